@@ -10,12 +10,19 @@ import msgspec
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.session import Usage
+from holdfast.doctor.service import DoctorService
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
+from holdfast.engine.settings import (
+    ContextSettings,
+    LaneSettings,
+    StreamSettings,
+    ToolSettings,
+)
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.admin.operations import AdminServices
 from holdfast.http.app import Application
 from holdfast.ports.provider import (
     Answer,
@@ -28,7 +35,9 @@ from holdfast.ports.provider import (
     StateUse,
 )
 from holdfast.ports.store import ItemQuery, Store
+from holdfast.ports.tools import Toolbox
 from holdfast.stores.open import open_store
+from holdfast.stores.reports import SqlReports
 from tests.http_server import HttpServer, serving
 
 Item = dict[str, Any]
@@ -201,6 +210,8 @@ async def open_gateway(
     wrap: Callable[[Store], Store] = lambda store: store,
     context: ContextSettings | None = None,
     window: int | None = None,
+    toolbox: Callable[[Gateway], Toolbox] | None = None,
+    tools: ToolSettings | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway for the length of a block."""
     model = model or ScriptedModel()
@@ -210,10 +221,23 @@ async def open_gateway(
     limits = lanes.limits(can_run_again=True)
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    turn_service = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
+    executor = TurnExecutor(
+        gateway,
+        lambda _: model,
+        fitter=compactor,
+        toolbox=toolbox(gateway) if toolbox is not None else None,
+        tools=tools,
+    )
+    turn_service = TurnService(gateway, executor)
     await gateway.start(turn_service.run_recovered)
+    doctor = DoctorService(store, store_url, turn_seconds=600.0)
     application = Application(
-        gateway, turn_service, OnlyModel(model), streams=streams, compactor=compactor
+        gateway,
+        turn_service,
+        OnlyModel(model),
+        streams=streams,
+        compactor=compactor,
+        admin=AdminServices(SqlReports(store), doctor.diagnose),
     )
     try:
         async with serving(application) as server:

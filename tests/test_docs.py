@@ -28,9 +28,10 @@ from holdfast.engine.settings import (
     HealSettings,
     RetentionSettings,
     StreamSettings,
+    ToolSettings,
 )
 from holdfast.http import app as application
-from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
+from holdfast.providers.settings import AgentRuntime, TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
     AccessKey,
     LimitSettings,
@@ -42,6 +43,7 @@ from holdfast.settings import (
 )
 from holdfast.stores.sql import migrations
 from holdfast.stores.sqlite.driver import DIALECT
+from holdfast.tools.settings import McpSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -331,6 +333,7 @@ def _default(cell: str) -> Any:
         "time": time,
         "UTC": UTC,
         "TimeoutSettings": TimeoutSettings,
+        "AgentRuntime": AgentRuntime,
         "DEFAULT_PROMPT": DEFAULT_PROMPT,
         "default_store_url": default_store_url,
     }
@@ -354,6 +357,8 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         StoreSettings,
         ResetSettings,
         LimitSettings,
+        ToolSettings,
+        McpSettings,
         RetentionSettings,
         LogSettings,
         AccessKey,

@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import AccessKey, Settings
 from holdfast.settings.reading import SECRET_FIELDS
+from holdfast.tools.settings import McpSettings
 
 PAGE = "docs/reference/configuration.md"
 
@@ -48,13 +49,14 @@ def page() -> str:
     parts = [HEAD]
     settings = Settings()
     for field in dataclasses.fields(Settings):
-        if field.name in ("upstreams", "keys"):
+        if field.name in ("upstreams", "keys", "mcp"):
             continue
         name = SECTIONS.get(field.name, field.name)
         parts.append(_section(f"[{name}]", type(getattr(settings, field.name)), name))
     parts.append(_section("[[upstream]]", UpstreamSettings, None))
     parts.append(_section("timeouts of an [[upstream]]", TimeoutSettings, None))
     parts.append(_section("[[key]]", AccessKey, None))
+    parts.append(_section("[[mcp]]", McpSettings, None))
     return "\n".join(parts)
 
 

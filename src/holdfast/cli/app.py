@@ -27,6 +27,7 @@ from holdfast.cli.output.terminal import (
     print_targets,
     report_failure,
 )
+from holdfast.cli.remote import approvals
 
 app = typer.Typer(
     name="holdfast",
@@ -102,6 +103,7 @@ app.command()(backup)
 app.command()(upgrade)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
+app.add_typer(approvals.app, name="approvals")
 app.add_typer(config_command.app, name="config")
 app.command()(sim)
 app.command()(bench)

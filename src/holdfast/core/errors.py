@@ -13,6 +13,7 @@ HoldfastError
 │   ├── TurnNotFound
 │   ├── ItemNotFound
 │   ├── CompactionNotFound
+│   ├── ApprovalNotFound    no call waits for it any more
 │   └── ModelNotFound       no upstream serves a model of this name
 ├── Conflict                the world moved on
 │   ├── SessionRetired      another generation is live
@@ -26,13 +27,14 @@ HoldfastError
 │   ├── TurnAlreadyDone     a repeat of a finished request: its answer is recorded
 │   ├── TurnCancelled
 │   └── TurnInterrupted
+├── ApprovalForbidden       only the sender of a turn approves its calls
 ├── SessionClosed           its own side closed it
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── TenantFull              the bound of a tenant
 ├── StorageFull             the tenant has stored as much as it may
 ├── RunFenced               this run no longer owns its session
 ├── TurnFailed              the work itself failed; carries the recorded code
-├── ProviderFailure         what the model's server said, classified once
+├── ProviderFailure         a failure of the model's server, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
     ├── StoreClosed         it was closed here, and is not coming back
@@ -138,6 +140,18 @@ class ItemNotFound(NotFound):
     """No item has this id or sequence number."""
 
     code = "item_not_found"
+
+
+class ApprovalNotFound(NotFound):
+    """No call waits for this approval: unknown, answered or expired."""
+
+    code = "approval_not_found"
+
+
+class ApprovalForbidden(HoldfastError):
+    """The call waits for somebody else's approval."""
+
+    code = "approval_forbidden"
 
 
 class CompactionNotFound(NotFound):
@@ -347,7 +361,7 @@ class SchemaTooOld(StoreError):
 
 
 class DurabilityRefused(StoreError):
-    """The database is set up to lose acknowledged work, and nobody said that is wanted."""
+    """The database may lose acknowledged work, and the configuration does not allow that."""
 
     code = "durability_refused"
 

@@ -1,7 +1,7 @@
 """Kinds of findings, each with its meaning and remedy."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Severity = Literal["problem", "warning", "note"]
 
@@ -185,3 +185,16 @@ KINDS: dict[str, FindingKind] = {
         remedy="see its code in the errors reference; the session accepts the next turn",
     ),
 }  # fmt: skip
+
+
+def finding_value(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON."""
+    return {
+        "code": finding.code,
+        "severity": finding.kind.severity,
+        "subject": finding.subject,
+        "detail": finding.detail,
+        "meaning": finding.kind.meaning,
+        "remedy": finding.kind.remedy,
+        "fixable": finding.is_fixable,
+    }

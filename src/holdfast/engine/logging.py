@@ -13,6 +13,7 @@ import msgspec
 ROOT = "holdfast"
 LOG_AREAS = (
     "request", "upstream", "turn", "run", "session", "worker", "recovery", "retention",
+    "tool",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import LaneLimits
 
 OnDisconnect = Literal["complete", "cancel"]
+ToolScope = Literal["key", "agent", "tenant"]
 ContextMode = Literal["model", "elide", "off"]
 
 _NEVER_NEGATIVE = ("max_waiting", "max_wait_seconds", "tool_wait_seconds")
@@ -83,6 +84,40 @@ class LaneSettings:
             max_hold_seconds=max(LaneLimits().max_hold_seconds, self.tool_wait_seconds),
             can_run_again=can_run_again,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """`[tools]`: bounds of the tools that the gateway runs."""
+
+    max_tool_steps: int = 32
+    """Steps of tools in one turn; then the model is asked once more, without tools."""
+    tool_seconds: float = 60.0
+    """How long one call of a tool may take."""
+    turn_seconds: float = 900.0
+    """How long a turn may go on starting steps of tools."""
+    output_bytes: int = 256 * 1024
+    """The largest output of a tool that the model is shown; a longer one is cut."""
+    turn_bytes: int = 4 * 1024 * 1024
+    """Bytes of outputs in one turn; then the model is asked once more, without tools."""
+    approval_seconds: float = 600.0
+    """How long a turn waits for the approval of a call."""
+    approvers: tuple[str, ...] = ()
+    """Ids of API keys that may approve every call, and `admin` for all admin keys."""
+    scope: ToolScope = "key"
+    """Which sessions built-in tools see: those of the caller's key, agent or whole tenant."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_tool_steps",
+            "tool_seconds",
+            "turn_seconds",
+            "output_bytes",
+            "turn_bytes",
+            "approval_seconds",
+        ):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"tools.{name} must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,12 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.admin.console import ConsoleApi
+from holdfast.http.admin.keys import KeysApi
+from holdfast.http.admin.operations import AdminServices, OperationsApi
 from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
@@ -40,6 +44,8 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.http.tools.approvals import ApprovalsApi
+from holdfast.http.tools.catalogue import ToolsApi, ToolServices
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 
@@ -56,6 +62,8 @@ class Application:
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
+        admin: AdminServices | None = None,
+        tools: ToolServices | None = None,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -67,7 +75,12 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = TurnSubmitter(gateway, turn_service, config.reset, streams=streams)
+        approvers = tools.approvers if tools is not None else ()
+        approvals = ApprovalService(gateway, turn_service, approvers)
+        turns = TurnSubmitter(
+            gateway, turn_service, config.reset, streams=streams, approvals=approvals
+        )
+        self._add_tool_routes(approvals, tools)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -77,13 +90,8 @@ class Application:
         responses = ResponsesApi(turns, self._relay, self._decoder)
         chat = ChatApi(turns, self._relay, self._decoder)
         self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
+        self._add_response_routes(responses)
         add = self._routes.add
-        add("POST", "/v1/responses", responses.create)
-        add("GET", "/v1/responses/{id}", responses.get)
-        add("DELETE", "/v1/responses/{id}", responses.delete)
-        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
-        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
-        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
         add("POST", "/v1/chat/completions", chat.create)
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
@@ -94,19 +102,40 @@ class Application:
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, turn_service)
-        self._add_session_routes(gateway)
+        self._add_session_routes(gateway, turn_service, compactor)
+        self._add_admin_routes(gateway, admin)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
         )
+        self._add_transcript_routes(transcript)
+        self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
+        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
+        add("GET", "/v1/events", self._events.all)
+        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+
+    def _add_response_routes(self, responses: ResponsesApi) -> None:
+        add = self._routes.add
+        add("POST", "/v1/responses", responses.create)
+        add("GET", "/v1/responses/{id}", responses.get)
+        add("DELETE", "/v1/responses/{id}", responses.delete)
+        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
+        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
+        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
+
+    def _add_tool_routes(self, approvals: ApprovalService, tools: ToolServices | None) -> None:
+        add, api = self._routes.add, ApprovalsApi(approvals)
+        add("GET", "/v1/approvals", api.list_all)
+        add("POST", "/v1/approvals/{id}", api.answer)
+        if tools is not None:
+            add("GET", "/v1/tools", ToolsApi(tools.toolbox).list_all)
+
+    def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
+        add = self._routes.add
         add("GET", "/v1/transcript", transcript.read)
         add("POST", "/v1/transcript", transcript.add)
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
-        self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
-        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
-        add("GET", "/v1/events", self._events.all)
-        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
     def _add_completion_routes(self, gateway: Gateway, turn_service: TurnService) -> None:
         completions = CompletionsApi(gateway, turn_service)
@@ -125,10 +154,30 @@ class Application:
         add("GET", "/v1/sessions/{id}/compactions/{compaction_id}", compactions.get)
         add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", compactions.undo)
 
-    def _add_session_routes(self, gateway: Gateway) -> None:
+    def _add_admin_routes(self, gateway: Gateway, services: AdminServices | None) -> None:
+        keys = KeysApi(gateway, self._authenticator)
+        add = self._routes.add
+        add("GET", "/v1/keys", keys.list_all)
+        add("POST", "/v1/keys", keys.create)
+        add("DELETE", "/v1/keys/{id}", keys.revoke)
+        if services is not None:
+            operations = OperationsApi(services)
+            add("GET", "/v1/workers", operations.workers)
+            add("GET", "/v1/usage", operations.usage)
+            add("GET", "/v1/doctor", operations.doctor)
+        if services is not None and services.console:
+            console = ConsoleApi(services.console)
+            add("GET", "/console", console.index)
+            add("GET", "/console/", console.index)
+            add("GET", "/console/{file}", console.file)
+            add("GET", "/console/{folder}/{file}", console.file)
+
+    def _add_session_routes(
+        self, gateway: Gateway, turn_service: TurnService, compactor: Compactor
+    ) -> None:
         conversations = ConversationsApi(gateway, self._decoder)
         sessions = SessionsApi(gateway, self._decoder)
-        turns = TurnsApi(gateway)
+        turns = TurnsApi(gateway, turn_service, compactor)
         add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
@@ -148,7 +197,9 @@ class Application:
         add("POST", "/v1/sessions/{id}/reset", sessions.reset)
         add("POST", "/v1/sessions/{id}/restore", sessions.restore)
         add("POST", "/v1/sessions/{id}/fork", sessions.fork)
+        add("GET", "/v1/sessions/{id}/forks", sessions.forks)
         add("GET", "/v1/turns/{id}", turns.get)
+        add("GET", "/v1/turns/{id}/projection", turns.projection)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
     async def load_keys(self) -> None:
@@ -228,6 +279,7 @@ class Application:
         log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
+            request.is_delivered = True
             self._gateway.delivered(*reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -37,11 +37,27 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """True after the provider refused the form of a call: use the plainest form."""
 
 
+def call_params(call: ModelCall) -> tuple[object, ...]:
+    """Return everything of a call that a digest covers beside its items."""
+    return (
+        call.model,
+        call.fields,
+        call.chat_fields,
+        call.keeps_state,
+        call.allows_opaque,
+        call.is_plain,
+        call.state.covers_seq if call.state is not None else None,
+        len(call.new_items),
+    )
+
+
 class StateUse(msgspec.Struct, frozen=True):
     """How a provider stores state: under which slot, and whether a call changes it in place."""
 
     slot: str
     is_mutable: bool = False
+    is_local: bool = False
+    """Whether it stays on this machine, so that a request not to store concerns others only."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +95,15 @@ class EventSink(Protocol):
 
     async def drain(self) -> None:
         """Wait until more events may be written."""
+        ...
+
+
+class OutputSink(EventSink, Protocol):
+    """An event sink that knows whether the client may have seen anything of the answer."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the model has sent any event: after that nothing is retried."""
         ...
 
 

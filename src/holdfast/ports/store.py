@@ -12,7 +12,13 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command
 
 OutcomeT = TypeVar("OutcomeT")
@@ -100,6 +106,8 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     is_refused: bool = False
     """Whether it is hidden because a provider refused it; every other hidden item is left out."""
+    is_instruction: bool = False
+    """Whether it gives the session's instructions."""
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -158,6 +166,10 @@ class Reader(Protocol):
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions, retired generations only when asked for."""
+        ...
+
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the first sessions that were forked from a session; hidden ones are left out."""
         ...
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
@@ -286,6 +298,10 @@ class Reader(Protocol):
         """Return every API key that was ever made, revoked ones included."""
         ...
 
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end, those of the last minute."""
+        ...
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         ...
@@ -358,5 +374,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; what was acknowledged stays."""
+        """Close the store; what was acknowledged stays."""
         ...

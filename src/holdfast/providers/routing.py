@@ -16,6 +16,8 @@ from holdfast.ports.provider import (
     UnavailableUpstream,
 )
 from holdfast.ports.request_context import note_route
+from holdfast.providers.cli_agents.provider import CliAgentProvider
+from holdfast.providers.cli_agents.registry import open_agent
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -25,7 +27,7 @@ from holdfast.providers.items.ids import NewId
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_chat.input import TranslationCache
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
-from holdfast.providers.settings import UpstreamApi, UpstreamSettings, is_name
+from holdfast.providers.settings import ServerApi, UpstreamSettings, is_name
 
 Model = dict[str, Any]
 MAX_CACHED_ROUTES = 1024
@@ -38,8 +40,14 @@ class UpstreamRouter:
         self._clients: list[PooledClient] = []
         self._upstreams: list[Upstream] = []
         self._routes: list[tuple[UpstreamSettings, Provider]] = []
+        self._agents: list[CliAgentProvider] = []
         translations = TranslationCache()
         for upstream_settings in settings:
+            if upstream_settings.is_agent:
+                agent = open_agent(upstream_settings, new_id)
+                self._agents.append(agent)
+                self._routes.append((upstream_settings, agent))
+                continue
             proxy = upstream_settings.proxy
             client = PooledClient(
                 upstream_settings.timeouts,
@@ -84,10 +92,11 @@ class UpstreamRouter:
         found = self._find(model)
         return found[0].context_tokens if found else None
 
-    def upstream_api(self, model: str) -> UpstreamApi | None:
-        """Return the API of the model's upstream."""
+    def upstream_api(self, model: str) -> ServerApi | None:
+        """Return the API of the model's upstream; None for a command-line agent."""
         found = self._find(model)
-        return found[0].api if found else None
+        api = found[0].api if found else None
+        return api if api in ("responses", "chat") else None
 
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose at the model's upstream."""
@@ -136,8 +145,25 @@ class UpstreamRouter:
         except ModelNotFound:
             return None
 
+    async def start(self) -> None:
+        """Prepare the command-line agents; raise where their settings are not safe."""
+        for agent in self._agents:
+            await agent.start()
+
+    async def end_session(self, session_id: str) -> None:
+        """End what runs for a session between its turns."""
+        for agent in self._agents:
+            await agent.end_session(session_id)
+
+    async def remove_session(self, session_id: str) -> None:
+        """Delete what agents have stored for a session."""
+        for agent in self._agents:
+            await agent.remove_session(session_id)
+
     async def close(self) -> None:
-        """Close every connection."""
+        """End every process and close every connection."""
+        for agent in self._agents:
+            await agent.close()
         for client in self._clients:
             await client.close()
 

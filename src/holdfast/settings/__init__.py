@@ -16,8 +16,9 @@ from holdfast.engine.settings import (
     LaneSettings,
     RetentionSettings,
     StreamSettings,
+    ToolSettings,
 )
-from holdfast.providers.settings import UpstreamSettings, proxy_for
+from holdfast.providers.settings import AgentRuntime, UpstreamSettings, proxy_for
 from holdfast.settings.files import read_file
 from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
@@ -28,8 +29,10 @@ from holdfast.settings.sections import (
     ResetSettings,
     ServerSettings,
     StoreSettings,
+    data_directory,
     default_store_url,
 )
+from holdfast.tools.settings import McpSettings
 
 __all__ = [
     "AccessKey",
@@ -63,6 +66,7 @@ class Settings:
     heals: HealSettings = field(default_factory=HealSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
+    tools: ToolSettings = field(default_factory=ToolSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -71,6 +75,8 @@ class Settings:
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
     """`[[key]]` tables."""
+    mcp: tuple[McpSettings, ...] = ()
+    """`[[mcp]]` tables: servers whose tools the gateway runs."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -100,31 +106,65 @@ def load(
     env = os.environ if environment is None else environment
     path = config_path(path, env)
     sources = Sources(read_file(path) if path is not None else None, env, flags or {})
+    store = sources.section("store", StoreSettings)
+    runtime = _agent_runtime(store, path, env)
     settings = Settings(
         server=sources.section("server", ServerSettings),
-        store=sources.section("store", StoreSettings),
+        store=store,
         lanes=sources.section("lanes", LaneSettings),
         sessions=sources.section("sessions", StreamSettings),
         heals=sources.section("heals", HealSettings),
         context=sources.section("context", ContextSettings),
         reset=sources.section("sessions.reset", ResetSettings),
+        tools=sources.section("tools", ToolSettings),
         limits=sources.section("limits", LimitSettings),
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
-        upstreams=_upstreams(sources, env),
+        upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
+        mcp=_mcp_servers(sources, env),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
+    named = named.union(*(server.variables for server in settings.mcp))
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
 
 
-def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettings, ...]:
+def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
+    """Return the MCP servers; each tenant may use a name once."""
+    names: set[tuple[str, str]] = set()
+
+    def check_unique(server: McpSettings) -> McpSettings:
+        if (server.tenant, server.name) in names:
+            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
+        names.add((server.tenant, server.name))
+        return server.filled(env)
+
+    return tuple(sources.tables("mcp", McpSettings, check_unique))
+
+
+def _agent_runtime(
+    store: StoreSettings, config: Path | None, env: Mapping[str, str]
+) -> AgentRuntime:
+    """Return what command-line agents get from the gateway's surroundings."""
+    from holdfast.stores.open import sqlite_path
+
+    protected = [config.absolute()] if config is not None else []
+    if store.url.startswith("sqlite:"):
+        protected.append(sqlite_path(store.url).absolute())
+    return AgentRuntime(
+        root=data_directory(env) / "agents", environment=env, protected=tuple(protected)
+    )
+
+
+def _upstreams(
+    sources: Sources, env: Mapping[str, str], runtime: AgentRuntime
+) -> tuple[UpstreamSettings, ...]:
     """Return the upstreams: the one that flags or environment give, else those of the file."""
     default_key = env.get("HOLDFAST_UPSTREAM_KEY") or env.get("OPENAI_API_KEY") or None
     names: set[str] = set()
@@ -143,7 +183,9 @@ def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettin
     if override is not None:
         return (replace(override, key=default_key, proxy=proxy_for(override.url, env)),)
     return tuple(
-        replace(
+        replace(upstream, runtime=runtime)
+        if upstream.is_agent
+        else replace(
             upstream,
             key=_upstream_key(upstream, env, default_key),
             proxy=proxy_for(upstream.url, env),

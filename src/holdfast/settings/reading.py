@@ -17,8 +17,8 @@ SourcedValue = tuple[Any, Origin]
 """A raw value and its origin."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-SECRET_FIELDS = frozenset({"key", "proxy"})
-"""Fields that may hold secrets: filled from environment variables, never set directly."""
+SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets"})
+"""Fields that may hold secrets: filled from the environment, never set directly."""
 TEST_PREFIX = "HOLDFAST_TEST_"
 """Variables of the test suite, which are not settings."""
 

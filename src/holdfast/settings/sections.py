@@ -14,10 +14,15 @@ from holdfast.engine.logging import LOG_AREAS
 from holdfast.providers.settings import check_variable
 
 
+def data_directory(environment: Mapping[str, str]) -> Path:
+    """Return the gateway's directory among the user's data."""
+    root = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(root) / "holdfast"
+
+
 def default_store_url() -> str:
     """Return the URL of the default SQLite file in the user's data directory."""
-    root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
+    return f"sqlite:///{data_directory(os.environ) / 'holdfast.db'}"
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -41,6 +46,8 @@ class ServerSettings:
     """Origins of web pages that may call the API from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
     """Accepted Host headers besides loopback names, as long as no API key exists."""
+    console: bool = True
+    """Serve the web console at `/console`."""
 
     def __post_init__(self) -> None:
         if not self.host or not self.host.isprintable() or set(self.host) & set(" /"):

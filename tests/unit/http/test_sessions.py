@@ -11,7 +11,7 @@ from tests.in_process import Item, RunningGateway, called, open_gateway, said, t
 SESSION_FIELDS = {
     "id", "object", "key", "generation", "previous_session_id", "status", "active_turn_id",
     "queued_turns", "last_turn", "created_at", "last_user_activity_at", "item_count",
-    "turn_count", "usage", "metadata",
+    "turn_count", "usage", "metadata", "parent_session_id", "parent_sequence",
 }  # fmt: skip
 
 

@@ -229,3 +229,69 @@ async def test_an_answer_that_the_client_changed_is_complete() -> None:
         await gateway.chat([_user("count"), _assistant("uno dos"), _user("go on")])
         assert gateway.model.shown[-1] == ["count", "uno dos", "go on"]
         assert b"incomplete" not in gateway.model.calls[-1].items[1]
+
+
+def _calling(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    is_first = len(items) == 1
+    return [called("look", "call_1")] if is_first else [said(f"saw {len(items)}")]
+
+
+def _call() -> dict[str, Any]:
+    function = {"name": "look", "arguments": "{}"}
+    call = {"id": "call_1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+async def test_a_history_that_goes_on_without_an_output_ends_the_wait_for_it() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = _calling
+        first = await gateway.chat([_user("find it")])
+        answer = await gateway.chat([_user("find it"), _call(), _user("never mind")])
+        assert answer.status_code == 200
+        assert gateway.model.shown[-1][:2] == ["find it", "look()"]
+        assert gateway.model.shown[-1][-1] == "never mind"
+        turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
+        assert turn["status"] == "interrupted"
+        assert turn["error"]["code"] == "tool_calls_abandoned"
+
+
+async def test_new_items_alone_wait_for_the_output() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = _calling
+        await gateway.chat([_user("find it")])
+        waiting = asyncio.create_task(gateway.chat([_user("and then?")]))
+        await gateway.until_queued(1)
+        output = {"role": "tool", "tool_call_id": "call_1", "content": "here"}
+        await gateway.chat([_user("find it"), _call(), output])
+        assert (await waiting).status_code == 200
+        assert gateway.model.shown[1:] == [
+            ["find it", "look()", "=here"],
+            ["find it", "look()", "=here", "saw 3", "and then?"],
+        ]
+
+
+async def test_an_edit_of_the_first_message_is_a_rewind_if_the_history_is_whole() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        whole = {"X-Session-History": "whole"}
+        await gateway.chat([_user("ONE")], headers=whole)
+        assert await gateway.log() == ["ONE", "re:ONE"]
+        # The same message again asks for another answer.
+        await gateway.chat([_user("ONE")], headers=whole)
+        assert await gateway.log() == ["ONE", "re:ONE"]
+        assert len(await gateway.log(view="log")) == 5
+
+
+async def test_every_item_is_stored_if_the_client_says_that_all_are_new() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        history = [_user("one"), _assistant("re:one"), _user("two")]
+        await gateway.chat(history, headers={"X-Session-History": "new"})
+        assert await gateway.log() == ["one", "re:one", "one", "re:one", "two", "re:two"]
+
+
+async def test_an_unknown_kind_of_history_is_refused() -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.chat([_user("one")], headers={"X-Session-History": "some"})
+        assert answer.status_code == 400
+        assert "X-Session-History" in answer.json()["error"]["message"]

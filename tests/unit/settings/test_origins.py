@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 SECTIONS = {
     configuration.SECTIONS.get(field.name, field.name): type(getattr(Settings(), field.name))
     for field in dataclasses.fields(Settings)
-    if field.name not in ("upstreams", "keys")
+    if field.name not in ("upstreams", "keys", "mcp")
 }
 FIELDS = [
     (section, field.name, get_type_hints(kind)[field.name])

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,6 +37,8 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Check the store for problems and suggest fixes."""
+    from holdfast.doctor.findings import finding_value
+
     settings = store_settings(config, store)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
@@ -46,7 +48,7 @@ def doctor(
         advance(settings.store.url.partition(":")[0])
         findings, fixed = asyncio.run(_check(settings, is_fixing=fix, is_deep=deep))
     if as_json:
-        print_json([{**_to_json(finding), "mended": finding in fixed} for finding in findings])
+        print_json([{**finding_value(found), "mended": found in fixed} for found in findings])
     else:
         _print_findings(findings, fixed)
     unfixed = (finding for finding in findings if finding not in fixed)
@@ -97,6 +99,7 @@ async def _watch(
 ) -> None:
     """Report findings that the previous check did not have."""
     from holdfast.core.errors import HoldfastError
+    from holdfast.doctor.findings import finding_value
 
     known: set[Finding] = set()
     error: str | None = None
@@ -113,7 +116,7 @@ async def _watch(
                 if finding in known:
                     continue
                 if as_json:
-                    print_json(_to_json(finding))
+                    print_json(finding_value(finding))
                 else:
                     print_line(_format(finding))
             known = set(findings)
@@ -141,15 +144,3 @@ def _print_findings(findings: "Sequence[Finding]", fixed: "set[Finding]") -> Non
 
 def _format(finding: "Finding") -> str:
     return printable(f"{finding.kind.severity}: {finding.code}: {finding.detail}")
-
-
-def _to_json(finding: "Finding") -> dict[str, Any]:
-    return {
-        "code": finding.code,
-        "severity": finding.kind.severity,
-        "subject": finding.subject,
-        "detail": finding.detail,
-        "meaning": finding.kind.meaning,
-        "remedy": finding.kind.remedy,
-        "fixable": finding.is_fixable,
-    }

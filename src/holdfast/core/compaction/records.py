@@ -86,6 +86,8 @@ class InForce(msgspec.Struct, frozen=True):
     hidden: tuple[Span, ...] = ()
     compaction: RecordHead | None = None
     elisions: tuple[RecordHead, ...] = ()
+    instructions: Span | None = None
+    """The items that give the session's instructions."""
     standing: frozenset[Name] = frozenset()
     """Compactions whose range is unchanged, including those that were undone since."""
 
@@ -96,6 +98,7 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
     hidden: list[Span] = []
     compaction: RecordHead | None = None
     elisions: list[RecordHead] = []
+    instructions: Span | None = None
     standing: set[Name] = set()
     for place, head in enumerate(heads):
         is_undone = (head.session_id, head.no) in undone
@@ -103,6 +106,8 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
             hidden.append((head.from_seq, min(head.to_seq, head.upto)))
         elif head.kind == "elision" and not is_undone:
             elisions.append(head)
+        elif head.kind == "instructions" and head.to_seq <= head.upto:
+            instructions = (head.from_seq, head.to_seq)
         elif head.kind == "compaction" and _stands(head, heads[place + 1 :]):
             standing.add((head.session_id, head.no))
             compaction = compaction if is_undone else head
@@ -111,6 +116,7 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
         tuple(merge_spans(hidden)),
         compaction,
         tuple(head for head in elisions if head.to_seq > covered),
+        instructions,
         frozenset(standing),
     )
 
@@ -151,7 +157,18 @@ def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
             (behind if item.seq > covered else shown).append(seen)
     if head is not None and records.compaction is not None:
         shown.append(_as_message(records.compaction.text, head.session_id, head.to_seq))
-    return shown + behind
+    return _instructions_first(shown + behind, records.in_force.instructions)
+
+
+def _instructions_first(shown: list[StoredItem], span: Span | None) -> list[StoredItem]:
+    """Return the items with the instructions at the beginning, wherever they were given."""
+    if span is None:
+        return shown
+    first = [item for item in shown if span[0] <= item.seq <= span[1] and item.turn_number]
+    if not first or shown[: len(first)] == first:
+        return shown
+    rest = [item for item in shown if not (span[0] <= item.seq <= span[1] and item.turn_number)]
+    return first + rest
 
 
 def _seen(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:

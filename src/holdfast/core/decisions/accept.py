@@ -1,9 +1,8 @@
-"""How a turn is taken in: recognised if it came before, durable if it is new, started if it can be.
+"""Accept a turn: find repeats, make new turns durable, start them if the lane is free.
 
 The order is part of the promise: repeats first, then identity, then the state of the lane.
 """
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.idempotency import (
@@ -20,12 +19,14 @@ from holdfast.core.decisions.lane import (
     front_position,
     pack_items,
     queued,
+    replace_instructions,
     started,
     stop_active,
     tail_position,
 )
 from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
 from holdfast.core.errors import (
+    ApprovalNotFound,
     HoldfastError,
     LaneFull,
     SessionBusy,
@@ -33,7 +34,8 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
-from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.gateway_items import APPROVAL
+from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
@@ -74,6 +76,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
+    if command.items and command.items[0].kind == APPROVAL:
+        return refuse(ApprovalNotFound("no call waits for this approval any more"))
     return _accept_known(command, facts, facts.session)
 
 
@@ -134,7 +138,7 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
     if is_idle and command.source in USER_ACTIVITY:
         verdict = command.reset.judge(session.last_user_activity_at, facts.now)
     if verdict == "hard" and (command.key is None or session.key is None):
-        # Whoever names a session by its id means that one; only a key moves on.
+        # A session id names exactly that session; only a key follows resets.
         verdict = None
     if verdict == "hard" and command.expected_id is not None:
         # The reset policy ends the generation that this message was written for.
@@ -170,9 +174,11 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
-        is_free, waiting, _ = end_dead_owner(
-            draft, facts, worker=command.worker, limits=command.limits
-        )
+        is_free = _abandons(command, facts, draft)
+        if not is_free:
+            is_free, waiting, _ = end_dead_owner(
+                draft, facts, worker=command.worker, limits=command.limits
+            )
     is_first = is_free and waiting.count == 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
@@ -209,6 +215,19 @@ def _admit(
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
 
 
+def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
+    """End the wait for tool calls that the client goes on without; return whether it did."""
+    active = facts.active
+    if active is None or active.id != command.abandons or not draft.session.is_held:
+        return False
+    message = "the client went on without the outputs of its tools"
+    stop_active(
+        draft, facts, "interrupted", code="tool_calls_abandoned", message=message,
+        is_retryable=False,
+    )  # fmt: skip
+    return True
+
+
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
@@ -240,8 +259,11 @@ def _joins(command: Accept, facts: Facts) -> bool:
         return False
     if session.hold_until is not None and session.hold_until <= facts.now:
         return False
-    pending = set(msgspec.json.decode(session.pending_calls or "[]", type=list[str]))
-    return any(item.call_id in pending and item.kind.endswith("_output") for item in command.items)
+    pending = set(read_pending_calls(session))
+    return any(
+        item.call_id in pending and (item.kind.endswith("_output") or item.kind == APPROVAL)
+        for item in command.items
+    )
 
 
 def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
@@ -295,7 +317,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
 
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
-    """Return the turn that an arrival becomes; what it brings is in the log, or packed to wait."""
+    """Return the new turn; its input is in the log, or packed in the queue."""
     rewind, request = None, b""
     if isinstance(command, Accept):
         rewind, request = command.rewind, command.request
@@ -335,6 +357,8 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
     position = tail_position(session.turn_count, Waiting())
     turn = new_turn(command, session, position, draft.now)
     first = draft.head_seq + 1
+    if command.items and command.items[0].is_instruction:
+        replace_instructions(draft, command.items, Facts(now=draft.now))
     last = draft.append(command.items, turn.number)
     draft.set(turn_count=turn.number)
     turn = replace(
@@ -355,9 +379,9 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
 
 
 def write_prefix(command: Accept, draft: Draft, brought: ImportedPrefix) -> Accept:
-    """Write the history that a client brings as a turn that is complete; return what is new.
+    """Write the history that a client sends as a completed turn; return the command with the rest.
 
-    So whoever comes while the new part runs finds that history in the log, and repeats none of it.
+    A request that arrives while the new part runs finds this history in the log.
     """
     history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
     add_completed(history, draft, source="system")

@@ -11,7 +11,7 @@ from holdfast.core.transaction.facts import Facts
 
 
 class NotAuthenticated(HoldfastError):
-    """The request brings no key, or none that opens anything."""
+    """The request has no API key, or an unknown one."""
 
     code = "invalid_api_key"
 

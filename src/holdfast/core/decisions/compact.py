@@ -43,18 +43,18 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
         draft.record("elision", span, turn_id=turn_id, body=write_body(short))
     # What a provider remembers is the log as it was shown before.
     draft.add(ProviderStateDropped(session.id))
-    told = made or short
-    assert told is not None
+    compaction = made or short
+    assert compaction is not None
     draft.add_event(
         "session.compacted",
         facts.active,
-        compaction_id=told.id,
-        reason=told.reason,
+        compaction_id=compaction.id,
+        reason=compaction.reason,
         mode=made.mode if made is not None else "elide",
         to_seq=command.to_seq or None,
         shortened=len(short.cuts) if short is not None else 0,
-        tokens_before=told.tokens_before,
-        tokens_after=told.tokens_after,
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
     )
     if facts.active_run is not None:
         draft.save_run(facts.active_run)
@@ -81,8 +81,8 @@ def _is_possible(command: Compact, facts: Facts, session: Session) -> bool:
 
 
 def _wanted(command: Compact) -> str | None:
-    told = command.compaction or command.elision
-    return told.id if told is not None else None
+    compaction = command.compaction or command.elision
+    return compaction.id if compaction is not None else None
 
 
 def _id_of(record: Record) -> str | None:
@@ -100,7 +100,7 @@ def of_compaction(records: Sequence[Record], compaction_id: str) -> list[Record]
 
 
 def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
-    """Take a compaction back: its range is shown as it was before, and told to providers anew."""
+    """Undo a compaction: its range is shown and sent to providers again."""
     session = facts.session
     is_foreign = session is None or session.tenant != command.tenant
     if session is None or is_foreign or session.deleted_at is not None:

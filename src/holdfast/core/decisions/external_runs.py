@@ -1,6 +1,6 @@
-"""Turns whose runs are somebody else's: an agent loop that only says what to keep, in batches.
+"""Turns that an external agent loop runs; it only appends items, in batches.
 
-Nothing tells when such a run ends, so it never holds the lane. Its items stand in one piece all
+The end of such a run is not reported, so it never holds the lane. Its items stand in one piece all
 the same: where others came behind it, its block moves to the head with what is added.
 """
 
@@ -54,9 +54,9 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
 
 
 def foreseen(command: AppendBatch, now: float) -> Decision[Appended] | None:
-    """Return the decision as it is if nobody has touched the session since the batch before.
+    """Return the decision unchanged if the session was not written since the last batch.
 
-    Every write to a session or its lane changes its version: that of the first change tells.
+    Every write to a session or its lane changes its version, so comparing versions is enough.
     """
     known = command.known
     if known is None or known.is_repeat or command.again:
@@ -123,7 +123,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
 
 
 def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
-    """Bring the block of a turn to the head: others came behind it."""
+    """Move the turn's block to the head of the log, after later items."""
     first, last = turn.first_seq, turn.last_seq
     assert first is not None
     assert last is not None
@@ -131,7 +131,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
         draft.hide("move", (first, last), facts.hidden, turn.id)
     first = draft.head_seq + 1
     draft.append(
-        [item.anew() for item in visible_items(facts.turn_items, facts.hidden)], turn.number
+        [item.as_new() for item in visible_items(facts.turn_items, facts.hidden)], turn.number
     )
     return replace(turn, first_seq=first)
 

@@ -1,8 +1,8 @@
-"""Hiding a range of a log, and erasing it: with every summary that tells of it, in forks too.
+"""Hide or erase a range of a log, with every summary of it, also in forks.
 
 A range that is hidden leaves the view of its own session; a fork keeps what it was made with. A
-range that is erased is gone for everybody who points at it. A summary is a record, and may be an
-item besides, which a client was answered with: neither outlives what it tells of.
+range that is erased is gone for every fork that shares it. A summary is a record, and may be an
+item besides, which a client was answered with: neither outlives the range that it summarizes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ def _ends(heads: Iterable[RecordHead]) -> dict[Name, int]:
 
 
 def _tells_of(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
-    """Whether a summary of a log tells of an item; one whose record is gone may tell of any."""
+    """Whether a summary covers an item; one without a record may cover any item."""
     return record is not None and record[0] in line and ends.get(record, seq) >= seq
 
 
@@ -114,7 +114,7 @@ def without_hidden(
     heads: Sequence[RecordHead],
     shown_records: int | None,
 ) -> tuple[NewItem, ...]:
-    """Return what a run adds; a summary in it that tells of what was hidden since is blank."""
+    """Return a run's new items; blank a summary of a range that was hidden meanwhile."""
     if shown_records is None:
         return tuple(items)
     first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)

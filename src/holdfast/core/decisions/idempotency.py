@@ -1,7 +1,7 @@
 """What came before: a request sent again is its one turn, answered, stood by, or taken up.
 
 Repeats are known by their idempotency key, by an SDK's own retry count, by the tool outputs that
-they bring a second time, or, for a command whose outcome nobody heard, by the ids that it brought.
+they bring a second time, or, for a command whose outcome was lost, by its ids.
 """
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ DELIVERED_SECONDS = 10.0
 
 
 def resubmitted(facts: Facts) -> Decision[Admission]:
-    """Answer an accept whose first commit went through although nobody heard of it."""
+    """Answer an accept that was committed before but whose answer was lost."""
     turn, session, run = facts.turn, facts.session, facts.run
     assert turn is not None
     assert session is not None
@@ -99,7 +99,7 @@ def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
 
 
 def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
-    """Go on with a turn that was torn off, also if nobody has noticed yet; else wait for it."""
+    """Resume an interrupted turn, even before its owner is known to be dead; else wait for it."""
     settled = end_dead_owner(draft, facts, worker=command.worker, limits=command.limits)
     is_noticed = settled.turn is not None and settled.turn.id == turn.id
     if settled.turn is not None and is_noticed:

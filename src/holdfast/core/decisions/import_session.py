@@ -21,7 +21,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 IMPORTER = WorkerId("import")
-"""Who answers for turns that were taken elsewhere: nobody who could die."""
+"""Owner of imported turns; it is no worker, so it never expires."""
 
 
 def session_id_for(tenant: Tenant, source: str, created_at: float) -> SessionId:
@@ -45,7 +45,7 @@ def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
     if session.deleted_at is not None:
         return Decision(Imported(session.id, "erased"))
     if command.again and session.version == 1 and facts.imported_turns == len(command.turns):
-        # This very command has made it, and was not heard.
+        # An earlier attempt of this command created it; its answer was lost.
         return Decision(Imported(session.id, _fate(command, session), session.head_seq))
     return _extend(command, facts, session)
 
@@ -70,7 +70,7 @@ def _add(command: Import, facts: Facts) -> Decision[Imported]:
 
 
 def _may_be_live(command: Import, facts: Facts) -> bool:
-    """Whether the key is free, or held by an earlier import that nobody has spoken to since."""
+    """Whether the key is free, or held by an earlier import without later turns."""
     live = facts.live
     return live is None or (live.id in command.follows and _is_untouched(live, facts))
 
@@ -103,7 +103,7 @@ def _extend(command: Import, facts: Facts, session: Session) -> Decision[Importe
     known = facts.imported_turns or session.turn_count
     new = command.turns[known:]
     if not _is_untouched(session, facts):
-        # Somebody has gone on here, which stands; whether the source went on too is to be known.
+        # The session was continued here: keep it, and report whether the source changed too.
         return Decision(Imported(session.id, "differs" if new else "unchanged"))
     if facts.turn is not None:
         before = command.turns[known - 1] if known <= len(command.turns) else None
@@ -246,7 +246,7 @@ def _write_run(draft: Draft, turn_id: TurnId, past: ImportedRun, block: Span | N
 
 
 def _count(draft: Draft, usage: Usage | None) -> None:
-    """Have used at least what the source says: it counts what no run tells, too."""
+    """Raise usage to the source's total, which also counts usage without a run."""
     if usage is not None:
         session = draft.session
         draft.set(

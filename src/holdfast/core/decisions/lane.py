@@ -4,6 +4,7 @@ Every function works on a draft of the session's row; the row's one fenced write
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
-from holdfast.core.transaction.changes import PartialDropped
+from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
@@ -51,7 +52,7 @@ def begin(
 ) -> tuple[Turn, Run]:
     """Give the lane to `turn`: its items enter the log, its run begins under a new epoch.
 
-    A turn that waited brings its items itself, packed.
+    The items of a queued turn are packed in its queue row.
     """
     first, kept, last = _place(draft, turn, facts, items or unpack_items(turn.input))
     turn = replace(
@@ -108,12 +109,15 @@ def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
 
 
 def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> _Block:
-    """Bring the turn's block to the head of the log, in one piece, whatever came before."""
+    """Move the turn's items to the head of the log, as one block."""
     hidden, block = facts.hidden, facts.turn_items
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
-            draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
+            span = (turn.rewind_after + 1, turn.rewind_upto)
+            hidden = tuple(draft.hide("rewind", span, hidden, turn.id))
         first = draft.head_seq + 1
+        if items and items[0].is_instruction:
+            replace_instructions(draft, items, replace(facts, hidden=hidden))
         last = draft.append(items, turn.number)
         return first, last, last
     assert turn.kept_seq is not None
@@ -123,13 +127,36 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
         if turn.kept_seq < turn.last_seq:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
         return turn.first_seq, turn.kept_seq, turn.last_seq
-    # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
+    # Later turns follow the old block, or hid it: append it again instead of interleaving.
     # Where all of it is hidden, who asks again means what was asked.
     kept = visible_items(block, hidden) if is_seen else _asked(block, turn.kept_seq)
-    draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
+    hidden = tuple(draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id))
     first = draft.head_seq + 1
-    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
+    again = [_as_instruction(item, facts) for item in kept if not item.is_partial]
+    if again and again[0].is_instruction:
+        replace_instructions(draft, again, replace(facts, hidden=hidden))
+    last = draft.append(again, turn.number)
     return first, last, last
+
+
+def _as_instruction(item: StoredItem, facts: Facts) -> NewItem:
+    """Return a stored item as a new one, still marked if it gives the instructions in force."""
+    span = facts.instructions
+    is_instruction = span is not None and span[0] <= item.seq <= span[1]
+    return replace(item.as_new(), is_instruction=is_instruction)
+
+
+def replace_instructions(draft: Draft, items: Sequence[NewItem], facts: Facts) -> None:
+    """Record that the next items to be appended begin with the session's instructions.
+
+    Earlier instructions are hidden. Provider state contains them and is dropped.
+    """
+    if facts.instructions is not None and visible_spans(facts.hidden, *facts.instructions):
+        draft.hide("replace", facts.instructions, facts.hidden)
+    count = sum(1 for _ in takewhile(lambda item: item.is_instruction, items))
+    first = draft.head_seq + 1
+    draft.record("instructions", (first, first + count - 1))
+    draft.add(ProviderStateDropped(draft.before.id))
 
 
 def visible_items(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
@@ -168,6 +195,9 @@ def end_turn(
         ended_at=draft.now,
     )
     draft.save_turn(ended)
+    if outcome == "cancelled":
+        # Whoever asked for it may wait in another process.
+        draft.wake()
     detail = {"code": code} if code else {}
     draft.add_event(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
                **detail)  # fmt: skip
@@ -221,7 +251,7 @@ def end_dead_owner(
 ) -> Settled:
     """Free the lane if its holder is gone.
 
-    A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
+    A run whose worker died ends as interrupted; without a waiting connection it goes back to
     the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
     """
     session, turn = draft.session, facts.active
@@ -276,12 +306,12 @@ def _with_front(waiting: Waiting, position: int) -> Waiting:
 
 
 def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
-    """Return a place behind everybody; a resumed turn runs at a place beyond its number."""
+    """Return the last queue position; a resumed turn gets one beyond its number."""
     return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
 
 
 def front_position(facts: Facts, waiting: Waiting) -> int:
-    """Return a place before everybody, the turn that had the lane included."""
+    """Return a queue position before all others, including the turn that held the lane."""
     places = [waiting.first_position, facts.active.position if facts.active else None]
     known = [place for place in places if place is not None]
     return min(known, default=1) - 1

@@ -268,7 +268,7 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
 
 
 def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
-    """Drop every provider's state: the next turn tells the whole history."""
+    """Drop all provider state: the next turn sends the whole history."""
     session = facts.session
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))

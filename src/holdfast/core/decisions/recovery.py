@@ -26,7 +26,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
-    """Start a queued turn if the lane is free and nobody stands before it."""
+    """Start a queued turn if the lane is free and it is first in the queue."""
     turn, session, run = facts.turn, facts.session, facts.run
     if session is not None and session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this turn was deleted"))

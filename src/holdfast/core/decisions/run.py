@@ -32,6 +32,8 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequested,
+    StopRequestRow,
     refuse,
 )
 from holdfast.core.transaction.commands import (
@@ -41,12 +43,14 @@ from holdfast.core.transaction.commands import (
     Extend,
     Finish,
     RecordHeal,
+    RequestStop,
     Started,
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
+_NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
@@ -63,7 +67,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if row is not None and row.turn_id != turn.id:
-        return Decision(session)  # what an attempt of this very turn left is said anew
+        return Decision(session)  # an earlier attempt of this turn wrote it; it is written again
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items:
@@ -79,7 +83,16 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add(PartialDropped(run.id))
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
+    _keep_step(draft, command, facts)
     return draft.decide(draft.session)
+
+
+def _keep_step(draft: Draft, command: Extend, facts: Facts) -> None:
+    """Count and keep what a model's answer in the middle of a turn brings."""
+    if command.usage is not None and command.usage.is_countable:
+        count_usage(draft, command.usage)
+    if command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
 
 
 def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
@@ -101,7 +114,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert turn is not None
     assert run is not None
     draft = Draft(session, now=facts.now)
-    if command.usage is not None and not count_usage(draft, command.usage):
+    if command.usage is not None and not count_usage(draft, command.usage, command.counted):
         command = replace(command, usage=None)
     items = _missing(command, session)
     if facts.heads:
@@ -171,8 +184,8 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         _keep_state(draft, command.provider_state, command, facts)
 
 
-def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
-    """Save what a provider remembers, unless it remembers what was hidden since it was told."""
+def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:
+    """Save provider state, unless it covers items that were hidden meanwhile."""
     if is_changed(draft.before, facts.heads, command.shown_records):
         draft.add(ProviderStateDropped(draft.before.id))
         return
@@ -183,7 +196,7 @@ def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Fact
 def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
     """Return the items that are not in the log yet; an earlier commit may have gone unheard.
 
-    While a run holds its fence nobody else appends, so what stands behind `after_seq` is its own.
+    While a run holds its fence nobody else appends, so all items after `after_seq` are its own.
     """
     if command.after_seq is None:
         return command.items
@@ -223,16 +236,16 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
     )
 
 
-def count_usage(draft: Draft, usage: Usage) -> bool:
-    """Add what a call used to what its session has used; return False if it is not countable."""
+def count_usage(draft: Draft, usage: Usage, counted: Usage | None = None) -> bool:
+    """Add what a run used, less what was counted before; return False if it is not countable."""
     if not usage.is_countable:
         return False
-    session = draft.before
+    session, done = draft.before, counted or _NOTHING_USED
     draft.set(
-        input_tokens=session.input_tokens + usage.input_tokens,
-        cached_tokens=session.cached_tokens + usage.cached_tokens,
-        output_tokens=session.output_tokens + usage.output_tokens,
-        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
+        input_tokens=session.input_tokens + usage.input_tokens - done.input_tokens,
+        cached_tokens=session.cached_tokens + usage.cached_tokens - done.cached_tokens,
+        output_tokens=session.output_tokens + usage.output_tokens - done.output_tokens,
+        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens - done.reasoning_tokens,
     )
     return True
 
@@ -316,6 +329,17 @@ def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
         draft.record("quarantine", span, turn_id=run.turn_id, body=why)
     draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
     draft.add_event("items.quarantined", None, items=list(heal.items), code=heal.code)
+
+
+def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
+    """Ask the worker of a running turn to end it; only that worker knows what was shown."""
+    turn, session = facts.turn, facts.session
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return Decision(False)
+    if session.active_turn_id != turn.id or session.active_run_id is None:
+        return Decision(False)
+    row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
+    return Decision(True, (StopRequested(row),), (session.id,))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

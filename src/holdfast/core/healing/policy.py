@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.errors import FailureClass
+from holdfast.core.model.request import SentRequest
 
 HealAction = Literal[
     "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
@@ -37,6 +38,8 @@ class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
     """The model that is called instead, after a fallback."""
     items: tuple[int, ...] = ()
     """The items that are replaced by placeholders from now on, after a quarantine."""
+    sent: SentRequest | None = None
+    """The request that failed."""
 
 
 class HealLimits(msgspec.Struct, frozen=True, kw_only=True):

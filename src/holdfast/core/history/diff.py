@@ -60,11 +60,17 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     is_refused: bool = False
     """Whether the model is not shown it because its provider refused it."""
+    is_unshown: bool = False
+    """Whether the client may not have been shown it: text between steps of tools."""
+    is_streaming: bool = False
+    """Whether it stands for an answer in progress, of which any part may have been shown."""
 
     @property
     def is_optional(self) -> bool:
         """Whether a client may lack it: it shows neither refused input nor every cut answer."""
-        return self.is_refused or self.partial_text is not None
+        return (
+            self.is_refused or self.is_unshown or self.is_streaming or self.partial_text is not None
+        )
 
 
 class HistoryDiff(msgspec.Struct, frozen=True):
@@ -114,19 +120,27 @@ def _spare_open_turn(
     is repeated there too.
     """
     if found.rewind is None or found.rewind[0] >= open_from - 1:
+        if found.new_from == len(sent) and log[-1].is_streaming:
+            return HistoryDiff(_question(sent)[0], None, _question(sent)[1])
         return HistoryDiff(found.new_from)
     after, upto = found.rewind[0], open_from - 1
     if found.new_from < len(sent) or after < log[0].seq:
         return HistoryDiff(found.new_from, (after, upto))
-    question_end = len(sent)
-    while question_end and _is_models(sent[question_end - 1]):
-        question_end -= 1
-    question_start = question_end
-    while question_start and not _is_models(sent[question_start - 1]):
-        question_start -= 1
+    question_start, question_end = _question(sent)
     before = [entry.seq for entry in log if entry.seq <= after]
     place = max(len(before) - (question_end - question_start), 0)
     return HistoryDiff(question_start, (before[place] - 1, upto), question_end)
+
+
+def _question(sent: Sequence[SentItem]) -> tuple[int, int]:
+    """Return where the last input of a history begins and ends."""
+    end = len(sent)
+    while end and _is_models(sent[end - 1]):
+        end -= 1
+    start = end
+    while start and not _is_models(sent[start - 1]):
+        start -= 1
+    return start, end
 
 
 def _is_models(item: SentItem) -> bool:
@@ -247,6 +261,8 @@ def _align(sent: Sequence[SentItem], known: Sequence[LogEntry]) -> tuple[int, in
 
 
 def _is_equal(item: SentItem, entry: LogEntry, *, is_last: bool) -> bool:
+    if entry.is_streaming:
+        return item.role == ASSISTANT
     # Refused input that is sent last is asked again.
     return item.fingerprint == entry.fingerprint and not (entry.is_refused and is_last)
 

@@ -1,4 +1,4 @@
-"""What was done elsewhere, as an import brings it: turns, their runs, and what became of them."""
+"""Turns and runs of another store, as an import reads them."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from holdfast.core.model.turn import Outcome, Source
 
 
 class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at a turn that another store tells of."""
+    """A run recorded in another store."""
 
     id: RunId | None = None
     epoch: int
@@ -53,7 +53,7 @@ class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nameless(turn: ImportedTurn) -> ImportedTurn:
-    """Return a turn that gets ids of its own, because those it had are somebody else's."""
+    """Return the turn without ids: those it had are in use."""
     return replace(turn, id=None, runs=tuple(replace(run, id=None) for run in turn.runs))
 
 
@@ -68,7 +68,7 @@ class Imported(msgspec.Struct, frozen=True):
 
     `set_aside`: kept as a retired generation, because the key has a life of its own here.
     `erased`: it was deleted here, and stays so. `differs`: what was taken over before is not what
-    the source says now, or was continued here. `taken`: the id is somebody else's.
+    the source says now, or was continued here. `taken`: the id is in use.
     """
 
     session_id: SessionId

@@ -1,7 +1,7 @@
-"""The names of items: every one has an id, also those whose bytes bring none.
+"""Item ids: every item has one, also those whose bytes contain none.
 
 The stored bytes stay as they came. A name is kept beside them, and put into an item where it is
-shown. Of several visible items with one id the first keeps it; the others are told apart by their
+shown. Of several visible items with one id the first keeps it; the others get one from their
 sequence number, so that a cursor always means one place.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.model.gateway_items import GATEWAY_KINDS, client_item
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Span
 
@@ -46,7 +47,7 @@ SEPARATOR = "."
 
 
 def mint_name(kind: str, session_id: str, seq: int) -> str:
-    """Return the id of an item that brings none: its place's own, and nobody can guess it."""
+    """Return an id for an item without one, derived from its position; not guessable."""
     place = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=16).hexdigest()
     return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{place}"
 
@@ -78,14 +79,17 @@ _encode = msgspec.json.Encoder().encode
 
 def shown(item: StoredItem, name: str) -> bytes:
     """Return an item as lists show it: with its name, a short message spelled out in full."""
-    fields = _read_fields(item.body)
+    body = item.body
+    if item.kind in GATEWAY_KINDS:
+        body = client_item(item.kind, body) or body
+    fields = _read_fields(body)
     added: dict[str, Any] = {}
     if _text(fields.get("id")) != name:
         added["id"] = name
     if item.kind == "message":
         added |= _spelled_out(item, fields)
     if not added:
-        return item.body
+        return body
     return _encode({**fields, **added})
 
 

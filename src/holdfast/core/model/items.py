@@ -1,7 +1,7 @@
 """Items of a transcript: bytes that are kept as they came, and the little we read from them.
 
-An item is a JSON object in the Responses format. Unknown types and fields are somebody else's
-business and pass through untouched.
+An item is a JSON object in the Responses format. Unknown types and fields are
+kept and passed on unchanged.
 """
 
 import json
@@ -22,17 +22,18 @@ TRACES = frozenset(
     {
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
         "image_generation_call", "mcp_list_tools", "mcp_call", "tool_search_call",
-        "tool_search_output",
+        "tool_search_output", "gateway_call", "gateway_call_output", "gateway_approval",
+        "gateway_list_tools", "gateway_words",
     }
 )  # fmt: skip
-"""What a provider did by itself on the way to an answer; many clients do not keep it."""
+"""Work of a provider or the gateway on the way to an answer; many clients do not keep it."""
 MAX_ID_BYTES = 1024
 """A longer id stays in its item's bytes; the item is listed under one of ours."""
 SHORT_ID = MAX_ID_BYTES // 4
 """An id of so few characters is short enough, whatever they are."""
 
 
-class NewItem(msgspec.Struct, frozen=True, gc=False):
+class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An item on its way into a transcript."""
 
     body: bytes
@@ -40,6 +41,8 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     item_id: str | None
     call_id: str | None
     fingerprint: bytes
+    is_instruction: bool = False
+    """Whether it replaces the instructions that the session's earlier items gave."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +58,7 @@ class StoredItem(msgspec.Struct, frozen=True, gc=False):
     is_partial: bool
     body: bytes
 
-    def anew(self) -> NewItem:
+    def as_new(self) -> NewItem:
         """Return the item as one that can be appended again."""
         return NewItem(self.body, self.kind, self.item_id, self.call_id, self.fingerprint)
 
@@ -142,13 +145,13 @@ def _fingerprint(kind: str, head: _Head) -> bytes:
     if kind in TRACES:
         return b""
     if kind == "message":
-        said = f"{head.role}\0{_text(head.content)}"
+        text = f"{head.role}\0{_text(head.content)}"
     elif kind.endswith(OUTPUT_SUFFIX):
-        said = f"{kind}\0{_text(head.output)}"
+        text = f"{kind}\0{_text(head.output)}"
     else:
         asked = _arguments(head.arguments) + _more_arguments(head)
-        said = f"{kind}\0{head.name}\0{asked}\0{_text(head.content)}"
-    return _hashed(said)
+        text = f"{kind}\0{head.name}\0{asked}\0{_text(head.content)}"
+    return _hashed(text)
 
 
 def comparable_text(text: str) -> str:
@@ -158,10 +161,10 @@ def comparable_text(text: str) -> str:
     return text if text.isascii() else normalize("NFC", text)
 
 
-def _hashed(said: str) -> bytes:
-    if "\r" in said or not said.isascii():
-        said = comparable_text(said)
-    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _hashed(text: str) -> bytes:
+    if "\r" in text or not text.isascii():
+        text = comparable_text(text)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _text(content: Any) -> str:
@@ -170,12 +173,12 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, list):
-        said = ""
+        text = ""
         for part in content:
             # Nearly every part is a text: it is read without a call.
             is_text = type(part) is dict and "text" in part and type(part["text"]) is str
-            said += part["text"] if is_text else _part(part)
-        return said.strip()
+            text += part["text"] if is_text else _part(part)
+        return text.strip()
     return msgspec.json.encode(content, order="deterministic").decode()
 
 
@@ -203,12 +206,12 @@ def _arguments(arguments: Any) -> str:
 
 
 def _more_arguments(head: _Head) -> str:
-    """Return what calls say that have no `arguments`; what is null was not said."""
+    """Return the content of calls without `arguments`, as text; nulls are left out."""
     parts = (head.input, head.action, head.operation, head.encrypted_content)
     if all(part is None for part in parts):
         return ""
-    said = [part.strip() if isinstance(part, str) else _without_nulls(part) for part in parts]
-    return msgspec.json.encode(said, order="deterministic").decode()
+    values = [part.strip() if isinstance(part, str) else _without_nulls(part) for part in parts]
+    return msgspec.json.encode(values, order="deterministic").decode()
 
 
 def _with_line_feeds(value: Any) -> Any:

@@ -20,6 +20,7 @@ RecordKind = Literal[
     "move",
     "replace",
     "refused",
+    "instructions",
     "compaction",
     "elision",
     "quarantine",

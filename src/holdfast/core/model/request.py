@@ -4,7 +4,8 @@ Requests of both APIs are kept in the words of the Responses API; what only Chat
 beside them. Values stay the bytes they came in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -29,13 +30,56 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     previous_response_id: str | None = None
     is_conversation: bool = False
     waits_for_parent: bool = False
-    """Whether it was taken in before the response that it continues had ended."""
+    """Whether it was accepted before the response that it continues had ended."""
     is_compaction: bool = False
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
+    sender: str = ""
+    """Who sent it, where its tools may need approvals: an API key's id, or a platform user."""
+    approvers: tuple[str, ...] = ()
+    """Who else may approve calls of its tools."""
     history_hash: bytes = b""
-    """Of the history that the request brought or repeated, where its answer may be found by it."""
+    """Hash of the history in the request; later requests find its answer by it."""
 
 
+class SentRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One request as it was sent to a provider: enough to rebuild it from the log and to prove it.
+
+    `digest` is `hash_params` over what was sent; everything else is in the log already.
+    """
+
+    digest: bytes
+    records: int
+    """The number of the last record over the log that the request took into account."""
+    upstream: str
+    covers_seq: int | None = None
+    """The last item that the provider's state stood for; None where the whole history was sent."""
+    strips_opaque: bool = False
+    """Whether encrypted content was left out."""
+    is_plain: bool = False
+    """Whether the plainest form of every item was sent."""
+
+
+DIGEST_BYTES = 16
+"""Size of a request's digest."""
+
+
+def hash_items(bodies: Sequence[bytes], hasher: blake2b | None = None) -> blake2b:
+    """Return a hash of items, each ended by a line feed; with `hasher`, continue that one."""
+    hasher = hasher or blake2b(digest_size=DIGEST_BYTES)
+    if bodies:
+        hasher.update(b"\n".join(bodies))
+        hasher.update(b"\n")
+    return hasher
+
+
+def hash_params(hasher: blake2b, params: Sequence[object]) -> bytes:
+    """Return the digest of a request: `hasher` has its items, `params` is everything else."""
+    hasher.update(b"\0")
+    hasher.update(_encode(params))
+    return hasher.digest()
+
+
+_encode = msgspec.json.Encoder().encode
 write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode
 """Return the request as a turn keeps it."""
 read_request: Callable[[bytes], TurnRequest] = msgspec.json.Decoder(TurnRequest).decode

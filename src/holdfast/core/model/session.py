@@ -59,12 +59,17 @@ class Session(msgspec.Struct, frozen=True, gc=False):
         return self.active_turn_id is not None and self.active_run_id is None
 
     def status(self, *, has_live_owner: bool) -> SessionStatus:
-        """Return what the lane says: running only with an active turn that somebody answers for."""
+        """Return the status from the lane: running only with an active turn that has an owner."""
         if not self.is_live:
             return "retired"
         if self.active_turn_id is not None and (has_live_owner or self.is_held):
             return "running"
         return "idle"
+
+
+def read_pending_calls(session: Session) -> list[str]:
+    """Return the ids of the calls that the lane is held for."""
+    return msgspec.json.decode(session.pending_calls or "[]", type=list[str])
 
 
 def begin_session(
@@ -127,7 +132,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_countable(self) -> bool:
-        """Whether every count is one: what is told beyond reason is as good as not told."""
+        """Whether every count is plausible; implausible usage is ignored."""
         counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
         for count in counts:
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:

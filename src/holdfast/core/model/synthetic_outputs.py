@@ -24,11 +24,11 @@ BLANK_PICTURE = (
 
 def interrupted_output(kind: str, call_id: str) -> bytes:
     """Return an output that says a call of this kind was interrupted."""
-    said: dict[str, Any] = {"output": INTERRUPTED}
+    fields: dict[str, Any] = {"output": INTERRUPTED}
     if kind == "shell_call":
-        said = {"output": [{"stdout": "", "stderr": INTERRUPTED, "outcome": {"type": "timeout"}}]}
+        fields = {"output": [{"stdout": "", "stderr": INTERRUPTED, "outcome": {"type": "timeout"}}]}
     elif kind == "apply_patch_call":
-        said = {"status": "failed", "output": INTERRUPTED}
+        fields = {"status": "failed", "output": INTERRUPTED}
     elif kind == "computer_call":
-        said = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
-    return msgspec.json.encode({"type": OUTPUT_OF[kind], "call_id": call_id, **said})
+        fields = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
+    return msgspec.json.encode({"type": OUTPUT_OF[kind], "call_id": call_id, **fields})

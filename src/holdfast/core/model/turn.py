@@ -19,9 +19,9 @@ TurnStatus = Literal[
 OnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
 
 USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
-"""Sources that count as somebody being there."""
+"""Sources that count as user activity."""
 RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
-"""Sources whose turns nobody waits for on a socket: after a crash they are run, not kept."""
+"""Sources without a waiting connection: their turns run again after a crash."""
 
 
 def storable(message: str | None) -> str | None:
@@ -67,7 +67,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
         return self.outcome is None
 
     def status(self, session: Session, *, has_live_owner: bool) -> TurnStatus:
-        """Return the turn's state, as the lane of its session tells it."""
+        """Return the turn's state, given the lane of its session."""
         if self.outcome is not None:
             return self.outcome
         if session.active_turn_id != self.id:

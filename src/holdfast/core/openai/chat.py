@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput, UnsupportedByUpstream
+from holdfast.core.tools.approval_words import approval_text
 
 Message = dict[str, Any]
 Item = dict[str, Any]
@@ -208,13 +209,15 @@ def message_of(items: Iterable[bytes]) -> Message:
         if item.get("type") == "reasoning":
             reasoning.append(text_of(item.get("content")))
         elif item.get("type") == "message":
-            for part in item.get("content") or ():
-                if part.get("type") == "refusal":
-                    refusals.append(part.get("refusal", ""))
-                else:
-                    texts.append(part.get("text", ""))
+            _add_parts(item, texts, refusals)
         elif item.get("type") in ("function_call", "custom_tool_call"):
             calls.append(call_of(item))
+        elif item.get("type") == "mcp_call":
+            # What was said before a tool ran is not the answer.
+            texts.clear()
+        elif item.get("type") == "mcp_approval_request":
+            texts += ["\n\n"] if texts else []
+            texts.append(approval_text(item, item.get("approval_code") or ""))
     message: Message = {
         "role": "assistant",
         "content": "".join(texts) if texts or not calls else None,
@@ -226,6 +229,32 @@ def message_of(items: Iterable[bytes]) -> Message:
     if calls:
         message["tool_calls"] = calls
     return message
+
+
+def _add_parts(item: Item, texts: list[str], refusals: list[str]) -> None:
+    for part in item.get("content") or ():
+        if part.get("type") == "refusal":
+            refusals.append(part.get("refusal", ""))
+        else:
+            texts.append(part.get("text", ""))
+
+
+def streamed_text(items: Iterable[bytes]) -> str:
+    """Return the text of an answer as a chat stream shows it: all of it, tools as paragraphs."""
+    said, is_after_tool = "", False
+    for body in items:
+        item = msgspec.json.decode(body)
+        text = ""
+        if item.get("type") == "message":
+            text = text_of(item.get("content"))
+        elif item.get("type") == "mcp_call":
+            is_after_tool = True
+        elif item.get("type") == "mcp_approval_request":
+            text, is_after_tool = approval_text(item, item.get("approval_code") or ""), True
+        if text:
+            said += f"\n\n{text}" if said and is_after_tool else text
+            is_after_tool = False
+    return said
 
 
 def call_of(item: Item) -> dict[str, Any]:

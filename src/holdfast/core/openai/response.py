@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
 from holdfast.core.openai.echoed_fields import DEFAULTS, echoed_fields
@@ -33,7 +33,7 @@ class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     provider_type: str | None = None
     param: str | None = None
     retry_at: float | None = None
-    """When the provider may be called again, if it said so."""
+    """When the provider may be called again, if known."""
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +45,8 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     fields: dict[str, msgspec.Raw] = {}
     completed_at: float | None = None
     failure: RecordedFailure | None = None
+    sent: SentRequest | None = None
+    """The request that was answered, or whose failure ended the run."""
 
 
 def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -> ResponseStatus:

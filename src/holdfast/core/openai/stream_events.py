@@ -59,7 +59,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     delta: Delta | None = None
     """The event itself, where it is a delta."""
     size: int = 0
-    """About how many bytes it takes; 0 where nobody counts."""
+    """About how many bytes it takes; 0 where they are not counted."""
 
     @property
     def body(self) -> bytes:
@@ -142,6 +142,13 @@ def item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[st
     kind = item.get("type")
     parts = item.get("content") if kind == "message" else None
     parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if kind == "mcp_call":
+        yield from _mcp_call_events(index, item)
+        return
+    if kind == "mcp_approval_request":
+        yield "response.output_item.added", {"output_index": index, "item": item}
+        yield "response.output_item.done", {"output_index": index, "item": item}
+        return
     added = {**item, "status": "in_progress"}
     if parts:
         added["content"] = []
@@ -158,6 +165,18 @@ def item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[st
             "response.function_call_arguments.done",
             {**at, "name": item.get("name"), "arguments": arguments},
         )
+    yield "response.output_item.done", {"output_index": index, "item": item}
+
+
+def _mcp_call_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at = {"item_id": item.get("id"), "output_index": index}
+    arguments = item.get("arguments", "")
+    begun = {**item, "status": "in_progress", "arguments": "", "output": None, "error": None}
+    yield "response.output_item.added", {"output_index": index, "item": begun}
+    yield "response.mcp_call.in_progress", at
+    yield "response.mcp_call_arguments.delta", {**at, "delta": arguments}
+    yield "response.mcp_call_arguments.done", {**at, "arguments": arguments}
+    yield f"response.mcp_call.{'failed' if item.get('error') else 'completed'}", at
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 

@@ -12,6 +12,10 @@ import msgspec
 from holdfast.core.model.items import ROLES, item_value
 
 MAX_NAME = 64
+AGENT_TOOL_CALL = "agent_tool_call"
+"""The kind of an item in which a command-line agent did something with a tool of its own."""
+MAX_SHOWN = 500
+"""How much of such a tool's arguments and output other models are shown."""
 NOT_SHOWN_HERE = "[something that cannot be shown here]"
 """Replaces, in an assistant's message, a part that no assistant can have produced."""
 _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
@@ -68,6 +72,8 @@ def normalize_item(kind: str, body: bytes) -> bytes | None:
     """
     if kind == "message":
         return body if is_valid_message(body) else _repaired_message(item_value(body))
+    if kind == AGENT_TOOL_CALL:
+        return _described(item_value(body))
     read = _READ.get(kind)
     if read is None:
         return body
@@ -78,6 +84,18 @@ def normalize_item(kind: str, body: bytes) -> bytes | None:
     if isinstance(found, _Output) and not isinstance(found.output, str):
         found = found if all(_is_part(part, _INPUT_PARTS) for part in found.output) else None
     return body if found is not None else _repaired(kind, item_value(body))
+
+
+def _described(call: dict[str, Any]) -> bytes:
+    """Return the call of an agent's own tool as a short text, which every server accepts."""
+    name, given, output = (as_text(call.get(k)) for k in ("name", "arguments", "output"))
+    text = f"[I used my tool {name[:MAX_NAME]} with {_shortened(given)}: {_shortened(output)}]"
+    content = [{"type": "output_text", "text": text}]
+    return _encode({"type": "message", "role": "assistant", "content": content})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def plain_name(name: Any) -> str:

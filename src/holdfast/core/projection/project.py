@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from holdfast.core.model.gateway_items import GATEWAY_KINDS, to_function_item
 from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
 from holdfast.core.model.synthetic_outputs import (
     INTERRUPTED,
@@ -104,6 +105,12 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> l
     """Drop items without content; replace items that cannot be sent by placeholders."""
     listed: list[StoredItem] = []
     for item in items:
+        if item.kind in GATEWAY_KINDS:
+            translated = to_function_item(item.kind, item.body)
+            if translated is not None:
+                kind, function = translated
+                listed.append(msgspec.structs.replace(item, kind=kind, body=function))
+            continue
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
             continue  # an incomplete call or incomplete reasoning is useless
         if not item.call_id and (item.kind in OUTPUT_OF or item.kind in OUTPUT_KINDS):

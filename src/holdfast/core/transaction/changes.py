@@ -125,7 +125,7 @@ class QueueDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartialSaved(msgspec.Struct, frozen=True, gc=False):
-    """What a running stream has said so far; written only while its run holds the lane."""
+    """The text of a running stream so far; written only while its run holds the lane."""
 
     session_id: SessionId
     run_id: RunId
@@ -163,6 +163,21 @@ class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
     turn_id: TurnId
     session_id: SessionId
     body: bytes
+
+
+class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
+    """A run that another process asks to end."""
+
+    run_id: RunId
+    code: str
+    caller: bytes | None
+    requested_at: float
+
+
+class StopRequested(msgspec.Struct, frozen=True, gc=False):
+    """The worker of a run is asked to end it."""
+
+    row: StopRequestRow
 
 
 class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
@@ -216,7 +231,7 @@ class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentErased(msgspec.Struct, frozen=True, gc=False):
-    """Everything a session said, was answered or produced; ids and ends remain."""
+    """Blank all content of a session; ids and outcomes remain."""
 
     session_id: SessionId
 
@@ -230,7 +245,7 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class SummariesErased(msgspec.Struct, frozen=True, gc=False):
-    """Every summary of a range that has to do with the one given: it tells what was erased."""
+    """Blank every summary of a range that overlaps the erased one."""
 
     session_id: SessionId
     from_seq: int
@@ -262,6 +277,7 @@ Change = (
     | TurnJoined
     | RetryClaimed
     | LateWriteNoted
+    | StopRequested
     | IdempotencyAdded
     | ProviderStateSaved
     | ProviderStateDropped

@@ -24,7 +24,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
     session: Session
     upto: int
-    """Where the part ends that it has in common with the log in which the range was said."""
+    """Last item that it shares with the log that contains the range."""
     line: frozenset[SessionId]
     """The session and those whose history it continues."""
     hidden: tuple[Span, ...] = ()
@@ -64,6 +64,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gone_owners: frozenset[WorkerId] = frozenset()
     forks: tuple[Session, ...] = ()
     hidden: tuple[Span, ...] = ()
+    instructions: Span | None = None
+    """The items that give the session's instructions, where a command may replace them."""
     heads: tuple[RecordHead, ...] = ()
     """Every record of the log, its ancestors' included, without the bodies."""
     logs: tuple[Log, ...] = ()

@@ -115,7 +115,7 @@ class Draft:
         self.set(epoch=self._number())
 
     def free_lane(self) -> None:
-        """Have nobody hold the lane."""
+        """Free the lane."""
         self._hold_lane(None, None, None)
 
     def _hold_lane(
@@ -214,7 +214,7 @@ class Draft:
         """Write a fact for those who follow the session."""
         entry = self._entry(turn.id if turn is not None else None)
         if turn is not None and entry.turn is None:
-            # Whatever is about a turn has the turn's state, so that its last entry tells it.
+            # Each entry about a turn contains the turn's state: the last entry is the current one.
             entry.turn = turn
         self.event_no = no = self.event_no + 1
         self._session = None
@@ -293,7 +293,7 @@ class Draft:
         self._others.append(HistoryHashAdded(row))
 
     def wake(self) -> None:
-        """Have everybody who waits for this session look again."""
+        """Wake all who wait for this session."""
         self._wakes = True
 
     def abort(self, run_id: RunId) -> None:

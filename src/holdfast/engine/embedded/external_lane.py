@@ -246,7 +246,7 @@ class ExternalLane:
         first, last = block[0].seq, block[-1].seq
         if last < self.run.session.head_seq:
             await self._hide((first, last), "move")
-            await self.run.extend([item.anew() for item in block])
+            await self.run.extend([item.as_new() for item in block])
 
     # ── adding ──────────────────────────────────────────────────────────────────────────────
 

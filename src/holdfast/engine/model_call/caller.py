@@ -22,7 +22,8 @@ from holdfast.core.healing.policy import (
     read_heals,
     treat,
 )
-from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -33,8 +34,7 @@ from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
 from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
@@ -49,7 +49,7 @@ class _Progress(msgspec.Struct):
     """What happened so far within one call of a turn."""
 
     began: float
-    writer: JournalWriter | None
+    writer: OutputSink | None
     heals: list[Heal]
     """Heals of this turn, those of earlier runs of the same step first."""
     has_run_before: bool = False
@@ -82,7 +82,7 @@ class ModelCaller:
         self._projections = ProjectionCache()
 
     async def call(
-        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None = None
+        self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
     ) -> Answer:
         """Return the answer, or raise the failure that could not be healed.
 
@@ -95,6 +95,7 @@ class ModelCaller:
             attempt = await self._first_attempt(run, request, progress)
             while True:
                 call = self._build_call(run, attempt, is_stream=writer is not None)
+                run.sent = self._describe(run, attempt, call)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -178,8 +179,8 @@ class ModelCaller:
             history = await fitter.fit(attempt)
             if history is not attempt.history:
                 attempt = replace(attempt, history=history)
-        use = attempt.provider.state_use(attempt.model) if request.is_stored else None
-        if use is None or run is None:
+        use = attempt.provider.state_use(attempt.model)
+        if use is None or run is None or not (request.is_stored or use.is_local):
             return attempt
         attempt = replace(attempt, use=use)
         states = await self._gateway.read.provider_state(run.session.id)
@@ -198,7 +199,7 @@ class ModelCaller:
             chat_fields=request.chat_fields,
             is_stream=is_stream,
             session_id=session_id,
-            keeps_state=request.is_stored,
+            keeps_state=request.is_stored or attempt.use is not None,
             allows_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
         )
@@ -206,6 +207,20 @@ class ModelCaller:
             state, new_items = attempt.state
             call = replace(call, state=state, new_items=new_items)
         return call
+
+    def _describe(self, run: ActiveRun, attempt: CallAttempt, call: ModelCall) -> SentRequest:
+        """Return what is recorded of a request, so that it can be rebuilt and proved later."""
+        assert isinstance(call.items, SharedPrefix)
+        hasher = self._projections.hash_items(run.session.id, call.items)
+        state = call.state
+        return SentRequest(
+            hash_params(hasher, call_params(call)),
+            run.session.record_no,
+            attempt.provider.name,
+            state.covers_seq if state is not None else None,
+            not attempt.allows_opaque,
+            attempt.is_plain,
+        )
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 
@@ -335,7 +350,7 @@ class ModelCaller:
 
 
 async def _stream(
-    provider: Provider, call: ModelCall, writer: JournalWriter, preface: tuple[bytes, ...]
+    provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
 ) -> Answer:
     """Stream an answer to the writer, behind the items that it begins with."""
     if not preface:
@@ -356,6 +371,7 @@ def _with_failure(
         model=attempt.model,
         status=failure.status,
         message=failure.message[:MAX_MESSAGE],
+        sent=attempt.run.sent if attempt.run is not None else None,
     )
     return replace(treatment, heal=heal)
 

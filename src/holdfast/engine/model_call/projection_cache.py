@@ -8,11 +8,13 @@ edit, a regenerate) from the last one that both have in common.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import msgspec
 
 from holdfast.core.lru import SizedLru
 from holdfast.core.model.items import StoredItem
+from holdfast.core.model.request import hash_items
 from holdfast.core.projection.prefix_cache import SharedPrefix, share
 from holdfast.core.projection.project import project
 
@@ -38,6 +40,9 @@ class _Projection(msgspec.Struct):
     """Every id of a call up to the last mark; after a rewind a few more, which costs only time."""
     marks: list[Mark]
     size: int
+    hasher: blake2b | None = None
+    """The hash of the first `hashed` bodies."""
+    hashed: int = 0
 
 
 class ProjectionCache:
@@ -81,6 +86,17 @@ class ProjectionCache:
         if tail_from == items.length:
             return known.bodies
         return known.bodies.grown(project(items[tail_from:], quarantined))
+
+    def hash_items(self, session_id: str, bodies: SharedPrefix[bytes]) -> blake2b:
+        """Return the hash of a projection's items; those that were hashed before are not again."""
+        known = self._cache.get(session_id)
+        if known is None or known.bodies.common_length(bodies) < known.bodies.length:
+            return hash_items(bodies.shared[: bodies.length])
+        settled = known.bodies
+        if known.hasher is None or known.hashed < settled.length:
+            new = settled.shared[known.hashed : settled.length]
+            known.hasher, known.hashed = hash_items(new, known.hasher), settled.length
+        return hash_items(bodies.shared[settled.length : bodies.length], known.hasher.copy())
 
 
 def _cut(known: _Projection, items: SharedPrefix[StoredItem]) -> _Projection | None:

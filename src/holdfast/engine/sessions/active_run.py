@@ -5,14 +5,17 @@ the run is then lost: its caller aborts the upstream call and reports what becam
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.model.items import NewItem, StoredItem
+from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import quarantined
-from holdfast.core.model.session import Session
+from holdfast.core.model.request import SentRequest
+from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import (
@@ -41,6 +44,18 @@ class Batch(msgspec.Struct, frozen=True):
     body_hash: bytes
 
 
+class HeldOutput(Protocol):
+    """The output of a run, which can be held back for a moment."""
+
+    async def hold(self) -> None:
+        """Show nothing more, and store all that was shown."""
+        ...
+
+    def release(self) -> None:
+        """Show what was held back."""
+        ...
+
+
 class ActiveRun:
     """A run from the start of its lane to its end or its loss."""
 
@@ -58,8 +73,11 @@ class ActiveRun:
         "fence",
         "is_lost",
         "preface",
+        "sent",
         "session",
+        "stop_code",
         "turn",
+        "writer",
     )
 
     def __init__(
@@ -76,8 +94,14 @@ class ActiveRun:
         self.fence = started.fence
         self.is_lost = False
         """Whether the lane was taken from the run."""
+        self.writer: HeldOutput | None = None
+        """What shows the run's output, if it is streamed."""
+        self.stop_code: str | None = None
+        """Why the run is to end as cancelled, if it is."""
         self.preface: tuple[bytes, ...] = ()
         """Items that the answer begins with: the compaction that the client asked for."""
+        self.sent: SentRequest | None = None
+        """The last request that was sent to a provider."""
         self.ended: Ended | None = None
         """The committed end of the run."""
         self._finishing: Finish | None = None
@@ -102,6 +126,18 @@ class ActiveRun:
         log.info("run.lost", run_id=self.fence.run_id, session_id=self.fence.session_id)
         if self._on_lost is not None:
             self._on_lost()
+
+    def stop(self, code: str) -> bool:
+        """Have the run end as cancelled, with what it has shown; return False if it is ending.
+
+        The task that executes the run is cancelled and commits the end.
+        """
+        if self.is_ended or self._finishing is not None or self._on_lost is None:
+            return False
+        if self.stop_code is None:
+            self.stop_code = code
+            self._on_lost()
+        return True
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +193,29 @@ class ActiveRun:
         self._advance(session)
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
+
+    async def commit_step(
+        self,
+        items: Sequence[NewItem],
+        *,
+        state: ProviderState | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        """Commit a model's answer or the outputs of its tools before the turn goes on.
+
+        Return only once it is durable: a tool must not run before its call is committed. No other
+        write of the run may be in flight.
+        """
+        command = Extend(
+            fence=self.fence,
+            items=(*self._unsaved, *items),
+            after_seq=self.session.head_seq,
+            shown_records=self._shown_records,
+            provider_state=state,
+            usage=usage,
+        )
+        await self._annotate(command)
+        self._unsaved = ()
 
     @property
     def has_unsaved(self) -> bool:

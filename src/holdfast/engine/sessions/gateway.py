@@ -20,12 +20,15 @@ from holdfast.core.transaction.commands import (
     Accept,
     Cancel,
     Command,
+    Delete,
     Finish,
     LaneLimits,
     MarkDelivered,
     Queued,
     Recover,
     Repeated,
+    Reset,
+    Restore,
     Started,
 )
 from holdfast.engine.sessions.active_run import ActiveRun, interrupted_finish
@@ -38,6 +41,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.request_context import RequestContext, current_request
+from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Reader, Store, TurnView
 
 OutcomeT = TypeVar("OutcomeT")
@@ -66,6 +70,7 @@ class Gateway:
         limits: LaneLimits | None = None,
         storage: StorageQuota | None = None,
         meter: Meter | None = None,
+        runtimes: SessionRuntimes | None = None,
     ) -> None:
         """Compose the gateway.
 
@@ -86,6 +91,7 @@ class Gateway:
             store, self._registry, ids=ids, settings=self.settings, meter=self.meter
         )
         self._lanes = LaneQueue(self, self._registry, self._submit_cancellable, self._release_lane)
+        self._runtimes = runtimes
         self._handler: Handler | None = None
         self._handling = asyncio.Semaphore(RECOVERED_AT_ONCE)
         self._delivered: set[tuple[TurnId, int]] = set()
@@ -315,8 +321,17 @@ class Gateway:
     # ── everything else ─────────────────────────────────────────────────────────────────────
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Submit a command; while the store does not answer, ask again for its outcome."""
-        return await submit(self.store, command)
+        """Submit a command; while the store does not answer, ask again for its outcome.
+
+        What runs for a session between its turns ends before the session does.
+        """
+        runtimes = self._runtimes
+        if runtimes is not None and isinstance(command, Reset | Restore | Delete):
+            await runtimes.end_session(command.session_id)
+        outcome = await submit(self.store, command)
+        if runtimes is not None and isinstance(command, Delete):
+            await runtimes.remove_session(command.session_id)
+        return outcome
 
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""

@@ -52,6 +52,8 @@ class Worker:
         self._adopt: Adopt | None = None
         self._chore: Chore | None = None
         self._adopted: set[asyncio.Task[None]] = set()
+        self.on_news: Chore | None = None
+        """Called when another process may have written something that this one must read."""
         self._unclaimed: set[RunId | TurnId] = set()
         """Runs and turns of our own for which no task was responsible at the last sweep."""
         self._deferred: dict[str, Finish | Cancel | Recover] = {}
@@ -273,6 +275,8 @@ class Worker:
                 if await self._store.has_news():
                     self._registry.wake_all()
                     await self._stop_lost_runs()
+                    if self.on_news is not None:
+                        await self.on_news()
 
 
 @contextlib.contextmanager

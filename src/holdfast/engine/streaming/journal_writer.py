@@ -42,6 +42,8 @@ class JournalWriter:
         self._is_settled = False
         self._written_bytes = 0
         self._saved_at = asyncio.get_running_loop().time()
+        self._held: list[AnyEvent] | None = None
+        """Events that are held back; None while events are shown as they come."""
         self.has_output = False
         """Whether the model has sent any event: after that nothing is retried."""
 
@@ -53,6 +55,9 @@ class JournalWriter:
     def write(self, events: Sequence[AnyEvent]) -> bool:
         """Publish events of the model; return False when the caller must drain first."""
         live = self._live
+        if self._held is not None:
+            self._held += events
+            return True
         if events:
             self.has_output = True
         self._unfolded += events
@@ -66,6 +71,28 @@ class JournalWriter:
         self._written_bytes = 0
         await asyncio.sleep(0)
 
+    async def hold(self) -> None:
+        """Show nothing more, and store all that was shown: the run is about to be interrupted."""
+        self._held = self._held or []
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        live, partial = self._live, self._fold()
+        entry = live.uncommitted() if live.publish_after_commit else None
+        if self._is_settled or not (partial.has_changed or entry):
+            return
+        try:
+            await self._run.extend(partial=partial.checkpoint(), journal=entry)
+            live.mark_committed(entry)
+        except HoldfastError as exc:
+            partial.has_changed = True
+            log.warning("run.checkpoint_failed", run_id=self._run.fence.run_id, code=exc.code)
+
+    def release(self) -> None:
+        """Show what was held back, unless the run was interrupted."""
+        held, self._held = self._held, None
+        if held and not self._run.is_lost:
+            self.write(held)
+
     def interrupted_output(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
         """Return the items that the model finished, and those it had begun."""
         partial = self._fold()
@@ -76,6 +103,14 @@ class JournalWriter:
         """Publish the end, once it is committed together with the rest of the journal."""
         self._live.mark_committed(journal)
         self._live.end(facts)
+
+    def begin_step(self) -> None:
+        """Go on after `settle`: the output so far is committed as items and no longer partial."""
+        self._unfolded = []
+        self._partial = PartialOutput()
+        self._is_settled = False
+        if self._has_more():
+            self._schedule()
 
     def _fold(self) -> PartialOutput:
         """Return the output so far."""

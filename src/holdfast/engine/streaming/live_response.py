@@ -7,6 +7,7 @@ there is none.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -38,6 +39,25 @@ ENDED_BYTES = 32 * 1024 * 1024
 """How much of ended streams is kept in memory for readers that come back."""
 PushCallback = Callable[[Sequence[StreamEvent]], bool]
 """Sends events at once; returns False when they cannot be sent now."""
+
+
+class StreamClient(Protocol):
+    """A client that reads a stream as the answer to its request."""
+
+    @property
+    def caller(self) -> bytes:
+        """The hash of its API key."""
+        ...
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has closed its connection."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was sent to it."""
+        ...
 
 
 class Subscriber:
@@ -108,6 +128,10 @@ class LiveResponse:
         """The number of the next event."""
         self.first_held = first
         """The number of the oldest event in memory."""
+        self.first_output: int | None = None
+        """The number of the model's first event."""
+        self.clients: list[StreamClient] = []
+        """The clients whose requests are answered by this stream, until it ends."""
         self._drops_unread = drops_unread
         self._index_offset = 0
         self._shows_encrypted = shows_encrypted(facts.request)
@@ -156,6 +180,8 @@ class LiveResponse:
                 event_bytes = numbered[-1].size
             size += event_bytes
             number += 1
+        if self.first_output is None:
+            self.first_output = first
         self._events += numbered
         self.next_number = number
         self.held_bytes += size
@@ -209,6 +235,7 @@ class LiveResponse:
             del self._events[self.next_number - self.first_held :]
         self._add(terminal_event(self.next_number, facts))
         self.is_ended = True
+        self.clients = []
         self._shrink()
         self._wake()
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.ids import Tenant
+from holdfast.core.model.gateway_items import client_output
 from holdfast.core.model.request import (
     TurnRequest,
     conversation_id,
@@ -69,7 +70,7 @@ class ResponseRecords:
             return []
         count = run.last_seq - run.first_seq + 1
         query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
-        return [item.body for item in await self._read.items(session, query)]
+        return client_output([item.body for item in await self._read.items(session, query)])
 
     async def events(
         self, view: ResponseView, facts: ResponseFacts, after: int

@@ -5,7 +5,7 @@ error instead of a stream with a gap.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
@@ -28,6 +28,8 @@ from holdfast.ports.store import ResponseView
 
 __all__ = ["LiveCursor", "PushCallback", "StreamLost", "StreamReader"]
 
+MAX_RESUMES = 16
+"""How often one request tries to resume a turn that loses its workers."""
 POLL_SECONDS = 0.1
 """How often a stream of another process is looked at."""
 
@@ -111,6 +113,15 @@ class StreamReader:
         self._after = after
         self.is_over = False
         """Whether the last event was read."""
+        self.resume: Callable[[], Awaitable[object]] | None = None
+        """Resumes the turn if it lost its worker."""
+        self._resumes_left = MAX_RESUMES
+        self._cursor: LiveCursor | None = None
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was read or pushed."""
+        return self._after if self._cursor is None else self._cursor.position
 
     async def take(
         self, seconds: float, push: PushCallback | None = None
@@ -124,11 +135,11 @@ class StreamReader:
         live = self._lives.get(self._name)
         if live is None:
             return self._advance(await self._follow_record(seconds))
-        cursor = LiveCursor(live, self._after)
+        cursor = self._cursor = LiveCursor(live, self._after)
         try:
             events = await cursor.read(seconds, push)
         finally:
-            self._after = cursor.position
+            self._after, self._cursor = cursor.position, None
         if events is not None:
             self.is_over = cursor.is_over
             return events
@@ -186,6 +197,10 @@ class StreamReader:
             return events
         if facts.status in ("queued", "in_progress"):
             return await self._first_events(view, facts)
+        if self.resume is not None and view.turn_status == "interrupted" and self._resumes_left:
+            self._resumes_left -= 1
+            await self.resume()
+            return []
         self.is_over = True
         return await self._last_events(view, facts)
 

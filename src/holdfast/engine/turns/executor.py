@@ -14,8 +14,14 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
+from holdfast.core.ids import Tenant
 from holdfast.core.model.items import NewItem, StoredItem, item_value, read_item
-from holdfast.core.model.request import TurnRequest, conversation_id, response_id
+from holdfast.core.model.request import (
+    SentRequest,
+    TurnRequest,
+    conversation_id,
+    response_id,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Turn
 from holdfast.core.openai.response import (
@@ -34,11 +40,13 @@ from holdfast.engine.model_call.compaction_events import compaction_events
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.settings import HealSettings
+from holdfast.engine.settings import HealSettings, ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
+from holdfast.engine.turns.tool_loop import ToolLoop, ToolTurn
 from holdfast.ports.provider import Answer, ModelCall
+from holdfast.ports.tools import Toolbox
 
 _NOT_SENT = frozenset({"item_reference", "compaction_trigger"})
 """Kinds of items that no model is sent as they are."""
@@ -70,15 +78,24 @@ class TurnExecutor:
         *,
         fallbacks: Fallbacks | None = None,
         fitter: ContextFitter | None = None,
+        toolbox: Toolbox | None = None,
+        tools: ToolSettings | None = None,
     ) -> None:
         self._gateway = gateway
         self._route = route
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
         self._fitter = fitter
+        self._tools = (
+            ToolLoop(gateway, self._caller, toolbox, tools) if toolbox is not None else None
+        )
         self._records = ResponseRecords(gateway.read)
 
-    def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
+    def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for a request that the model's provider cannot express, before it is accepted."""
+        if self._tools is not None and (
+            "tools" in request.fields or "tools" in request.chat_fields
+        ):
+            request = self._tools.check(tenant, request)
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
         bodies: list[bytes] = []
@@ -106,22 +123,31 @@ class TurnExecutor:
         cancellation into the error that tells what became of the turn.
         """
         writer = JournalWriter(run, live) if live is not None else None
+        run.writer = writer
         try:
             try:
                 if writer is not None:
                     writer.start()
                 if request.waits_for_parent:
                     await self._check_parent(run, request)
+                tool_turn = None
+                has_tools = "tools" in request.fields or "tools" in request.chat_fields
                 if request.is_compaction and self._fitter is not None:
                     answer = await self._compact(self._fitter, run, request, writer)
+                elif has_tools and self._tools is not None and self._tools.applies(request):
+                    tool_turn = await self._tools.run(run, request, writer)
+                    answer = tool_turn.answer
                 else:
                     answer = await self._caller.call(run, request, writer)
             except BaseException as exc:
                 await self._end_unanswered(run, request, exc, writer)
                 raise
-            return await self._complete(run, request, answer, writer)
+            return await self._complete(run, request, answer, writer, tool_turn)
         except (asyncio.CancelledError, HoldfastError) as exc:
-            if not run.is_lost:
+            if run.stop_code is not None and not run.is_ended:
+                # Shielded: a second cancellation must not tear the commit of the end apart.
+                await asyncio.shield(self._cancel(run, request, run.stop_code, writer))
+            elif not run.is_lost:
                 raise
             task = asyncio.current_task()
             if task is not None and isinstance(exc, asyncio.CancelledError):
@@ -151,11 +177,18 @@ class TurnExecutor:
     # ── how a run ends ──────────────────────────────────────────────────────────────────────
 
     async def _complete(
-        self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
+        self,
+        run: ActiveRun,
+        request: TurnRequest,
+        answer: Answer,
+        writer: JournalWriter | None,
+        tool_turn: ToolTurn | None = None,
     ) -> TurnResult:
         items = tuple(map(read_item, answer.items))
-        recorded = record_answer(answer, self._gateway.clock.now())
+        recorded = record_answer(answer, self._gateway.clock.now(), run.sent)
         is_completed = answer.status == "completed"
+        if writer is not None:
+            writer.release()
         journal = await writer.settle() if writer is not None else None
         command = Finish(
             fence=run.fence,
@@ -172,6 +205,8 @@ class TurnExecutor:
             if item.kind in CLIENT_CALLS and is_completed:
                 command = replace(command, pending_calls=_pending_calls(items))
                 break
+        if tool_turn is not None:
+            command = _with_tools(command, tool_turn)
         if request.is_stored and request.api == "chat":
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
@@ -180,7 +215,8 @@ class TurnExecutor:
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
         ended = await run.finish(command)
-        facts = response_facts(run, request, recorded.status, answer.items, recorded)
+        output = answer.items if tool_turn is None else tool_turn.output
+        facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
@@ -200,7 +236,7 @@ class TurnExecutor:
             # A bug of our own must not keep the lane.
             log.exception("run.failed", run_id=run.fence.run_id)
             await self._fail(run, request, HoldfastError("internal error"), writer)
-        elif isinstance(exc, asyncio.CancelledError) and not run.is_lost:
+        elif not (run.is_lost or run.stop_code) and isinstance(exc, asyncio.CancelledError):
             # Shielded: a second cancellation must not tear the commit of the end apart.
             await asyncio.shield(self._interrupt(run, writer))
 
@@ -215,7 +251,9 @@ class TurnExecutor:
         code = (failure and failure.provider_code) or error.code
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
-        recorded = RecordedAnswer(status="failed", failure=self._record_failure(error))
+        recorded = RecordedAnswer(
+            status="failed", failure=self._record_failure(error), sent=run.sent
+        )
         is_refused = failure is not None and failure.refuses_input
         refused_from = await self._input_start(run) if is_refused else None
         await run.finish(
@@ -262,6 +300,30 @@ class TurnExecutor:
             retry_at=self._gateway.clock.now() + wait if wait is not None else None,
         )
 
+    async def _cancel(
+        self, run: ActiveRun, request: TurnRequest, code: str, writer: JournalWriter | None
+    ) -> None:
+        """End a run that was stopped, with all that was shown of its answer."""
+        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
+        journal = await writer.settle() if writer is not None else None
+        try:
+            await run.finish(
+                Finish(
+                    fence=run.fence,
+                    outcome="cancelled",
+                    items=finished,
+                    partial=partial,
+                    error_code=code,
+                    journal=journal,
+                )
+            )
+        except HoldfastError as exc:
+            log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+            return
+        if writer is not None:
+            output = [item.body for item in (*finished, *partial)]
+            writer.end(journal, response_facts(run, request, "cancelled", output, None))
+
     async def _interrupt(self, run: ActiveRun, writer: JournalWriter | None) -> None:
         """Leave a run that this process may not finish: a retry or another worker continues it."""
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
@@ -292,6 +354,17 @@ def _is_input(item: StoredItem) -> bool:
     return item.kind.endswith("_output")
 
 
+def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:
+    """Return the end of a run with what its tools leave open."""
+    seconds = tool_turn.hold_seconds
+    return replace(
+        command,
+        pending_calls=tool_turn.pending,
+        hold_seconds=command.hold_seconds if seconds is None else seconds,
+        counted=tool_turn.counted,
+    )
+
+
 def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     """Return the ids of the calls that only the client's own tools can answer."""
     answered = {item.call_id for item in items if item.kind.endswith("_output")}
@@ -307,7 +380,9 @@ def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> byt
     return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
 
 
-def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:
+def record_answer(
+    answer: Answer, completed_at: float, sent: SentRequest | None = None
+) -> RecordedAnswer:
     """Return what is stored of an answer beside its items."""
     usage = answer.usage_detail
     if not usage and answer.usage is not None:
@@ -318,6 +393,7 @@ def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:
         usage=msgspec.Raw(usage or b"null"),
         fields=answer.fields,
         completed_at=completed_at,
+        sent=sent,
     )
 
 
@@ -325,7 +401,7 @@ def response_facts(
     run: ActiveRun,
     request: TurnRequest,
     status: ResponseStatus,
-    output: list[bytes],
+    output: Sequence[bytes],
     recorded: RecordedAnswer | None,
 ) -> ResponseFacts:
     """Return the response that a run gives."""

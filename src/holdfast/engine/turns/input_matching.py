@@ -1,6 +1,6 @@
 """Matches the input of a request with what is stored: what is new, what is rewound or repeated."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,13 +15,18 @@ from holdfast.core.history.history_hash import (
     prefix_hashes,
 )
 from holdfast.core.history.tool_outputs import sort_outputs
+from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, comparable_text, item_value
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
-from holdfast.core.openai.chat import text_of
+from holdfast.core.openai.chat import INSTRUCTION_ROLES, text_of
+from holdfast.engine.turns.in_flight import Meeting, SameRequest
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
 
+MeetRun = Callable[[Session], Awaitable[Meeting]]
+"""Decides about a request that finds a run in its session."""
+_COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
 SEARCHED_TURNS = 100
 """How many of a session's last turns are searched for tool outputs that are queued."""
 
@@ -55,12 +60,14 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn and step that got the same tool outputs before."""
     after_turn: int | None = None
     """The number of the session's last turn, where a further turn would change the match."""
+    abandons: TurnId | None = None
+    """The turn that waits for tools whose calls the request contains without an output."""
 
 
 def has_no_history(items: Sequence[NewItem]) -> bool:
-    """Whether the input is one message that is not a model's: such a request repeats nothing."""
+    """Whether the input is one message of a user: such a request repeats nothing."""
     for item in items:
-        if item.kind != "message" or _read_role(item.body).role == ASSISTANT:
+        if item.kind != "message" or _read_role(item.body).role in _COMPARED_ROLES:
             return False
     return len(items) == 1
 
@@ -73,32 +80,109 @@ async def match_input(
     key: Key | None = None,
     session_id: SessionId | None = None,
     is_whole: bool = False,
+    meet: MeetRun | None = None,
 ) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
-    Input without output of a model is new, unless the client is known to send its whole history
+    System and developer messages at the beginning are compared apart from the history. Input
+    without output of a model is new, unless the client is known to send its whole history
     (`is_whole`) or the input begins with what was refused before.
     """
+    lead = _leading_instructions(items)
+    items = items[len(lead) :]
     sent = [_sent(item) for item in items]
-    is_history, has_outputs = is_whole, False
-    for item in sent:
-        is_history = is_history or item.is_model_output
-        has_outputs = has_outputs or item.is_output
-    if not (is_history or has_outputs):
+    is_history = is_whole or any(item.is_model_output for item in sent)
+    has_outputs = any(item.is_output for item in sent)
+    if not (is_history or has_outputs or lead):
         view = await read.session(tenant, session_id=session_id, key=key)
         if view is None or not view.session.hidden_count:
             return MatchedInput(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
-    if has_outputs and not is_history:
-        return await _match_outputs(read, outline, items, sent)
-    if outline is None or not outline.entries:
+    if not is_history:
+        if has_outputs:
+            matched = await _match_outputs(read, outline, items, sent)
+        else:
+            matched = _match_refused(outline, items, sent)
+        return await _with_instructions(read, outline, matched, lead)
+    cut_from = None
+    if outline is not None and outline.session.active_run_id is not None and meet is not None:
+        meeting = await meet(outline.session)
+        if isinstance(meeting, SameRequest):
+            return MatchedInput((), same_as=(meeting.turn_id, meeting.step))
+        if meeting == "superseded":
+            cut_from = outline.open_from
+            outline = await read.outline(tenant, session_id=session_id, key=key)
+    matched = await _match_history(read, outline, items, is_whole=is_whole, cut_from=cut_from)
+    return await _with_instructions(read, outline, matched, lead)
+
+
+def _leading_instructions(items: Sequence[NewItem]) -> list[NewItem]:
+    """Return the system and developer messages at the beginning of a request, marked as such."""
+    lead: list[NewItem] = []
+    for item in items:
+        if item.kind != "message" or _read_role(item.body).role not in INSTRUCTION_ROLES:
+            break
+        lead.append(msgspec.structs.replace(item, is_instruction=True))
+    return lead
+
+
+async def _with_instructions(
+    read: Reader, outline: Outline | None, matched: MatchedInput, lead: Sequence[NewItem]
+) -> MatchedInput:
+    """Add the instructions of a request to its new items, if they have changed.
+
+    A rewind that hides the instructions in force repeats them behind it.
+    """
+    entries = [*outline.entries, *outline.running] if outline is not None else []
+    current = [entry for entry in entries if entry.is_instruction]
+    if matched.same_as is not None or not (lead or (current and matched.rewind)):
+        return matched
+    is_hidden = matched.rewind is not None and any(e.seq > matched.rewind[0] for e in current)
+    is_same = [item.fingerprint for item in lead] == [entry.fingerprint for entry in current]
+    if not is_hidden and (is_same or not lead):
+        return matched
+    if not lead and outline is not None:
+        query = ItemQuery(after=current[0].seq - 1, limit=len(current), view="log")
+        stored = await read.items(outline.session, query)
+        lead = [msgspec.structs.replace(item.as_new(), is_instruction=True) for item in stored]
+    seen, brought = matched.seen_seq, matched.brought
+    if seen is None:
+        seen = outline.settled_seq if outline is not None else 0
+    if brought is not None:
+        brought = PrefixHash(brought.count + len(lead), brought.history_hash)
+    return msgspec.structs.replace(
+        matched, items=(*lead, *matched.items), seen_seq=seen, brought=brought
+    )
+
+
+def _match_refused(
+    outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
+) -> MatchedInput:
+    """Leave out what a request without a history repeats of refused input."""
+    entries = outline.entries if outline is not None else []
+    log = [_entry(entry) for entry in entries if not entry.is_instruction]
+    found = find_new(sent, log)
+    if outline is None or not found.new_from:
+        return MatchedInput(tuple(items))
+    return MatchedInput(tuple(items[found.new_from :]), seen_seq=outline.settled_seq)
+
+
+async def _match_history(
+    read: Reader,
+    outline: Outline | None,
+    items: Sequence[NewItem],
+    *,
+    is_whole: bool,
+    cut_from: int | None,
+) -> MatchedInput:
+    """Compare a history with the log; see `_comparable_log` about `cut_from`."""
+    sent = [_sent(item) for item in items]
+    if outline is None or not _comparable_log(outline, cut_from):
         brought = next(reversed(_prefix_hashes(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
-    log = [_entry(entry) for entry in outline.entries]
+    log = mark_unshown(_comparable_log(outline, cut_from), sent)
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
-    if not is_history and not found.new_from:
-        return MatchedInput(tuple(items))
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])
     if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
@@ -111,7 +195,38 @@ async def match_input(
         outline.settled_seq,
         # A turn that is accepted in between would stand where the answer is to be repeated.
         after_turn=outline.session.turn_count if is_again else None,
+        abandons=_abandoned(outline.session, sent, found.new_from),
     )
+
+
+def _comparable_log(outline: Outline, cut_from: int | None) -> list[LogEntry]:
+    """Return what a history is compared with, including the turn in flight.
+
+    The turn that begins at `cut_from` was superseded: what the history does not repeat of it is
+    hidden, also of its answer.
+    """
+    entries = (*outline.entries, *outline.running)
+    log = [_entry(entry) for entry in entries if not entry.is_instruction]
+    if outline.session.active_run_id is not None:
+        in_progress = LogEntry(outline.session.head_seq + 1, b"streaming", is_streaming=True)
+        return [*log, in_progress]
+    if cut_from is None:
+        return log
+    return [
+        msgspec.structs.replace(entry, partial_text=None) if entry.seq >= cut_from else entry
+        for entry in log
+    ]
+
+
+def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
+    """Return the turn that waits for tools, if the request goes on without their outputs."""
+    if not session.is_held or new_from >= len(sent):
+        return None
+    pending = set(read_pending_calls(session))
+    if any(item.call_id in pending for item in sent[new_from:]):
+        return None
+    is_known = any(item.call_id in pending for item in sent[:new_from])
+    return session.active_turn_id if is_known else None
 
 
 async def _is_cut(

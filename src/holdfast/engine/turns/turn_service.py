@@ -5,7 +5,10 @@ kept for readers that come back, and its end is committed whether or not anybody
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from msgspec.structs import replace
 
 from holdfast.core.errors import (
     HoldfastError,
@@ -22,22 +25,23 @@ from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import ResponseFacts, decode_answer, error_value
-from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated, Started
+from holdfast.core.transaction.commands import Accept, Queued, Repeated, Started
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
 from holdfast.engine.streaming.response_records import ResponseRecords, conversation_of
 from holdfast.engine.streaming.resume import resume_live
-from holdfast.engine.streaming.stream_reader import StreamReader
+from holdfast.engine.streaming.stream_reader import MAX_RESUMES, StreamReader
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult
+from holdfast.engine.turns.in_flight import RunsInFlight
 from holdfast.ports.store import ResponseView
 
 
 class TurnTicket:
     """An accepted request: its turn, its events, its one result."""
 
-    __slots__ = ("_service", "_waiters", "outcome", "session", "step", "task", "turn")
+    __slots__ = ("_service", "_waiters", "outcome", "resume", "session", "step", "task", "turn")
 
     def __init__(self, service: "TurnService", turn: Turn, session: Session, step: int) -> None:
         self._service = service
@@ -49,6 +53,8 @@ class TurnTicket:
         self.outcome: TurnResult | Exception | None = None
         """The result, or why there is none, as soon as it is known."""
         self._waiters: list[asyncio.Future[TurnResult]] = []
+        self.resume: Callable[[], Awaitable[object]] | None = None
+        """Resumes the turn of an earlier request if it loses its worker."""
 
     @property
     def response_id(self) -> str:
@@ -57,7 +63,9 @@ class TurnTicket:
 
     def reader(self, after: int = -1) -> StreamReader:
         """Return a reader of the response's events."""
-        return self._service.reader(self.turn.tenant, self.response_id, after)
+        reader = self._service.reader(self.turn.tenant, self.response_id, after)
+        reader.resume = self.resume
+        return reader
 
     def answer(self) -> Awaitable[TurnResult]:
         """Return the committed result, to be awaited; it raises why there is none.
@@ -99,15 +107,28 @@ class TurnService:
         self._queued: set[asyncio.Task[None]] = set()
         """Tasks that wait for their lanes: cancelled as soon as the server stops."""
         self._lives = LiveResponses()
+        self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self.records = ResponseRecords(gateway.read)
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
-        self._executor.check(request, accept.items)
-        admission = await self._gateway.accept(accept)
+        self._executor.check(accept.tenant, request, accept.items)
+        if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
+            async with self.in_flight.held(
+                accept.tenant, key=accept.key, session_id=accept.session_id
+            ):
+                admission = await self._gateway.accept(accept)
+        else:
+            admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
-            return await self._attach(accept.tenant, admission, request)
+            return await self._attach(accept, admission, request)
+        return self._start(admission, request, is_live=is_live)
+
+    def _start(
+        self, admission: Started | Queued, request: TurnRequest, *, is_live: bool
+    ) -> TurnTicket:
+        """Start the execution of an accepted turn."""
         live = self._open_live(admission, request) if is_live else None
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
         # Nothing is awaited between the commit and this: the turn cannot be left without a task.
@@ -148,10 +169,15 @@ class TurnService:
                     run = self._gateway.begin(admission, task.cancel)
                 else:
                     run = await self._wait_for_lane(task, admission)
+                self.in_flight.runs[run.session.id] = run
                 outcome = await self._executor.execute(run, request, live)
             finally:
                 if run is not None:
                     self._gateway.leave(run)
+                    if self.in_flight.runs.get(run.session.id) is run:
+                        del self.in_flight.runs[run.session.id]
+                    if self.in_flight.left:
+                        self.in_flight.forget_reader(run.turn)
                 if live is not None:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
@@ -194,20 +220,61 @@ class TurnService:
 
     # ── repeated requests and recovered turns ───────────────────────────────────────────────
 
-    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> TurnTicket:
-        """Attach to a turn that was accepted before; a plain request waits for its result."""
-        turn = repeated.turn
-        ticket = TurnTicket(self, turn, repeated.session, repeated.step)
-        if request.is_stream or request.is_background:
+    async def _attach(self, accept: Accept, repeated: Repeated, request: TurnRequest) -> TurnTicket:
+        """Attach to a turn that was accepted before; a plain request waits for its result.
+
+        If the turn loses its worker meanwhile, this request resumes it.
+        """
+        turn, step = repeated.turn, repeated.step
+        ticket = TurnTicket(self, turn, repeated.session, step)
+        if request.is_background:
             return ticket
-        try:
-            if not repeated.is_settled:
-                view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
-                turn = ticket.turn = view.turn
-            ticket.outcome = await self.load_result(tenant, turn, repeated.step)
-        except HoldfastError as exc:
-            ticket.outcome = exc
+        if request.is_stream:
+            ticket.resume = partial(self._try_resume, accept, request, turn, step)
+            return ticket
+        is_settled = repeated.is_settled
+        for _ in range(MAX_RESUMES):
+            try:
+                if not is_settled:
+                    view = await self._gateway.wait_until_ended(accept.tenant, turn.id, step=step)
+                    turn = ticket.turn = view.turn
+                ticket.outcome = await self.load_result(accept.tenant, turn, step)
+                break
+            except TurnInterrupted as exc:
+                ticket.outcome = exc
+                if is_settled:
+                    break
+            except HoldfastError as exc:
+                ticket.outcome = exc
+                break
+            resumed = await self._resume(accept, request, turn, step)
+            if isinstance(resumed, TurnTicket):
+                return resumed
+            is_settled = resumed.is_settled
         return ticket
+
+    async def _try_resume(
+        self, accept: Accept, request: TurnRequest, turn: Turn, step: int
+    ) -> None:
+        """Resume a turn for a reader of its stream, which otherwise gets the recorded end."""
+        try:
+            await self._resume(accept, request, turn, step)
+        except HoldfastError as exc:
+            log.info("turn.not_resumed", turn_id=turn.id, code=exc.code)
+
+    async def _resume(
+        self, accept: Accept, request: TurnRequest, turn: Turn, step: int
+    ) -> TurnTicket | Repeated:
+        """Resume a turn that lost its worker, or find who does."""
+        # An SDK's retry count was claimed when the request arrived: name the turn instead.
+        accept = replace(
+            accept, key=None, session_id=turn.session_id, same_as=(turn.id, step), parent=None,
+            retry_count=0, expected_id=None, after_turn=None, seen_seq=None,
+        )  # fmt: skip
+        admission = await self._gateway.accept(accept)
+        if isinstance(admission, Repeated):
+            return admission
+        return self._start(admission, request, is_live=request.is_stream)
 
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded result of a step, or raise why there is none."""
@@ -237,9 +304,11 @@ class TurnService:
         task = asyncio.current_task()
         assert task is not None
         run.on_lost(task.cancel)
+        self.in_flight.runs[run.session.id] = run
         try:
             await self._executor.execute(run, request, live)
         finally:
+            self.in_flight.runs.pop(run.session.id, None)
             if live is not None:
                 await self._close_live(live, run.turn)
 
@@ -247,9 +316,7 @@ class TurnService:
 
     async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
         """Cancel an open turn, wherever it runs; one that has ended stays as it is."""
-        return await self._gateway.submit(
-            Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
-        )
+        return await self.in_flight.end(turn, code=code)
 
     def begin_stop(self) -> None:
         """Start no more runs: queued turns stay durable, readers of other processes go."""

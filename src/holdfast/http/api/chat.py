@@ -34,7 +34,7 @@ class ChatApi:
         target = target_from_headers(headers)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)
         if turn_request.is_stream:
-            return self._turns.stream(ticket, request.session_headers, ChatChunks(turn_request))
+            return self._turns.stream(request, ticket, ChatChunks(turn_request))
         answer = await self._turns.answer(request, ticket)
         reply = json_reply(completion(answer.response), headers=request.session_headers)
         reply.delivers = ticket.turn.id, ticket.step

@@ -101,6 +101,8 @@ BODIES: dict[str, Schema] = {
             "result": TEXT,
         }
     ),
+    "POST /v1/approvals/{id}": _object({"approve": {"type": "boolean"}, "reason": TEXT}, "approve"),
+    "POST /v1/keys": _object({"tenant": TEXT, "name": TEXT, "admin": {"type": "boolean"}}),
     "POST /v1/sessions/{id}/reset": _object({"expected_session_id": TEXT, "reason": TEXT}),
     "POST /v1/sessions/{id}/fork": _object({"after_item": {"anyOf": [TEXT, {"type": "integer"}]}}),
 }
@@ -110,6 +112,13 @@ PAGE_PARAMETERS = (
     ("order", {"enum": ["asc", "desc"]}),
     ("after", TEXT),
 )
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
+    "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER)),
+    "GET /v1/turns/{id}/projection": (("step", NUMBER), ("offset", NUMBER), ("limit", NUMBER)),
+    "GET /v1/usage": (("from", TEXT), ("to", TEXT), ("interval", {"enum": ["day", "hour"]})),
+}
+"""Query parameters of endpoints that are not pages of a list."""
 ERROR: Schema = _object(
     {
         "error": _object(
@@ -130,6 +139,8 @@ def document(routes: Iterable[tuple[str, str, Endpoint]]) -> dict[str, Any]:
     """Return the OpenAPI document of these routes."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, endpoint in routes:
+        if path.startswith("/console"):
+            continue  # static files, not part of the API
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, endpoint)
     return {
         "openapi": "3.1.0",
@@ -173,8 +184,9 @@ def _parameters(method: str, path: str) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": TEXT}
         for name in re.findall(r"{(\w+)}", path)
     ]
-    if method != "GET" or not path.endswith(PAGED):
-        return path_parameters
+    queries = QUERIES.get(f"{method} {path}", ())
+    if method == "GET" and path.endswith(PAGED):
+        queries = PAGE_PARAMETERS
     return path_parameters + [
-        {"name": name, "in": "query", "schema": schema} for name, schema in PAGE_PARAMETERS
+        {"name": name, "in": "query", "schema": schema} for name, schema in queries
     ]

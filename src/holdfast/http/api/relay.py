@@ -8,10 +8,11 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
+from holdfast.core.tools.requested import read_tools
 from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
 from holdfast.http.server.errors import UnsupportedMediaType, error_reply, error_value
@@ -61,6 +62,7 @@ class RelayService:
 
     async def response(self, turn_request: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Responses request without storing anything."""
+        _reject_gateway_tools(turn_request)
         if not turn_request.is_stream:
             return Reply(write_response(await self._stateless.answer(turn_request, items)))
         return EventReply(await self.stream(turn_request, items), self._keep_alive_seconds)
@@ -83,6 +85,7 @@ class RelayService:
         self, request: Request, turn_request: TurnRequest, items: list[NewItem]
     ) -> AnyReply:
         """Answer a Chat request without storing anything; relay it if the upstream speaks Chat."""
+        _reject_gateway_tools(turn_request)
         if self._upstreams.upstream_api(turn_request.model) == "chat":
             return await self._relay(
                 request, "/chat/completions", turn_request.model, may_repeat=True
@@ -231,3 +234,13 @@ def _model_of(body: bytes) -> str | None:
         return None
     model = value.get("model") if isinstance(value, dict) else None
     return model if isinstance(model, str) else None
+
+
+def _reject_gateway_tools(turn_request: TurnRequest) -> None:
+    """Raise for tools that the gateway runs: their calls have to be stored before they run."""
+    has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+    if has_tools and read_tools(turn_request) is not None:
+        raise InvalidInput(
+            "tools that the gateway runs need a stored turn: send X-Session-Key or store: true",
+            param="tools",
+        )

@@ -83,7 +83,7 @@ class ResponsesApi:
                 continue
             break
         if turn_request.is_stream:
-            return self._turns.stream(ticket, request.session_headers)
+            return self._turns.stream(request, ticket)
         if turn_request.is_background:
             facts = await self._facts(await self._view(request, ticket.response_id))
         else:

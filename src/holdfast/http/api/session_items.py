@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.model.gateway_items import is_listed
 from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
@@ -47,8 +49,21 @@ class SessionItems:
             view="log" if is_log else "visible",
         )
         entries = await self._gateway.read.listing(session, query)
+        if not is_log:
+            entries = await self._listed(session, query, entries)
         values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
         return page(values, [entry.name for entry in entries], request.limit)
+
+    async def _listed(
+        self, session: Session, query: ItemQuery, entries: list[ListedItem]
+    ) -> list[ListedItem]:
+        """Return a full page of the entries that lists show."""
+        limit, found = query.limit or 0, [entry for entry in entries if _is_listed(entry)]
+        while len(entries) == limit and len(found) < limit:
+            query = replace(query, after=entries[-1].item.seq)
+            entries = await self._gateway.read.listing(session, query)
+            found += [entry for entry in entries if _is_listed(entry)]
+        return found[:limit]
 
     async def _sequence(self, session: Session, after: str | None) -> int | None:
         if after is None:
@@ -132,6 +147,10 @@ class SessionItems:
         return await self._gateway.submit(
             Hide(tenant=tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
         )
+
+
+def _is_listed(entry: ListedItem) -> bool:
+    return is_listed(entry.item.kind, entry.item.body)
 
 
 def item_value(listed: ListedItem) -> msgspec.Raw:

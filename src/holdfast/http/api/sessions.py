@@ -12,7 +12,13 @@ from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
+from holdfast.http.request.pagination import (
+    MAX_PAGE,
+    UnknownCursor,
+    page,
+    read_choice,
+    read_page,
+)
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -78,6 +84,13 @@ class SessionsApi:
         views = await read.turns(session.id, after=after, limit=limit + 1, order=order)
         values = [turn_value(view, await read.runs(view.turn.id)) for view in views]
         return json_reply(page(values, [view.turn.id for view in views], limit))
+
+    async def forks(self, request: Request) -> AnyReply:
+        """Return the sessions that were forked from a session, the first hundred."""
+        session = (await self._find(request)).session
+        views = await self._gateway.read.forks(request.tenant, session.id, MAX_PAGE + 1)
+        ids = [view.session.id for view in views]
+        return json_reply(page([session_value(view) for view in views], ids, MAX_PAGE))
 
     # ── changing ────────────────────────────────────────────────────────────────────────────
 

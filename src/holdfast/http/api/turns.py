@@ -1,20 +1,36 @@
-"""The Turns API: read and cancel turns."""
+"""The Turns API: read and cancel turns, and see what the model was shown."""
 
-from holdfast.core.errors import TurnNotFound
+from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
-from holdfast.core.transaction.commands import Cancel
+from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.sent_requests import SentRequests
+from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.formats.projection import projection_value
 from holdfast.http.formats.sessions import turn_value
 from holdfast.http.request.body import read_optional_fields
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import TurnView
 
+MAX_INPUT_ITEMS = 1000
+"""Items of a request that one projection lists at most."""
+
+
+class ProjectionNotFound(NotFound):
+    """No request was sent to a model for this turn or step."""
+
+    code = "projection_not_found"
+
 
 class TurnsApi:
     """Everything under /v1/turns."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(
+        self, gateway: Gateway, turn_service: TurnService, fitter: ContextFitter | None = None
+    ) -> None:
         self._gateway = gateway
+        self._turn_service = turn_service
+        self._sent = SentRequests(gateway.read, fitter)
 
     async def get(self, request: Request) -> AnyReply:
         """Return a turn."""
@@ -25,14 +41,34 @@ class TurnsApi:
         """Cancel a turn; one that has ended stays unchanged."""
         view = await self._find(request)
         await read_optional_fields(request)
-        await self._gateway.submit(
-            Cancel(
-                tenant=request.tenant,
-                turn_id=view.turn.id,
-                reason="cancelled through the Turns API",
-            )
-        )
+        await self._turn_service.cancel(view.turn)
         return await self.get(request)
+
+    async def projection(self, request: Request) -> AnyReply:
+        """Return the request that the model was sent for a turn, rebuilt from the log."""
+        view, query = await self._find(request), request.query()
+        turn = view.turn
+        session = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
+        attempts = await self._sent.attempts(turn)
+        step = _read_number(query, "step")
+        chosen = [one for one in attempts if step is None or one.run.step == step]
+        if session is None or not chosen:
+            raise ProjectionNotFound(f"no request was sent to a model for turn {turn.id}")
+        rebuilt = await self._sent.rebuild(session.session, turn, chosen[-1])
+        limit = min(_read_number(query, "limit") or MAX_INPUT_ITEMS, MAX_INPUT_ITEMS)
+        # The newest items are the ones that a reader looks for first.
+        offset = _read_number(query, "offset")
+        if offset is None:
+            offset = max(len(rebuilt.items) - limit, 0)
+        value = projection_value(
+            turn,
+            rebuilt,
+            await self._sent.before(session.session, turn, chosen[-1]),
+            attempts=attempts,
+            states=await self._gateway.read.provider_state(turn.session_id),
+            page=slice(offset, offset + limit),
+        )
+        return json_reply(value)
 
     async def _find(self, request: Request) -> TurnView:
         name = request.params["id"]
@@ -40,6 +76,16 @@ class TurnsApi:
         if view is None:
             raise TurnNotFound(f"no turn {name}")
         return view
+
+
+def _read_number(query: dict[str, str], name: str) -> int | None:
+    """Return a query parameter that is a number; None if it is missing."""
+    raw = query.get(name)
+    if raw is None:
+        return None
+    if not (raw.isascii() and raw.isdecimal() and len(raw) < 10):
+        raise InvalidInput(f"{name} must be a number", param=name)
+    return int(raw)
 
 
 async def find_turn(gateway: Gateway, tenant: Tenant, turn_id: str) -> TurnView | None:

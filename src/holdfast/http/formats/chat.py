@@ -9,6 +9,7 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import Delta, StreamEvent
+from holdfast.core.tools.approval_words import approval_text
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
@@ -91,6 +92,9 @@ class _ChunkWriter:
         self._before, _, self._after = self.chunk({"content": ""}).rpartition(b'""')
         self._calls: dict[int, int] = {}
         self._with_arguments: set[int] = set()
+        self._has_text = False
+        self._is_after_tool = False
+        """Whether a tool ran since the last text: the next one begins a new paragraph."""
 
     def chunk(
         self, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None
@@ -109,8 +113,9 @@ class _ChunkWriter:
                 delta = _read_text_delta(event.body)
             except msgspec.DecodeError:
                 return None
-        if delta.logprobs:
+        if delta.logprobs or self._is_after_tool:
             return None
+        self._has_text = True
         return b"%b%b%b" % (self._before, _encode(delta.delta), self._after)
 
     def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
@@ -119,7 +124,9 @@ class _ChunkWriter:
             case "response.output_text.delta":
                 content = value.get("logprobs")
                 logprobs = {"content": content, "refusal": None} if content else None
-                yield self.chunk({"content": value["delta"]}, logprobs=logprobs)
+                text = f"\n\n{value['delta']}" if self._is_after_tool else value["delta"]
+                self._has_text, self._is_after_tool = True, False
+                yield self.chunk({"content": text}, logprobs=logprobs)
             case "response.refusal.delta":
                 yield self.chunk({"refusal": value["delta"]})
             case "response.reasoning_text.delta":
@@ -128,6 +135,13 @@ class _ChunkWriter:
                 yield from self._argument_delta(kind, value)
             case "response.output_item.added":
                 yield from self._start_call(value)
+            case "response.mcp_call.in_progress":
+                self._is_after_tool = self._has_text
+            case "response.output_item.done" if value["item"].get("type") == "mcp_approval_request":
+                item = value["item"]
+                text = approval_text(item, item.get("approval_code") or "")
+                yield self.chunk({"content": f"\n\n{text}" if self._has_text else text})
+                self._has_text = self._is_after_tool = True
             case "response.output_item.done":
                 yield from self._end_call(value)
             case "response.completed" | "response.incomplete" | "response.failed":

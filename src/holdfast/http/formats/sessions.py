@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.model.request import read_request, response_id
 from holdfast.core.model.turn import Run, Turn
 from holdfast.ports.store import SessionView, TurnView
@@ -21,6 +22,8 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "key": session.key,
         "generation": session.generation,
         "previous_session_id": session.previous_session_id,
+        "parent_session_id": session.parent_id,
+        "parent_sequence": session.parent_seq if session.parent_id is not None else None,
         "status": view.status,
         "active_turn_id": session.active_turn_id,
         "queued_turns": view.queued_turns,
@@ -57,6 +60,7 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "number": turn.number,
         "status": view.status,
         "source": turn.source,
+        "model": read_request(turn.request).model if turn.request else None,
         "step": turn.step,
         "attempts": turn.attempts,
         "error": _error(turn),
@@ -87,9 +91,14 @@ def run_value(run: Run, view: TurnView) -> dict[str, Any]:
         "ended_at": _seconds(run.ended_at),
         "duration_ms": _duration_ms(run),
         "usage": _usage({name: getattr(run, name) for name in COUNTERS}),
-        "heals": msgspec.Raw(run.heals) if run.heals else None,
+        "heals": _heals(run) if run.heals else None,
         "late": msgspec.Raw(run.late) if run.late else None,
     }
+
+
+def _heals(run: Run) -> list[Heal]:
+    """Return a run's heals; what was sent is the projection's to tell."""
+    return [msgspec.structs.replace(heal, sent=None) for heal in read_heals(run.heals)]
 
 
 def _total_usage(runs: Sequence[Run]) -> dict[str, int | None]:

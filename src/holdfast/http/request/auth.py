@@ -27,6 +27,8 @@ REFRESH_SECONDS = 2.0
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+CONSOLE_PATH = "/console"
+"""The console's static files, which need no key."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
 """A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
@@ -65,6 +67,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     tenant: Tenant
     is_admin: bool
+    id: str = ""
+    """The id of the API key; empty where there is none."""
 
 
 _LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
@@ -129,8 +133,8 @@ class Authenticator:
 
     async def authenticate(self, request: Request) -> None:
         """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
-        is_open = request.path in OPEN_PATHS
-        # Health checks read no keys: they must be answered while the store is down.
+        is_open = request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH)
+        # Open paths read no keys: they must be answered while the store is down.
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
@@ -145,6 +149,7 @@ class Authenticator:
                 # Without keys, the address alone would let any web page act as the user.
                 check_origin(request, self._origins)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
+        request.sender = caller.id
         if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
 
@@ -164,7 +169,7 @@ class Authenticator:
                 return
 
     def _caller(self, request: Request) -> Caller:
-        if request.path in OPEN_PATHS:
+        if request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH):
             return _HEALTH_CHECK
         caller = self._find(_bearer_token(request))
         if caller is None:
@@ -179,7 +184,7 @@ class Authenticator:
         digest = hash_key(token)
         for key in self._configured_keys:
             if hmac.compare_digest(key.hash, digest):
-                return Caller(key.tenant, key.is_admin)
+                return Caller(key.tenant, key.is_admin, f"env_{key.hash.hex()[:16]}")
         return self._callers.get(digest)
 
     def _check_host(self, request: Request) -> None:
@@ -222,7 +227,7 @@ class Authenticator:
             return
         self._requires_key = self._requires_key or bool(rows)
         self._callers = {
-            row.hash: Caller(row.tenant, bool(row.is_admin))
+            row.hash: Caller(row.tenant, bool(row.is_admin), row.id)
             for row in rows
             if row.revoked_at is None
         }
@@ -235,6 +240,12 @@ class Authenticator:
         self._fresh_until = 0.0
         invalidated, self._invalidated = self._invalidated, asyncio.Event()
         invalidated.set()
+
+
+def require_admin(request: Request) -> None:
+    """Reject a caller whose key is not an admin key."""
+    if not request.is_admin:
+        raise NotAllowed("this path needs an admin key")
 
 
 def _check_single_host(request: Request) -> None:

@@ -85,7 +85,7 @@ class ReferenceResolver:
 
 def to_new_item(listed: ListedItem) -> NewItem:
     """Return a stored item as a new one that keeps its public id."""
-    return replace(listed.item.anew(), item_id=listed.name)
+    return replace(listed.item.as_new(), item_id=listed.name)
 
 
 def _not_found(name: object, param: str) -> ItemNotFound:

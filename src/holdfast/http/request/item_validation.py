@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidItem
+from holdfast.core.model.gateway_items import GATEWAY_KINDS
 from holdfast.core.model.items import ROLES, NewItem, read_item
 
 
@@ -54,6 +55,9 @@ def parse_item(body: bytes, where: str) -> NewItem:
         if item.kind == "message":
             _check_role(typed.role, where)
             _read_message(body)
+        elif item.kind in GATEWAY_KINDS:
+            # The log has such items of calls that the gateway made; nobody else may make them up.
+            raise InvalidItem(f"{where}: the type {item.kind!r} is reserved", param=where)
         elif item.kind.endswith("_call_output"):
             _read_output(body)
     except msgspec.ValidationError as exc:

@@ -1,7 +1,7 @@
 """Session headers: parse those of requests, write those of replies."""
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -19,8 +19,11 @@ MAX_DIGITS = 6
 MAX_ID = 255
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
-    b"x-session-internal", b"x-expected-session-id",
+    b"x-session-internal", b"x-expected-session-id", b"x-session-history",
 )  # fmt: skip
+
+
+HistoryMode = Literal["auto", "whole", "new"]
 
 
 class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,13 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int = 0
     sends_everything: bool = False
     """Whether the client always sends its whole history (Codex)."""
+    history: HistoryMode = "auto"
+    """What the request contains: the whole history, only new items, or either."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the request contains the whole history, also if it has no answer in it."""
+        return self.history == "whole" or (self.sends_everything and self.history == "auto")
 
     @property
     def is_bound(self) -> bool:
@@ -110,6 +120,16 @@ def _on_busy(value: bytes) -> OnBusy:
     raise InvalidInput(f"X-On-Busy must be one of {', '.join(choices)}, not {raw!r}")
 
 
+def _history(value: bytes) -> HistoryMode:
+    raw = header_text(value)
+    choices: tuple[Any, ...] = get_args(HistoryMode)
+    for choice in choices:
+        if raw == choice:
+            chosen: HistoryMode = choice
+            return chosen
+    raise InvalidInput(f"X-Session-History must be one of {', '.join(choices)}, not {raw!r}")
+
+
 def _flag(value: bytes) -> bool:
     raw = header_text(value)
     if raw.lower() in ("false", "0"):
@@ -135,6 +155,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
     b"x-session-internal": ("is_internal", _flag),
+    b"x-session-history": ("history", _history),
     b"x-stainless-retry-count": ("retry_count", _count),
     # Codex: it sends its whole history, which is shorter after it has compacted it.
     b"x-codex-turn-metadata": ("sends_everything", _is_present),

@@ -1,7 +1,8 @@
 """Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -12,22 +13,33 @@ from holdfast.core.errors import (
     LaneFull,
     NotFound,
     SessionBusy,
+    SessionDeleted,
     SessionMoved,
     SessionNotFound,
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.model.gateway_items import CALL
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
+from holdfast.core.tools.approval_words import (
+    APPROVAL_ITEMS,
+    message_text,
+    read_approval,
+)
+from holdfast.core.tools.requested import redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
+from holdfast.engine.streaming.stream_reader import StreamReader
+from holdfast.engine.turns.approvals import ApprovalService, Approver, waits_for_approval
 from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
     MatchedInput,
     has_no_history,
@@ -35,9 +47,10 @@ from holdfast.engine.turns.input_matching import (
     match_stored_history,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.http.request.keyless_retries import KeylessRequests
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
 from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
-from holdfast.http.server.types import Header, Request, StreamingReply
+from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
@@ -73,11 +86,14 @@ class TurnSubmitter:
         turn_service: TurnService,
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
+        approvals: ApprovalService | None = None,
     ) -> None:
+        self.approvals = approvals or ApprovalService(gateway, turn_service)
         self.gateway = gateway
         self.turn_service = turn_service
         self.streams = streams or StreamSettings()
         self._reset = reset
+        self._keyless = KeylessRequests()
 
     async def submit(
         self,
@@ -88,13 +104,53 @@ class TurnSubmitter:
         items: Sequence[NewItem],
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
-        storage, is_new = self.gateway.storage, _is_new(headers, target, items)
+        is_new = _is_new(headers, target, items)
+        has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+        if has_tools or not is_new or target.parent is not None:
+            items = await self._with_approvals(request, target, items)
+            turn_request = replace(turn_request, sender=request.sender)
         digest = await body_hash(request)
+        # A client that stopped reading a stream and sends the same request wants another answer.
+        left = self.turn_service.in_flight.left
+        is_new = is_new and not (left and headers.history != "new" and digest in left)
+        is_keyless = headers.key is None and target.session_id is None
+        repeated = (
+            await self._repeat_keyless(request, turn_request, headers, digest)
+            if is_keyless and headers.retry_count
+            else None
+        )
+        if repeated is not None:
+            return repeated
+        ticket, new_items = await self._match_and_accept(
+            request, turn_request, headers, target, items, digest, is_new=is_new
+        )
+        if is_keyless:
+            self._keyless.add(request, digest, ticket)
+        if ticket.session.pending_calls is not None:
+            ticket = await self._after_hold(request, turn_request, ticket, new_items)
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
+
+    async def _match_and_accept(
+        self,
+        request: Request,
+        turn_request: TurnRequest,
+        headers: SessionHeaders,
+        target: SessionTarget,
+        items: Sequence[NewItem],
+        digest: bytes,
+        *,
+        is_new: bool,
+    ) -> tuple[TurnTicket, Sequence[NewItem]]:
+        """Accept what is new in the items; compare again if the session changed meanwhile."""
+        storage = self.gateway.storage
         for _ in range(MAX_MATCH_ATTEMPTS):
-            if is_new:
-                matched = MatchedInput(tuple(items))
-            else:
-                matched = await self._match(request, headers, target, items)
+            matched = (
+                MatchedInput(tuple(items))
+                if is_new
+                else await self._match(request, headers, target, items, digest)
+            )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -112,10 +168,72 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
-            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-            request.release_body()
-            return ticket
+            return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
+
+    async def _repeat_keyless(
+        self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes
+    ) -> TurnTicket | None:
+        """Attach an SDK's retry to the request that it repeats, if there is no doubt about it."""
+        if headers.idempotency_key is not None or headers.is_internal:
+            return None
+        earlier = self._keyless.find(request, digest, headers.retry_count)
+        if earlier is None:
+            return None
+        target = SessionTarget(session_id=earlier.session_id)
+        matched = MatchedInput((), same_as=(earlier.turn_id, earlier.step))
+        accept = self._accept(request, turn_request, headers, target, matched, digest)
+        is_live = turn_request.is_stream or turn_request.is_background
+        try:
+            ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
+        except (SessionNotFound, SessionDeleted):
+            return None
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
+
+    async def _with_approvals(
+        self, request: Request, target: SessionTarget, items: Sequence[NewItem]
+    ) -> Sequence[NewItem]:
+        """Return the items with answers to our approval requests as the log stores them.
+
+        What a client repeats of earlier requests and answers is left out: the log has it.
+        """
+        if not any(item.kind in APPROVAL_ITEMS for item in items):
+            return items
+        session = await self.known_session(request, target)
+        if session is None:
+            return items
+        context = await self.gateway.read.context(session)
+        asked = {item.item_id for item in context if item.kind == CALL}
+        waiting = await self.approvals.of_session(request.tenant, session.id)
+        pending = {each.id: each for each in waiting}
+        approver = Approver(sender=request.sender, is_admin=request.is_admin)
+        kept: list[NewItem] = []
+        for item in items:
+            answer = read_approval(item) if item.kind in APPROVAL_ITEMS else None
+            if answer is None or answer.name not in asked:
+                kept.append(item)
+            elif item.kind == "mcp_approval_response" and answer.name in pending:
+                kept.append(self.approvals.item_for(pending[answer.name], approver, answer))
+        return kept
+
+    async def _after_hold(
+        self,
+        request: Request,
+        turn_request: TurnRequest,
+        ticket: TurnTicket,
+        items: Sequence[NewItem],
+    ) -> TurnTicket:
+        """Return the ticket of a turn that waits behind an approval, or of what it answered."""
+        if not waits_for_approval(ticket.session) or ticket.task is None:
+            return ticket
+        approver = Approver(sender=request.sender, is_admin=request.is_admin)
+        text = message_text(items[-1]) if items else ""
+        answered = await self.approvals.answer_in_words(
+            ticket, text, approver, is_stream=turn_request.is_stream
+        )
+        return answered or ticket
 
     async def _reraise_or_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
@@ -144,17 +262,26 @@ class TurnSubmitter:
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
+        digest: bytes,
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
+        in_flight = self.turn_service.in_flight
+        arrival = Arrival(
+            tenant=request.tenant,
+            body_hash=digest,
+            caller=caller_hash(request),
+            is_forced=headers.on_busy in ("interrupt", "rollback"),
+        )
         return await match_input(
             self.gateway.read,
             request.tenant,
             items,
             key=target.key,
             session_id=target.session_id,
-            is_whole=headers.sends_everything,
+            is_whole=headers.is_whole or digest in in_flight.left,
+            meet=partial(in_flight.meet, arrival),
         )
 
     def _accept(
@@ -179,7 +306,7 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
-            request=write_request(turn_request),
+            request=write_request(_stored(turn_request)),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
@@ -196,6 +323,7 @@ class TurnSubmitter:
             expected_id=headers.expected_id,
             after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
             same_as=matched.same_as,
+            abandons=matched.abandons,
             brought=self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
@@ -231,15 +359,24 @@ class TurnSubmitter:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: TurnTicket, headers: Iterable[Header], encode: EventEncoder = encode_events
+        self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events
     ) -> StreamingReply:
         """Return a turn's event stream; `on_disconnect` decides what a disconnect does."""
-        seconds = self.streams.keep_alive_seconds
-        reply = EventReply(ticket.reader(), seconds, headers, encode=encode)
+        seconds, reader = self.streams.keep_alive_seconds, ticket.reader()
+        reply = EventReply(reader, seconds, request.session_headers, encode=encode)
         reply.delivers = ticket.turn.id, ticket.step
-        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
-            reply.on_disconnect = ticket.abandon
+        client = _StreamClient(request, reader)
+        live = self.turn_service.live(ticket.response_id)
+        if live is not None and not live.is_ended:
+            live.clients.append(client)
+        reply.on_disconnect = partial(self._on_disconnect, ticket, client)
         return reply
+
+    async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
+        client.is_gone = True
+        self.turn_service.in_flight.reader_left(ticket.turn)
+        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
+            await ticket.abandon()
 
     def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
         """Wait for a turn's answer; cancel the turn on a disconnect if so configured."""
@@ -260,17 +397,55 @@ class TurnSubmitter:
             await asyncio.gather(disconnect, return_exceptions=True)
 
 
+def _stored(turn_request: TurnRequest) -> TurnRequest:
+    """Return a request as it is stored: without the credentials of its tools."""
+    if "tools" in turn_request.fields or "tools" in turn_request.chat_fields:
+        return redact_tools(turn_request)
+    return turn_request
+
+
+class _StreamClient:
+    """The client of a streamed turn."""
+
+    __slots__ = ("_reader", "_request", "is_gone")
+
+    def __init__(self, request: Request, reader: StreamReader) -> None:
+        self._request = request
+        self._reader = reader
+        self.is_gone = False
+
+    @property
+    def caller(self) -> bytes:
+        """The hash of its API key."""
+        return caller_hash(self._request)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has closed its connection, or its sending side."""
+        return self.is_gone or self._request.is_half_closed
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was sent to it."""
+        return self._reader.position
+
+
+def caller_hash(request: Request) -> bytes:
+    """Return a hash of the request's API key."""
+    return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
+
+
 def _after_parent(end: HistoryHashRow) -> SessionTarget:
     return SessionTarget(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
 def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:
     """Return whether all items are new without comparing them with the log."""
-    if headers.is_internal or target.parent is not None:
+    if headers.is_internal or target.parent is not None or headers.history == "new":
         return True
     if headers.key is None and headers.session_id is None:
         return target.session_id is not None
-    return not headers.sends_everything and has_no_history(items)
+    return not headers.is_whole and has_no_history(items)
 
 
 async def body_hash(request: Request) -> bytes:

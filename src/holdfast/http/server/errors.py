@@ -61,6 +61,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.LaneTimeout: 429,
     err.TenantFull: 429,
     err.StorageFull: 429,
+    err.ApprovalForbidden: 403,
     err.RunFenced: 503,
     err.TurnFailed: 502,
     err.ProviderFailure: 502,

@@ -51,7 +51,6 @@ class Exchange(Request):
     keep_alive = True
     waiting_for_100_continue = False
     is_http_1_0 = False
-    disconnected = False
     more_body = True
     response_started = False
     response_complete = False
@@ -104,6 +103,12 @@ class Exchange(Request):
         else:
             _log.error("request ended without a complete response")
         self.connection.abort(self)
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client."""
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
 
     # ── called by the application ───────────────────────────────────────────────────────────
 

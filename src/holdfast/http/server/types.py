@@ -48,6 +48,8 @@ class Request:
     id = ""
     tenant: Tenant = DEFAULT_TENANT
     is_admin = False
+    sender = ""
+    """The id of the caller's API key; empty where there are no keys."""
     route = "unknown"
     params: Mapping[str, str] = MappingProxyType({})
     session_headers: Sequence[Header] = ()
@@ -60,6 +62,10 @@ class Request:
     """Bytes of a streamed body that were written."""
     is_half_closed = False
     """Whether the client has shut down its sending side; it may be gone altogether."""
+    disconnected = False
+    """Whether the client has closed the connection."""
+    is_delivered = False
+    """Whether the answer reached the client, as far as the server knows."""
     max_body_bytes: int
     budget: BodyBudget | None = None
     _is_read = False
@@ -75,6 +81,11 @@ class Request:
         self.by_name = dict(headers)
 
     # ── the connection; implemented by the server ───────────────────────────────────────────
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client; empty where it is not known."""
+        return ""
 
     async def receive(self) -> tuple[bytes, bool]:
         """Return the next bytes of the body and whether more follow.

@@ -1,4 +1,4 @@
-"""What models were shown lately, kept in memory: a turn of a busy session reads nothing anew.
+"""Contexts of recent turns in memory: a turn of a busy session reads no items.
 
 A log only grows, and everything that changes how it is shown is a record with a number of its own.
 So what was shown at a head, under as many records, is shown again at any later head under as many,
@@ -53,7 +53,7 @@ class ContextCache:
         return self._bytes
 
     def note(self, changes: Sequence[Change]) -> None:
-        """Take in what was committed here: new items extend, erased ones are forgotten at once."""
+        """Apply a commit of this process: new items extend a context, erased ones drop it."""
         for change in changes:
             if type(change) not in _NOTED:
                 continue

@@ -1,6 +1,6 @@
 """Lanes as this process left them: what it wrote last it need not read before it writes again.
 
-Whoever changes a lane, in any process, appends an entry to its session's log, and a decision on a
+Each change of a lane, in any process, appends an entry to its session's log, and a decision on a
 lane from here is written only if the log still ends at the entry that the lane was left by. What
 was noted of a transaction that failed must be forgotten: its entry may come to be another one.
 Lanes that are held for a client's tools are not kept.
@@ -26,7 +26,7 @@ from holdfast.core.transaction.facts import Facts, Waiting
 
 MAX_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 2048
-"""About what a lane costs beside what was said in it."""
+"""About the bytes of a cached lane without its content."""
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -41,14 +41,16 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     def facts(self, now: float, *, is_owner_alive: bool = False) -> Facts:
         """Return what a decision on this lane goes by."""
         turns = self.waiting
-        waiting = Waiting(len(turns), turns[0].position, turns[-1].position) if turns else NOBODY
+        waiting = (
+            Waiting(len(turns), turns[0].position, turns[-1].position) if turns else EMPTY_QUEUE
+        )
         return Facts(
             now=now, session=self.session, has_live_owner=is_owner_alive, active=self.active,
             active_run=self.run, waiting=waiting,
         )  # fmt: skip
 
 
-NOBODY = Waiting()
+EMPTY_QUEUE = Waiting()
 
 
 class LaneCache:
@@ -77,7 +79,7 @@ class LaneCache:
         return self.of_session(session_id, worker, now) if session_id is not None else None
 
     def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
-        """Return the facts of a session's lane, if nobody else has it.
+        """Return the facts of a session's lane if no write to it is in flight.
 
         Whether another owner still lives is not known here; who asks does.
         """
@@ -117,7 +119,7 @@ class LaneCache:
             self.forget(session.id)
 
     def note(self, changes: Sequence[Change]) -> None:
-        """Take in what this transaction writes; a lane that is not certain then is forgotten."""
+        """Apply what this transaction writes; drop a lane whose state is no longer certain."""
         session_id: SessionId | None = None
         for change in changes:
             match change:

@@ -12,9 +12,9 @@ ResultT = TypeVar("ResultT")
 
 
 Settle = Callable[[Any, BaseException | None], None]
-"""Told of what came of a piece of work, in the event loop that gave it."""
+"""Called with the result of a job, on the event loop that submitted it."""
 _Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop, "asyncio.Future[Any] | None"]
-"""A piece of work, who is told of its end, where, and who may no longer want it."""
+"""A job, its callback, the callback's loop, and the future that may be cancelled."""
 
 
 class ThreadExecutor:
@@ -30,7 +30,7 @@ class ThreadExecutor:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._at_work = threading.Lock()
-        """Held by whoever does a piece of work, the thread or one in its place."""
+        """Held while a job runs, on the thread or inline."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in the thread; who is cancelled before it begins has it not begun."""
@@ -77,7 +77,7 @@ class ThreadExecutor:
                     result, error = work(), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the work was given
                 result, error = None, exc
-            # Where the loop is gone, nobody waits any more.
+            # The loop is closed: nobody waits any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
             del job, work, settle, done, loop, result, error

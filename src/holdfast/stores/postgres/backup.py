@@ -85,13 +85,13 @@ def _run(command: list[str], environment: dict[str, str], progress: Progress) ->
     """Run a tool; its last words are the error, if it fails."""
     with _started(command, environment) as process:
         assert process.stderr is not None
-        said: deque[str] = deque(maxlen=2)
+        output: deque[str] = deque(maxlen=2)
         for line in process.stderr:
-            said.append(line.strip())
+            output.append(line.strip())
             if "dumping contents of table" in line:
                 progress(line.rpartition("table ")[2].strip(' "\n'))
     if process.returncode != 0:
-        raise StoreUnavailable(f"pg_dump failed: {_last_words(said)}")
+        raise StoreUnavailable(f"pg_dump failed: {_error_text(output)}")
 
 
 @contextmanager
@@ -113,10 +113,10 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator["subpr
             raise
 
 
-def _last_words(said: Iterable[str]) -> str:
-    """Return what a tool complained of, without its own name and what else it said."""
-    told = [line.partition(": ")[2] for line in said]
-    errors = [line for line in told if line.startswith(("error: ", "detail: "))]
+def _error_text(output: Iterable[str]) -> str:
+    """Return what a tool complained of, without its own name and what else it output."""
+    lines = [line.partition(": ")[2] for line in output]
+    errors = [line for line in lines if line.startswith(("error: ", "detail: "))]
     return "; ".join(line.partition(": ")[2] for line in errors) or "it did not say why"
 
 
@@ -130,7 +130,7 @@ def _verify(pg_restore: str, copy: Path, tables: set[str]) -> None:
     )
     for done in (listed, whole):
         if done.returncode != 0:
-            raise StoreError(f"the copy cannot be read: {_last_words(done.stderr.splitlines())}")
+            raise StoreError(f"the copy cannot be read: {_error_text(done.stderr.splitlines())}")
     held = {
         words[words.index("DATA") + 2]
         for words in (line.split() for line in listed.stdout.splitlines())

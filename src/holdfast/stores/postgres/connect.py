@@ -9,7 +9,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
 from holdfast.stores.postgres.dsn import ALLOW_ASYNC_COMMIT, PostgresTarget
-from holdfast.stores.postgres.errors import meaning, said
+from holdfast.stores.postgres.errors import first_line, meaning
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 OLDEST_SERVER = 140000
@@ -61,7 +61,7 @@ class Connector:
         try:
             connection: asyncpg.Connection = await asyncpg.connect(**self.arguments())
         except ValueError:
-            # Said without the cause: its words may be parts of the URL.
+            # Without the cause, whose text may contain parts of the URL.
             raise InvalidSetting("PostgreSQL does not understand the store url") from None
         except Exception as exc:
             raise self.explain(exc) from exc
@@ -90,9 +90,9 @@ class Connector:
             case "other":
                 return exc
             case "refused":
-                return StoreError(f"{where} refused us: {said(exc)}")
+                return StoreError(f"{where} refused the connection: {first_line(exc)}")
             case _:
-                return StoreUnavailable(f"{where} cannot be reached: {said(exc)}")
+                return StoreUnavailable(f"{where} cannot be reached: {first_line(exc)}")
 
 
 async def close_quietly(connection: asyncpg.Connection) -> None:

@@ -92,5 +92,5 @@ def _seconds(name: str, value: str, default: float) -> float:
         raise InvalidSetting(
             f"{name} in the store url is a number of seconds, not {value!r}"
         ) from exc
-    # libpq's zero means for ever; no wait of ours is without a bound.
+    # libpq's zero means no limit; all our waits are bounded.
     return seconds if seconds > 0 else default

@@ -8,7 +8,7 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 
 Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
 """`gone`: the connection is lost, and with it perhaps the answer of a commit.
-`lost_race`: nothing was done, somebody was faster; look again at once.
+`lost_race`: nothing was written, another writer was first; read again at once.
 `busy`: nothing was done, and trying at once would not help.
 `refused`: nothing was done, and the same work will be refused again.
 `other`: not the database's doing."""
@@ -71,16 +71,16 @@ def explain(exc: Exception) -> Exception:
         case "other":
             return exc
         case "refused":
-            explained: Exception = StoreError(f"the store refused a value: {said(exc)}")
+            explained: Exception = StoreError(f"the store refused a value: {first_line(exc)}")
         case "lost_race" if isinstance(exc, asyncpg.IntegrityConstraintViolationError):
-            explained = StoreError(f"the store refused a value: {said(exc)}")
+            explained = StoreError(f"the store refused a value: {first_line(exc)}")
         case _:
-            explained = StoreUnavailable(f"the store cannot be used now: {said(exc)}")
+            explained = StoreUnavailable(f"the store cannot be used now: {first_line(exc)}")
     explained.__cause__ = exc
     return explained
 
 
-def said(exc: Exception) -> str:
+def first_line(exc: Exception) -> str:
     """Return the first line: details may hold content, and content is not for logs."""
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return "a value that no column can take"

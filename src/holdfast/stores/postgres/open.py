@@ -21,7 +21,7 @@ async def open_postgres(
 ) -> SqlStore:
     """Return the store of a PostgreSQL database.
 
-    Time is the database's, unless a test brings a `clock`. `settings` are PostgreSQL's own
+    Time is the database's, unless a test passes a `clock`. `settings` are PostgreSQL's own
     (`statement_timeout`, `lock_timeout`, …) in place of ours.
     """
     connector = Connector(

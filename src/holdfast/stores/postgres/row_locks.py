@@ -25,7 +25,7 @@ class Name(NamedTuple):
 
 
 # Sessions by id, by turn, by key, by repeat; the live one beside one that is to be retired or
-# restored; and everything below one that is to be erased. The time is told after the locks.
+# restored; and everything below one that is to be erased. The time is read after the locks.
 LOCK_SESSIONS = """
 with recursive below(root, id) as (
   select r.id, r.id from unnest($8::text[] collate "C") as r(id)

@@ -18,6 +18,8 @@ from holdfast.stores.sql.entries import (
 )
 from holdfast.stores.sql.plan import Ask, Statement
 
+STOP_REQUEST_SECONDS = 60.0
+"""How long a request to end a run is kept: far longer than anybody waits for it."""
 Writer = Callable[[Any, list[Ask]], None]
 """Says how a change is written: adds its statements to a list."""
 
@@ -122,6 +124,12 @@ def _note_late(change: ch.LateWriteNoted, asks: list[Ask]) -> None:
     asks.append((sql.ADD_LATE_WRITE, values))
 
 
+def _request_stop(change: ch.StopRequested, asks: list[Ask]) -> None:
+    row = change.row
+    asks.append((sql.FORGET_STOP_REQUESTS, (row.requested_at - STOP_REQUEST_SECONDS,)))
+    asks.append((sql.ADD_STOP_REQUEST, astuple(row)))
+
+
 def _save_provider_state(change: ch.ProviderStateSaved, asks: list[Ask]) -> None:
     state = change.state
     values = (
@@ -177,6 +185,7 @@ _WRITERS: dict[type, Writer] = {
         (sql.CLAIM_RETRY, (change.turn_id, change.step, change.count))
     ),
     ch.LateWriteNoted: _note_late,
+    ch.StopRequested: _request_stop,
     ch.IdempotencyAdded: _row(sql.ADD_IDEMPOTENCY),
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,

@@ -34,7 +34,7 @@ DELIVERIES_SECONDS = 30 * 60.0
 LONGEST_LEASE_SECONDS = 300.0
 """A lease ends within this time, whatever happens to the clock."""
 BURIED = 0.0
-"""The lease of a worker that was taken for dead; no renewal brings it back."""
+"""The lease of an expired worker; it cannot be renewed."""
 
 Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]
@@ -52,6 +52,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
+    cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
     cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),

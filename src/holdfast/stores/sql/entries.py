@@ -282,8 +282,8 @@ def read_events(
     events = read_body(body).events
     first = last - len(events) + 1
     return [
-        Event(session_id, first + index, tenant, kind, turn_id if is_about else None, said, at)
-        for index, (kind, is_about, said) in enumerate(events)
+        Event(session_id, first + index, tenant, kind, turn_id if is_about else None, data, at)
+        for index, (kind, is_about, data) in enumerate(events)
     ]
 
 

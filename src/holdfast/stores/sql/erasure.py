@@ -41,7 +41,7 @@ def scrubbed(changes: Sequence[ch.Change]) -> tuple[ch.Change, ...]:
 
 
 def _without_content(change: ch.LogAppended) -> ch.LogAppended:
-    """Return the last entries of an erased session: how its turns ended, and nothing they said."""
+    """Return the last entries of an erased session: outcomes of its turns without content."""
     entries = tuple(
         ch.Entry(
             turn=None if entry.turn is None else replace(
@@ -103,7 +103,7 @@ def _blank(body: Body) -> Body:
 
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
-    """Blank an item, its id's place, and the stream that told of it while it came."""
+    """Blank an item, its entry in the id index, and the journal of its stream."""
     row = yield from session_row(change.session_id)
     if row is None:
         return []

@@ -29,6 +29,7 @@ from holdfast.core.transaction.commands import (
     Pop,
     RecordHeal,
     Recover,
+    RequestStop,
     Reserve,
     Reset,
     Restore,
@@ -45,6 +46,7 @@ from holdfast.stores.sql.lookups import (
     EVERYTHING,
     changes_view,
     find_hidden,
+    find_instructions,
     find_items,
     find_run,
     find_turn,
@@ -118,13 +120,13 @@ def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
 
 
 def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
-    """Return the turn of a batch; one that may be begun anew is only looked for if it was."""
+    """Return the turn of a batch; read one that may have been started again only if it was."""
     if command.spare_turn_id is not None:
         if not command.again:
             return None
         spare = yield from find_turn(command.spare_turn_id)
         turn = spare or (yield from find_turn(command.turn_id))
-        # Sent before, it went into the one or the other; if neither has it, it begins anew.
+        # An earlier attempt went into one or the other; if neither has it, it starts again.
         return turn if turn is not None and turn.step >= command.ordinal else None
     if command.ordinal or command.again:
         return (yield from find_turn(command.turn_id))
@@ -216,12 +218,20 @@ def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
     return (yield from with_block(facts, turn))
 
 
+def gives_instructions(turn: Turn) -> bool:
+    """Whether the input of a waiting turn may replace the session's instructions."""
+    return turn.input is not None and b"is_instruction" in turn.input
+
+
 def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     """Add the block of a turn that began before, should it have to begin again."""
     session = facts.session
-    if session is None or (turn.first_seq is None and turn.rewind_after is None):
+    is_new = turn.first_seq is None and turn.rewind_after is None
+    if session is None or (is_new and not gives_instructions(turn)):
         return facts
     hidden = yield from find_hidden(session)
+    if session.record_no:
+        facts = replace(facts, instructions=(yield from find_instructions(session)))
     if turn.first_seq is None or turn.last_seq is None:
         return replace(facts, hidden=hidden)
     items = yield from find_items(session, turn.first_seq, turn.last_seq)
@@ -260,6 +270,10 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
     facts = yield from _with_latest(command, facts, session)
     if command.is_internal or command.on_busy == "rollback" or command.rewind is not None:
         facts = replace(facts, hidden=(yield from find_hidden(session)))
+    if command.items and command.items[0].is_instruction:
+        hidden = yield from find_hidden(session)
+        instructions = yield from find_instructions(session)
+        facts = replace(facts, hidden=hidden, instructions=instructions)
     return facts
 
 
@@ -329,7 +343,7 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
     return replace(facts, heads=heads_of(records, EVERYTHING))
 
 
-def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
+def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Plan[Facts]:
     """The turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
@@ -422,7 +436,7 @@ def extend_facts(command: Extend, now: float) -> Plan[Facts]:
 
 
 def finish_facts(command: Finish, now: float) -> Plan[Facts]:
-    """Return a run's lane; where somebody waits in it, with the turn that is to have it next."""
+    """Return a run's lane, with the next turn of its queue."""
     facts = yield from fenced_facts(command, now)
     if command.refused_from is not None and facts.session is not None:
         facts = replace(facts, hidden=(yield from find_hidden(facts.session)))

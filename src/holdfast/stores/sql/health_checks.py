@@ -52,7 +52,7 @@ LOST_ENDS = Statement(
     "join (select session, max(seq) as newest from item_ids group by session) i "
     f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
 )
-# Entries of sessions that nobody knows.
+# Entries of unknown sessions.
 UNKNOWN_LOGS = Statement(
     "unknown_logs",
     "select l.session, count(*) from log l where not exists "
@@ -307,7 +307,7 @@ def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
 
 
 def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
-    """Return the codes with which providers said that they had forgotten, once for each run."""
+    """Return the codes of stale provider state, once for each run."""
     for run in body.runs:
         if run.heals is None or run.started_at <= since or run.id in seen:
             continue

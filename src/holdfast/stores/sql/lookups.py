@@ -145,7 +145,19 @@ def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
 
 def changes_view(record: Record) -> bool:
     """Whether a record changes which items are in the view; undone compactions are empty."""
-    return record.kind not in ("compaction", "elision") and record.from_seq <= record.to_seq
+    is_view = record.kind not in ("compaction", "elision", "instructions")
+    return is_view and record.from_seq <= record.to_seq
+
+
+def find_instructions(session: Session) -> Plan[Span | None]:
+    """Return the items that give a session's instructions, its ancestors' included."""
+    number, upto = session.record_no, session.head_seq
+    for owner in (yield from find_lineage(session)):
+        for record in reversed((yield from own_records(owner.id, number))):
+            if record.kind == "instructions" and record.to_seq <= upto:
+                return record.from_seq, record.to_seq
+        number, upto = owner.parent_record, min(upto, owner.parent_seq)
+    return None
 
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:

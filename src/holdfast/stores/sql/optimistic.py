@@ -63,6 +63,8 @@ def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] 
     if command.successor is not None and facts.waiting.count:
         turn = lanes.waiting_turn(command.fence.session_id, command.successor.turn_id)
         if turn is None or turn.first_seq is not None or turn.rewind_after is not None:
+            return None
+        if turn.input is not None and b"is_instruction" in turn.input:
             return None  # What it wrote before, or hides, has to be read.
         facts = replace(facts, turn=turn)
     return run_end.finish(command, facts)
@@ -90,6 +92,8 @@ def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
     if command.parent is not None or command.same_as is not None or command.rewind is not None:
         return None
     if command.is_internal or command.on_busy == "rollback":
+        return None
+    if command.items and command.items[0].is_instruction:
         return None
     if command.limits.max_tenant_turns or command.reset.mode != "none":
         return None

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
@@ -15,25 +14,27 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import (
     HIDING,
-    REFUSED,
     Record,
     Span,
-    hidden_spans,
     in_force,
-    merge_spans,
     visible_spans,
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Decision,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
     ItemQuery,
     ListedItem,
     Order,
-    Outline,
-    OutlineEntry,
     Place,
     PlacedEvent,
     ResponseView,
@@ -86,10 +87,11 @@ def session(
     found = read_session(row)
     if found.tenant != tenant or found.deleted_at is not None:
         return None
-    return (yield from _view(row, now))
+    return (yield from view_of(row, now))
 
 
-def _view(row: Row, now: float) -> Plan[SessionView]:
+def view_of(row: Row, now: float) -> Plan[SessionView]:
+    """Return the session of a row with its state now."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -122,7 +124,7 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
-            view = yield from _view(row, now)
+            view = yield from view_of(row, now)
             if query.status is None or view.status == query.status:
                 found.append(view)
         if len(rows) < wanted:
@@ -204,52 +206,12 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
     return kept
 
 
-def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
-) -> Plan[Outline | None]:
-    """Return what of a session is settled, without its content."""
-    view = yield from session(tenant, session_id, key, now)
-    if view is None:
-        return None
-    found = view.session
-    active = yield from find_turn(found.active_turn_id)
-    upto = settled_seq(found, active)
-    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    refused: list[Span] = []
-    if found.hidden_count:
-        records = yield from find_records(found)
-        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
-        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
-        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
-    entries: list[OutlineEntry] = []
-    for first, last in spans:
-        entries.extend((yield from _outline_part(found, first, last)))
-    if refused:
-        entries = [_with_refusal(entry, refused) for entry in entries]
-    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
-    settled = entries[: len(entries) - len(running)]
-    return Outline(found, upto, settled, running, _open_from(found, active, now))
-
-
-def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
-    is_refused = any(first <= entry.seq <= last for first, last in refused)
-    return replace(entry, is_refused=True) if is_refused else entry
-
-
-def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
-    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
-    if active is None or (of.hold_until is not None and of.hold_until <= now):
-        return None
-    return finished_seq(of, active) + 1
-
-
-def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from find_states(of, first, last)
+def stop_requests() -> Plan[list[StopRequestRow]]:
+    """Return the runs that other processes ask to end."""
+    rows = yield from every(sql.STOP_REQUESTS)
     return [
-        OutlineEntry(
-            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
-        )
-        for seq, one in enumerate(states, first)
+        StopRequestRow(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3])
+        for row in rows
     ]
 
 

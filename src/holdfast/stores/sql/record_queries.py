@@ -1,4 +1,6 @@
-"""Records as compaction needs them: heads along a line of forks, bodies only where they count."""
+"""Reads of records: for compaction, and for comparing a request with a log."""
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -11,19 +13,35 @@ from holdfast.core.compaction.records import (
     read_elision,
     show,
 )
+from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
+from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Span, merge_spans, visible_spans
+from holdfast.core.model.records import (
+    HIDING,
+    REFUSED,
+    Span,
+    hidden_spans,
+    merge_spans,
+    visible_spans,
+)
 from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
+from holdfast.ports.store import Outline, OutlineEntry, SessionView
+from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
+    find_instructions,
     find_items,
     find_lineage,
+    find_records,
+    find_states,
+    find_turn,
     heads_of,
     item_entries,
     lane_facts,
@@ -144,3 +162,75 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
 def _record_body(head: RecordHead) -> Plan[bytes | None]:
     records = yield from own_records(head.session_id, head.no, head.no)
     return records[0].body if records else None
+
+
+def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[SessionView]]:
+    """Return the visible sessions that were forked from a session."""
+    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    found: list[SessionView] = []
+    for row in rows:
+        view = yield from queries.view_of(row, now)
+        found.append(view)
+    return found
+
+
+def outline(
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+) -> Plan[Outline | None]:
+    """Return what of a session is settled, without its content."""
+    view = yield from queries.session(tenant, session_id, key, now)
+    if view is None:
+        return None
+    found = view.session
+    active = yield from find_turn(found.active_turn_id)
+    upto = settled_seq(found, active)
+    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
+    refused: list[Span] = []
+    if found.hidden_count:
+        records = yield from find_records(found)
+        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
+        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
+        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
+    entries: list[OutlineEntry] = []
+    for first, last in spans:
+        entries.extend((yield from _outline_part(found, first, last)))
+    if refused:
+        entries = [_with_refusal(entry, refused) for entry in entries]
+    if found.record_no:
+        entries = _with_instructions(entries, (yield from find_instructions(found)))
+    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
+    settled = entries[: len(entries) - len(running)]
+    return Outline(found, upto, settled, running, _open_from(found, active, now))
+
+
+def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
+    is_refused = any(first <= entry.seq <= last for first, last in refused)
+    return replace(entry, is_refused=True) if is_refused else entry
+
+
+def _with_instructions(entries: list[OutlineEntry], span: Span | None) -> list[OutlineEntry]:
+    if span is None:
+        return entries
+    return [
+        replace(entry, is_instruction=True)
+        if span[0] <= entry.seq <= span[1] and not entry.is_refused
+        else entry
+        for entry in entries
+    ]
+
+
+def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
+    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
+    if active is None or (of.hold_until is not None and of.hold_until <= now):
+        return None
+    return finished_seq(of, active) + 1
+
+
+def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
+    states = yield from find_states(of, first, last)
+    return [
+        OutlineEntry(
+            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
+        )
+        for seq, one in enumerate(states, first)
+    ]

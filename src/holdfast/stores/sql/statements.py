@@ -33,7 +33,7 @@ _ENTRY = (
 APPEND_ENTRY = Statement(
     "append_entry",
     _ENTRY.format(
-        # Two looks at the index, however long the log is; an aggregate would read all of it.
+        # Two index reads, however long the log is; an aggregate would scan all of it.
         n="(select n + 1 from log where session = ?1 and n = ?2 - 1 "
         "and not exists (select 1 from log where session = ?1 and n >= ?2))"
     ),
@@ -96,7 +96,7 @@ _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
 SELECT_SESSION = _SESSION
 """Selects what `read_session` reads, and the lease of the lane's owner."""
-# The session, and whether somebody living answers for its lane, in one read.
+# The session, and whether the owner of its lane is alive, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
@@ -126,6 +126,12 @@ LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
+
+LIST_FORKS = Statement(
+    "list_forks",
+    _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
+    "and s.deleted_at is null order by s.id limit ?3",
+)
 
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
@@ -222,6 +228,18 @@ ADD_LATE_WRITE = Statement(
     "add_late_write",
     "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
     "on conflict (run) do update set body = excluded.body",
+)
+STOP_REQUESTS = Statement(
+    "stop_requests", "select run, code, caller, requested_at from stop_requests"
+)
+ADD_STOP_REQUEST = Statement(
+    "add_stop_request",
+    "insert into stop_requests (run, code, caller, requested_at) values (?1, ?2, ?3, ?4) "
+    "on conflict (run) do update set code = excluded.code, caller = excluded.caller, "
+    "requested_at = excluded.requested_at",
+)
+FORGET_STOP_REQUESTS = Statement(
+    "forget_stop_requests", "delete from stop_requests where requested_at < ?1"
 )
 PARTIAL = Statement("partial", "select body from partials where run = ?1")
 
@@ -331,7 +349,7 @@ APPEND_JOURNAL = Statement(
     _JOURNAL.format(session="(select session from lanes where session = ?7 and run = ?8)"),
     is_fenced=True,
 )
-# A journal that begins anew takes the place of an earlier attempt's.
+# A journal that starts again replaces that of an earlier attempt.
 DROP_JOURNAL_REST = Statement(
     "drop_journal_rest",
     "delete from journals where turn_id = ?1 and step = ?2 and first_no > ?3",

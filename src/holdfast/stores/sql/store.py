@@ -12,7 +12,13 @@ from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.store import (
     CompletionQuery,
@@ -109,6 +115,10 @@ class SqlReader:
         """Return one page of a tenant's sessions."""
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the visible sessions that were forked from a session."""
+        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
@@ -134,7 +144,7 @@ class SqlReader:
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:
         """Return the settled, visible log without its content."""
-        return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+        return await self._run(lambda now: records.outline(tenant, session_id, key, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
@@ -236,6 +246,10 @@ class SqlReader:
         """Return every API key that was ever made."""
         return await self._run(lambda _: queries.api_keys())
 
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end."""
+        return await self._run(lambda _: queries.stop_requests())
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
@@ -296,7 +310,7 @@ class SqlStore:
         self._listeners.append(listener)
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
-        """Pass a wake-up on to everybody in this process."""
+        """Pass a wake-up on to all listeners of this process."""
         for listener in self._listeners:
             listener(woken, aborted)
 
@@ -364,7 +378,7 @@ class SqlStore:
         self._driver.abandon()
 
     async def close(self) -> None:
-        """Finish what was taken, then let go of the database."""
+        """Finish the accepted commands, then close the database."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -27,7 +27,7 @@ class WorkerTokens(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of every token: who closes its store lives there no more."""
+        """Release every token when the store is closed."""
         ...
 
 
@@ -55,7 +55,7 @@ class FileTokens:
         self._held[worker] = handle
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those whose file is locked; a missing file is nobody's."""
+        """Return the workers whose file is locked; a missing file has no owner."""
         return {worker for worker in workers if self._is_held(worker)}
 
     def _is_held(self, worker: WorkerId) -> bool:
@@ -77,21 +77,21 @@ class FileTokens:
     async def drop(self, worker: WorkerId) -> None:
         """Unlock and remove the worker's file."""
         handle = self._held.pop(worker, None)
-        # A file that cannot be removed is in nobody's way: without its lock it is no token.
+        # A file that cannot be removed does no harm: without its lock it is no token.
         with contextlib.suppress(OSError):
             (self._folder / worker).unlink()
         if handle is not None:
             os.close(handle)
 
     async def close(self) -> None:
-        """Unlock every file; they are left for whoever clears up after their workers."""
+        """Unlock every file; recovery removes them with their workers."""
         while self._held:
             _, handle = self._held.popitem()
             os.close(handle)
 
 
 class ProcessTokens:
-    """For a store that lives in one process: whoever took a token and did not drop it lives."""
+    """Tokens of a store in one process: a worker is alive until it drops its token."""
 
     def __init__(self) -> None:
         self._held: set[WorkerId] = set()
@@ -109,5 +109,5 @@ class ProcessTokens:
         self._held.discard(worker)
 
     async def close(self) -> None:
-        """Forget everybody."""
+        """Drop all tokens."""
         self._held.clear()

@@ -43,7 +43,7 @@ def back_up(source: Path, target: Path, progress: Progress) -> int:
 def _copy(source: Path, target: Path, progress: Progress) -> None:
     origin = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)
     try:
-        # Within one read transaction every page is of the same moment, whoever writes meanwhile.
+        # One read transaction sees one snapshot, whatever is written meanwhile.
         origin.execute("begin")
         origin.execute("select count(*) from sqlite_master").fetchone()
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -75,7 +75,7 @@ class DatabaseFile:
 
     def _keep_a_log(self, connection: sqlite3.Connection) -> None:
         """Have the file written by way of a log; two that begin with it at once get in each
-        other's way, and SQLite tells the second at once, however patient it is asked to be.
+        other, and SQLite fails the second at once, whatever its busy timeout.
         """
         until = time.monotonic() + self._busy_seconds
         while True:
@@ -141,7 +141,7 @@ class ManagedConnection:
         return connection
 
     def at_once(self) -> sqlite3.Connection | None:
-        """Return the connection as one that waits for nobody; none, if it has to be opened."""
+        """Return the open connection without a busy timeout; None if it has to be opened."""
         connection = self._connection
         if connection is not None and self._patience is None:
             (self._patience,) = connection.execute("pragma busy_timeout").fetchone()
@@ -154,7 +154,7 @@ class ManagedConnection:
             raise sqlite3.OperationalError("the database file was moved or removed")
 
     def discard(self) -> None:
-        """Let go of the connection after a fault; the next one is fresh.
+        """Close the connection after a fault; the next use opens a new one.
 
         The connection of a database in memory is the database: it is kept until it is closed.
         """
@@ -162,7 +162,7 @@ class ManagedConnection:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection for good."""
+        """Close the connection for good."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with contextlib.suppress(sqlite3.Error):

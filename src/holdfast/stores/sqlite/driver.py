@@ -251,7 +251,7 @@ class SqliteDriver(SqlDriver):
         return results
 
     def _invalidate_lane_cache(self, connection: sqlite3.Connection) -> None:
-        """Forget every lane if anybody else has written since; nobody can while we do."""
+        """Clear the lane cache if another connection has written since; none can while we write."""
         (version,) = connection.execute("pragma data_version").fetchone()
         if version != self._lanes_version:
             self._lanes.clear()
@@ -279,7 +279,7 @@ class SqliteDriver(SqlDriver):
         self._write_link.discard()
 
     def _checkpoint_wal(self) -> None:
-        """Move the log into the database, so that it begins anew and does not grow."""
+        """Checkpoint the WAL, so that it is reused and does not grow."""
         try:
             connection = self._write_link.connection()
             _, pages, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
@@ -381,7 +381,7 @@ class SqliteDriver(SqlDriver):
 
 
 def _ignore(_result: object, _error: BaseException | None) -> None:
-    """Nobody waits for the end of this."""
+    """Ignore the result."""
 
 
 def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:

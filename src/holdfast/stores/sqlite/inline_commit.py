@@ -1,7 +1,7 @@
 """When a transaction may be made on the event loop itself, instead of in the writer's thread.
 
 A hop to the thread and back costs about as much as a commit on a quick disk, so on such a disk
-everybody is served better without it. What may take long, or did of late, is done in the thread.
+all callers are served faster without it. What may take long, or did of late, is done in the thread.
 """
 
 import time
@@ -73,7 +73,7 @@ class DiskLatencyGate:
         self.note(time.perf_counter() - wall - (time.thread_time() - worked))
 
     def note(self, waited: float) -> None:
-        """Take in how long a transaction in place was waited for."""
+        """Record how long an inline transaction took."""
         self._waited += (waited - self._waited) * _WEIGHT
         if self._waited <= QUICK_SECONDS:
             if self._paused_until != 0.0:

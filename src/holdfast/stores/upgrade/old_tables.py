@@ -66,7 +66,7 @@ def _side(name: str, row: type[msgspec.Struct], key: str, insert: Statement) -> 
 
 JOURNALS = _side("journals", JournalRow, "turn_id step first_no", sql.ADD_JOURNAL)
 SIDE_TABLES = (
-    # First of all: a store that has sessions and no keys would be open to everybody.
+    # First: a store with sessions and without keys would be open to everybody.
     _side("api_keys", ApiKeyRow, "id", sql.ADD_API_KEY),
     _side("idempotency", IdempotencyRow, "tenant key", sql.ADD_IDEMPOTENCY),
     SideTable(

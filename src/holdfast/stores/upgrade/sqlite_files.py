@@ -69,7 +69,7 @@ class SqliteTarget:
         """Create a file with the schema beside the place of the store."""
         _check_free(self._path)
         with _errors_of(self.name):
-            # Created for its owner only, before SQLite opens it: it holds what was said.
+            # Created for its owner only, before SQLite opens it: it will contain messages.
             os.close(os.open(self._unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = sqlite3.connect(self._unfinished, isolation_level=None)
             # A file that is lost before it is renamed is not missed.

@@ -7,7 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lane import pack_items
-from holdfast.core.decisions.run import cancel, drop_provider_state, extend, finish, record_heal
+from holdfast.core.decisions.run import (
+    cancel,
+    drop_provider_state,
+    extend,
+    finish,
+    record_heal,
+    request_stop,
+)
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
@@ -22,6 +29,7 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequested,
 )
 from holdfast.core.transaction.commands import (
     Cancel,
@@ -30,6 +38,7 @@ from holdfast.core.transaction.commands import (
     Extend,
     Finish,
     RecordHeal,
+    RequestStop,
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from tests.unit.core.scenes import (
@@ -491,3 +500,28 @@ def test_a_refused_turn_without_input_hides_nothing() -> None:
     facts = running(a_started_turn(first_seq=2, kept_seq=1, last_seq=1))
     ended = finish(a_finish(facts, outcome="failed", items=(), refused_from=2), facts)
     assert written(ended, RecordAdded) == []
+
+
+# ── requests to end a run ───────────────────────────────────────────────────────────────────
+
+
+def test_the_worker_of_a_running_turn_is_asked_to_end_it() -> None:
+    facts = running()
+    facts = replace(facts, turn=facts.active)
+    asked = request_stop(RequestStop(tenant=TENANT, turn_id=TURN, code="superseded"), facts)
+    assert asked.outcome is True
+    assert only(asked, StopRequested).row.run_id == RUN
+    assert asked.woken == (SESSION,)
+
+
+@pytest.mark.parametrize("facts", [held(), idle(), running(a_started_turn(id=TurnId("other")))])
+def test_a_turn_that_does_not_run_has_nobody_to_ask(facts: Facts) -> None:
+    facts = replace(facts, turn=a_started_turn())
+    asked = request_stop(RequestStop(tenant=TENANT, turn_id=TURN, code="superseded"), facts)
+    assert (asked.outcome, asked.changes) == (False, ())
+
+
+def test_a_foreign_turn_is_not_asked_to_end() -> None:
+    facts = replace(running(), turn=a_started_turn())
+    command = RequestStop(tenant=Tenant("other"), turn_id=TURN, code="superseded")
+    assert request_stop(command, facts).changes == ()

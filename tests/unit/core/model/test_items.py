@@ -122,7 +122,7 @@ def test_a_message_that_no_json_can_hold_is_refused() -> None:
 
 def test_an_item_can_be_appended_again_as_it_was() -> None:
     item = message("user", "hi")
-    assert stored(7, item).anew() == item
+    assert stored(7, item).as_new() == item
 
 
 def fingerprint(value: dict[str, Any]) -> bytes:

@@ -45,6 +45,7 @@ from holdfast.core.transaction.commands.turns import (
     Queued,
     RecordHeal,
     Repeated,
+    RequestStop,
     Started,
     StoredCompletion,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "Recover",
     "Renew",
     "Repeated",
+    "RequestStop",
     "Reserve",
     "Reset",
     "Restore",

@@ -25,4 +25,4 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_hold_seconds: float = 3600.0
     """No hold lasts longer; one that ends later was made before the clock was set back."""
     can_run_again: bool = False
-    """Whether this worker has a handler for turns that nobody waits for on a socket."""
+    """Whether this worker can run turns without a waiting connection."""

@@ -39,7 +39,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
-    """Add a batch to a turn whose run is somebody else's, at its block, in one piece.
+    """Append a batch to the block of a turn that an external loop runs.
 
     The first batch begins the turn. The same (turn, ordinal) is added once. A turn stays in the
     session it began in, also when that is retired; named by its id, one may begin there too.

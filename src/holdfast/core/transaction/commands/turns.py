@@ -48,14 +48,14 @@ class Repeated(msgspec.Struct, frozen=True):
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False):
-    """Where an earlier answer ended: a new turn goes on there, in place or as a fork."""
+    """The end of an earlier answer; a new turn continues there, in place or as a fork."""
 
     seq: int
     record_no: int
 
 
 class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
-    """A history that a first request brings: its first `count` items, complete in themselves."""
+    """A history sent with a first request: its first `count` items, all complete."""
 
     turn_id: TurnId
     count: int
@@ -63,7 +63,7 @@ class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
-    """Take in one input: durable afterwards, and started at once where the lane is free."""
+    """Accept one input: durable afterwards, started at once if the lane is free."""
 
     tenant: Tenant
     turn_id: TurnId
@@ -93,6 +93,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The session that the caller believes to be live; with any other nothing is stored."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step of this session that took these very tool outputs in before."""
+    abandons: TurnId | None = None
+    """The turn whose tool calls the client goes on without: its wait for them ends."""
     brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()
@@ -109,7 +111,7 @@ class Claim(Command["Started | Queued"], frozen=True, kw_only=True):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A batch of a stream's events, packed; one that begins at 0 begins the journal anew."""
+    """A batch of a stream's events, packed; one that begins at 0 replaces the journal."""
 
     first: int
     last: int
@@ -126,6 +128,10 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
     shown_records: int | None = None  # as in `Finish`
+    provider_state: ProviderState | None = None
+    """What the provider has stored, where the items are a model's whole answer."""
+    usage: Usage | None = None
+    """What that answer cost."""
     tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
     idempotency_key: str | None = None
     body_hash: bytes | None = None
@@ -149,6 +155,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     partial: tuple[NewItem, ...] = ()
     result: bytes | None = None
     usage: Usage | None = None
+    counted: Usage | None = None
+    """The part of `usage` that earlier writes of the run have counted."""
     error_code: str | None = None
     error_message: str | None = None
     is_retryable: bool = False
@@ -166,7 +174,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     history_hash: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None
-    """Who waits in this process and begins in the same commit, if nobody stands before it."""
+    """The next turn of this process; it starts in the same commit if it is first in the queue."""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -188,6 +196,16 @@ class Cancel(Command[Turn], frozen=True, kw_only=True):
     code: str = "turn_cancelled"
     only_if_queued: bool = False
     is_retryable: bool = False
+
+
+class RequestStop(Command[bool], frozen=True, kw_only=True):
+    """Ask the worker of a running turn to end it with what was shown; answer whether it runs."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    code: str
+    caller: bytes | None = None
+    """The hash of the API key that asks: then the run ends only if its client stopped reading."""
 
 
 class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):

@@ -121,6 +121,14 @@ create table late_writes (
   body {blob} not null
 ){without_rowid};
 
+-- Runs that another process asks to end, so that their owner keeps what was shown; kept for a minute.
+create table stop_requests (
+  run {text} primary key,
+  code {text} not null,
+  caller {blob},
+  requested_at {real} not null
+){without_rowid};
+
 -- How far a view behind the log has followed it.
 create table cursors (
   view {text} primary key,

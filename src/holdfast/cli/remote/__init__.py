@@ -1,0 +1,1 @@
+"""Commands about the tools of a running gateway."""

@@ -1,0 +1,1 @@
+"""The web console: static files that use the public API only."""

@@ -1,0 +1,271 @@
+/** One session: transcript, time line, generations and forks, compactions, metadata, actions. */
+
+import { html, nothing } from "../vendor/lit.js";
+import { get, post, remove, segment } from "./api.js";
+import { ago, dateTime, number, safeText } from "./format.js";
+import { lineage } from "./graph.js";
+import { longText } from "./items.js";
+import { subscribe } from "./live.js";
+import { timeline } from "./timeline.js";
+import { ask, badge, empty, errorState, loading, notify, PageElement } from "./ui.js";
+import "./transcript.js";
+
+/** @type {[string, string][]} */
+const TABS = [["transcript", "Transcript"], ["timeline", "Time line"], ["generations", "Generations and forks"], ["compactions", "Compactions"], ["metadata", "Metadata"]];
+const REFRESH_MS = 300;
+const MAX_EXPORT_PAGES = 1000;
+
+class SessionPage extends PageElement {
+  static properties = { sessionId: { attribute: false }, tab: { attribute: false } };
+
+  constructor() {
+    super();
+    this.sessionId = "";
+    this.tab = "transcript";
+    /** @type {any} */
+    this.session = null;
+    /** @type {any[]} */
+    this.turns = [];
+    /** @type {any[]} */
+    this.generations = [];
+    /** @type {any[]} */
+    this.forks = [];
+    /** @type {any[]} */
+    this.compactions = [];
+    this.showsHidden = false;
+    this.timer = 0;
+    /** @type {[string, string][] | null} */
+    this.editedMetadata = null;
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this.cleanups.push(subscribe((fact) => {
+      if (fact.session_id !== this.sessionId) return;
+      clearTimeout(this.timer);
+      this.timer = window.setTimeout(() => void this.load(), REFRESH_MS);
+    }));
+    this.cleanups.push(() => clearTimeout(this.timer));
+  }
+
+  get path() {
+    return `/v1/sessions/${segment(this.sessionId)}`;
+  }
+
+  /** @param {Map<string, unknown>} changed */
+  willUpdate(changed) {
+    if (changed.has("sessionId")) this.session = null;
+    if (changed.has("sessionId") || changed.has("tab")) void this.load();
+  }
+
+  load() {
+    return this.attempt(async () => {
+      const session = await get(this.path);
+      this.session = session;
+      if (this.tab === "timeline") this.turns = (await get(`${this.path}/turns`, { order: "desc", limit: 100 })).data;
+      if (this.tab === "compactions") this.compactions = (await get(`${this.path}/compactions`, { limit: 100 })).data;
+      if (this.tab === "generations") {
+        this.generations = session.key === null ? [] : (await get("/v1/sessions", { key: session.key, generations: true, limit: 100, order: "asc" })).data
+          .sort((/** @type {any} */ one, /** @type {any} */ other) => one.generation - other.generation);
+        this.forks = (await get(`${this.path}/forks`)).data;
+      }
+    });
+  }
+
+  /**
+   * @param {string} label
+   * @param {() => Promise<unknown>} work
+   */
+  async act(label, work) {
+    try {
+      await work();
+      notify(label);
+    } catch (error) {
+      notify(`${label} failed: ${error instanceof Error ? error.message : error}`);
+    }
+    if (this.isConnected) void this.load();
+  }
+
+  async reset() {
+    const text = "The next message starts with an empty history. This generation stays listed and can be restored. A running turn is cancelled.";
+    if ((await ask({ title: "Reset this session?", text, action: "Reset" })) === null) return;
+    await this.act("The session was reset", async () => {
+      const next = await post(`${this.path}/reset`, { expected_session_id: this.sessionId, reason: "console" });
+      location.hash = `#/sessions/${segment(next.id)}`;
+    });
+  }
+
+  /** @param {any} session */
+  async restore(session) {
+    const text = `Generation ${session.generation} becomes live again, with its whole history. The current one is retired.`;
+    if ((await ask({ title: `Restore generation ${session.generation}?`, text, action: "Restore" })) === null) return;
+    await this.act(`Generation ${session.generation} was restored`, async () => {
+      await post(`/v1/sessions/${segment(session.id)}/restore`);
+      location.hash = `#/sessions/${segment(session.id)}`;
+    });
+  }
+
+  /** @param {any} [entry] */
+  async fork(entry) {
+    await this.act("A fork was created", async () => {
+      const fork = await post(`${this.path}/fork`, entry ? { after_item: entry.sequence } : {});
+      location.hash = `#/sessions/${segment(fork.id)}`;
+    });
+  }
+
+  async compact() {
+    const text = "From now on the model is sent one summary in place of the history so far. Nothing is deleted, and it can be undone.";
+    if ((await ask({ title: "Compact this session?", text, action: "Compact" })) === null) return;
+    await this.act("The session was compacted", () => post(`${this.path}/compact`));
+  }
+
+  async erase() {
+    const name = this.session.key ?? this.sessionId;
+    const text = html`<p>Everything in this session is erased for good: items, turns, results. It cannot be undone.</p>
+      <p>${this.session.key === null ? "" : "Other generations of the key stay."} Forks keep a session from being erased, unless they go with it.</p>`;
+    if ((await ask({ title: "Erase this session?", text, action: "Erase for good", isDangerous: true, typed: name })) === null) return;
+    try {
+      await remove(`${this.path}?cascade=false`);
+      notify("The session was erased");
+      location.hash = "#/sessions";
+    } catch (error) {
+      const code = /** @type {any} */ (error).code;
+      if (code !== "session_has_forks") return notify(`It was not erased: ${/** @type {any} */ (error).message}`);
+      const answer = await ask({ title: "Erase its forks as well?", text: "Other sessions share this one's history. They are erased with it.", action: "Erase all of them", isDangerous: true });
+      if (answer === null) return;
+      await this.act("The session and its forks were erased", () => remove(`${this.path}?cascade=true`));
+      location.hash = "#/sessions";
+    }
+  }
+
+  /** @param {any} entry */
+  async eraseItem(entry) {
+    const text = "The content of this item is removed for good, here and in every fork that shows it. Its place in the log stays.";
+    if ((await ask({ title: `Erase item ${entry.sequence}?`, text, action: "Erase item", isDangerous: true })) === null) return;
+    const conversation = this.sessionId.replace(/^ses_/, "conv_");
+    await this.act("The item was erased", () => remove(`/v1/conversations/${segment(conversation)}/items/${segment(entry.id)}?erase=true`));
+  }
+
+  /** Collect everything over the API and hand it to the person as a file. */
+  async exportJson() {
+    await this.act("The export is ready", async () => {
+      const items = await all(`${this.path}/items`, { view: "log", order: "asc" });
+      const turns = await all(`${this.path}/turns`, { order: "asc" });
+      const compactions = await all(`${this.path}/compactions`, { order: "asc" });
+      const body = JSON.stringify({ object: "session.export", session: this.session, items, turns, compactions }, null, 2);
+      const anchor = document.createElement("a");
+      anchor.href = URL.createObjectURL(new Blob([body], { type: "application/json" }));
+      anchor.download = `${this.sessionId}.json`;
+      anchor.click();
+      URL.revokeObjectURL(anchor.href);
+    });
+  }
+
+  async saveMetadata() {
+    const metadata = Object.fromEntries((this.editedMetadata ?? []).filter(([name]) => name !== ""));
+    await this.act("The metadata was saved", async () => {
+      await post(this.path, { metadata });
+      this.editedMetadata = null;
+    });
+  }
+
+  render() {
+    const session = this.session;
+    if (!session) return html`<h1 tabindex="-1">Session</h1>${this.failure ? errorState(this.failure) : loading("Loading the session…")}`;
+    return html`
+      <nav class="crumbs" aria-label="Breadcrumb"><a href="#/sessions">Sessions</a> <span aria-hidden="true">/</span></nav>
+      <div class="page-head"><h1 tabindex="-1" class="break">${safeText(session.key ?? "Session without a key")}</h1> ${badge(session.status)}</div>
+      ${errorState(this.failure)}
+      <dl class="facts">
+        <div><dt>Id</dt><dd><code class="break">${safeText(session.id)}</code></dd></div>
+        <div><dt>Generation</dt><dd>${session.generation}</dd></div>
+        <div><dt>Items</dt><dd>${number(session.item_count)}</dd></div>
+        <div><dt>Turns</dt><dd>${number(session.turn_count)}${session.queued_turns ? html` <span class="muted">+ ${session.queued_turns} waiting</span>` : nothing}</dd></div>
+        <div><dt>Tokens</dt><dd title="input and output">${number(session.usage.input_tokens)} in · ${number(session.usage.output_tokens)} out</dd></div>
+        <div><dt>Last activity</dt><dd title=${dateTime(session.last_user_activity_at)}>${ago(session.last_user_activity_at)}</dd></div>
+        ${session.last_turn ? html`<div><dt>Last turn</dt><dd><a href=${`#/turns/${segment(session.last_turn.id)}`}>${session.last_turn.status}</a></dd></div>` : nothing}
+      </dl>
+      <div class="toolbar" role="group" aria-label="Actions">
+        ${session.status === "retired" ? html`<button type="button" class="button" @click=${() => this.restore(session)}>Restore</button>`
+          : html`<a class="button primary" href=${`#/chat/${segment(session.id)}`}>Chat</a>
+            ${session.key === null ? nothing : html`<button type="button" class="button" @click=${this.reset}>Reset</button>`}`}
+        <button type="button" class="button" @click=${() => this.fork()}>Fork</button>
+        ${session.status === "retired" ? nothing : html`<button type="button" class="button" @click=${this.compact}>Compact</button>`}
+        <button type="button" class="button" @click=${this.exportJson}>Export</button>
+        <span class="spacer"></span>
+        <button type="button" class="button danger" @click=${this.erase}>Erase…</button>
+      </div>
+      <nav class="tabs" aria-label="Views of this session">${TABS.map(([name, label]) => html`
+        <a href=${`#/sessions/${segment(session.id)}/${name}`} aria-current=${this.tab === name ? "page" : "false"}>${label}</a>`)}</nav>
+      ${this.view()}`;
+  }
+
+  view() {
+    switch (this.tab) {
+      case "timeline":
+        return this.turns.length ? timeline(this.turns) : this.isLoading ? loading() : empty("No turns yet");
+      case "generations":
+        return lineage(this.session, this.generations, this.forks, (one) => one.status === "retired" && one.key !== null
+          ? html`<button type="button" class="button small" @click=${() => this.restore(one)}>Restore</button>` : nothing);
+      case "compactions":
+        return this.compactionList();
+      case "metadata":
+        return this.metadata();
+      default:
+        return html`<label class="check"><input type="checkbox" .checked=${this.showsHidden} @change=${(/** @type {any} */ event) => { this.showsHidden = event.target.checked; this.requestUpdate(); }}> Show hidden items</label>
+          <hf-transcript .sessionId=${this.sessionId} .showsHidden=${this.showsHidden} .entryActions=${this.entryActions}></hf-transcript>`;
+    }
+  }
+
+  entryActions = (/** @type {any} */ entry) => html`<details class="menu-fold"><summary class="button small" aria-label=${`Actions for item ${entry.sequence}`}>⋯</summary><div class="menu-list">
+    <button type="button" class="button small" @click=${() => this.fork(entry)}>Fork behind this item</button>
+    ${entry.session_id === this.sessionId && !entry.hidden_by ? html`<button type="button" class="button small danger" @click=${() => this.eraseItem(entry)}>Erase content…</button>` : nothing}</div></details>`;
+
+  compactionList() {
+    if (!this.compactions.length) return this.isLoading ? loading() : empty("Nothing was compacted", "A compaction puts a summary in place of old items, for the model only.");
+    return this.compactions.map((one) => html`<article class="card">
+      <div class="row"><h2>${one.first_sequence === null ? "Shortened outputs" : `Items ${one.first_sequence} to ${one.last_sequence}`}</h2> ${badge(one.status)} ${badge(one.reason, "quiet")}<span class="spacer"></span>
+        ${one.status === "in_force" ? html`<button type="button" class="button small" @click=${() => this.act("The compaction was undone", () => post(`${this.path}/compactions/${segment(one.id)}/undo`))}>Undo</button>` : nothing}</div>
+      <p class="muted small">${dateTime(one.created_at)} · ${number(one.tokens_before)} → ${number(one.tokens_after)} tokens · kept unchanged: ${one.kept_sequences?.length ? safeText(one.kept_sequences.join(", ")) : "none"} ${one.turn_id ? html`· <a href=${`#/turns/${segment(one.turn_id)}`}>turn</a>` : nothing}</p>
+      ${one.summary ? html`<h3>Sent to the model instead</h3>${longText(one.summary, true)}` : nothing}</article>`);
+  }
+
+  metadata() {
+    const stored = /** @type {[string, string][]} */ (Object.entries(this.session.metadata ?? {}));
+    const edited = this.editedMetadata ?? stored;
+    const change = (/** @type {number} */ index, /** @type {number} */ part, /** @type {string} */ value) => {
+      this.editedMetadata = edited.map((pair, at) => (at === index ? /** @type {[string, string]} */ (pair.map((one, place) => (place === part ? value : one))) : pair));
+      this.requestUpdate();
+    };
+    return html`<form class="card" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.saveMetadata(); }}>
+      <h2>Metadata</h2>
+      ${edited.length ? nothing : html`<p class="muted">This session has no metadata.</p>`}
+      ${edited.map(([name, value], index) => html`<div class="row pair">
+        <label class="field"><span>Name</span><input maxlength="64" .value=${name} @input=${(/** @type {any} */ event) => change(index, 0, event.target.value)}></label>
+        <label class="field grow"><span>Value</span><input maxlength="512" .value=${value} @input=${(/** @type {any} */ event) => change(index, 1, event.target.value)}></label>
+        <button type="button" class="button small" aria-label=${`Remove ${safeText(name)}`} @click=${() => { this.editedMetadata = edited.filter((_, at) => at !== index); this.requestUpdate(); }}>Remove</button></div>`)}
+      <div class="row"><button type="button" class="button" ?disabled=${edited.length >= 16} @click=${() => { this.editedMetadata = [...edited, ["", ""]]; this.requestUpdate(); }}>Add</button>
+        <span class="spacer"></span><button type="submit" class="button primary" ?disabled=${this.editedMetadata === null}>Save</button></div></form>`;
+  }
+}
+customElements.define("hf-session", SessionPage);
+
+/**
+ * Return every entry of a list.
+ * @param {string} path
+ * @param {Record<string, string>} query
+ */
+export async function all(path, query) {
+  /** @type {any[]} */
+  const found = [];
+  let after;
+  for (let page = 0; page < MAX_EXPORT_PAGES; page += 1) {
+    const listed = await get(path, { ...query, limit: 100, after });
+    found.push(...listed.data);
+    if (!listed.has_more) return found;
+    after = listed.last_id;
+  }
+  throw new Error("This session is too long for the console; use `holdfast sessions export`.");
+}
+
+

@@ -1,0 +1,216 @@
+/** Parts that every page uses: badges, states, dialogs, notices, and the base of all elements. */
+
+import { html, LitElement, nothing } from "../vendor/lit.js";
+import { ApiError } from "./api.js";
+import { safeText, shortId } from "./format.js";
+
+/** An element without a shadow: one style sheet, one tree for assistive technology. */
+export class PageElement extends LitElement {
+  constructor() {
+    super();
+    /** @type {unknown} */
+    this.failure = null;
+    this.isLoading = false;
+    /** @type {(() => void)[]} */
+    this.cleanups = [];
+  }
+
+  createRenderRoot() {
+    return this;
+  }
+
+  /** Keep the focus on the heading when a page replaces its first one. @param {Map<string, unknown>} changed */
+  update(changed) {
+    const before = this.querySelector("h1");
+    const isFocused = before !== null && before === document.activeElement;
+    super.update(changed);
+    const after = this.querySelector("h1");
+    if (isFocused && after !== before) after?.focus({ preventScroll: true });
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    for (const cleanup of this.cleanups.splice(0)) cleanup();
+  }
+
+  /**
+   * Run something that may fail and show the failure in its place.
+   * @template T
+   * @param {() => Promise<T>} work
+   * @returns {Promise<T | undefined>}
+   */
+  async attempt(work) {
+    this.isLoading = true;
+    this.requestUpdate();
+    try {
+      const result = await work();
+      this.failure = null;
+      return result;
+    } catch (error) {
+      this.failure = error;
+      return undefined;
+    } finally {
+      this.isLoading = false;
+      this.requestUpdate();
+    }
+  }
+
+  /**
+   * Call something at an interval, as long as the page is shown.
+   * @param {() => unknown} work
+   * @param {number} ms
+   */
+  every(work, ms) {
+    const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
+    this.cleanups.push(() => clearInterval(timer));
+  }
+}
+
+/** @type {Record<string, string>} */
+const TONES = {
+  running: "info", completed: "good", idle: "quiet", retired: "quiet", queued: "quiet", failed: "bad",
+  cancelled: "warn", interrupted: "warn", requires_action: "warn", problem: "bad", warning: "warn",
+  note: "info", live: "good", revoked: "quiet", added: "good", hidden: "warn", compacted: "info",
+  placeholder: "warn", shortened: "info", changed: "info", left_out: "warn", in_force: "good",
+  superseded: "quiet", void: "quiet", undone: "quiet",
+};
+
+/**
+ * @param {string} text
+ * @param {string} [tone]
+ */
+export function badge(text, tone) {
+  return html`<span class="badge ${tone ?? TONES[text] ?? "quiet"}">${safeText(text).replaceAll("_", " ")}</span>`;
+}
+
+/**
+ * @param {string} title
+ * @param {unknown} hint
+ */
+export function empty(title, hint = nothing) {
+  return html`<div class="state"><p class="state-title">${title}</p><p>${hint}</p></div>`;
+}
+
+/** @param {unknown} failure */
+export function errorState(failure) {
+  if (!failure) return nothing;
+  const isApi = failure instanceof ApiError;
+  const message = failure instanceof Error ? failure.message : String(failure);
+  return html`<div class="state error" role="alert">
+    <p class="state-title">${isApi && failure.status === 0 ? "The gateway cannot be reached" : "This did not work"}</p>
+    <p>${safeText(message)}</p>
+    ${isApi && failure.code ? html`<p class="muted">Code: <code>${safeText(failure.code)}</code></p>` : nothing}
+  </div>`;
+}
+
+/** @param {string} label */
+export function loading(label = "Loading…") {
+  return html`<p class="state loading" role="status">${label}</p>`;
+}
+
+/**
+ * An id in full for copying, short for reading.
+ * @param {string | null | undefined} id
+ */
+export function idText(id) {
+  return id ? html`<code class="id" title=${safeText(id)}>${shortId(id)}</code>` : html`<span class="muted">–</span>`;
+}
+
+/**
+ * Show a short notice at the edge of the page.
+ * @param {string} text
+ */
+export function notify(text) {
+  window.dispatchEvent(new CustomEvent("holdfast:notice", { detail: text }));
+}
+
+/**
+ * Ask before something that cannot be taken back, or for some text.
+ * @param {{title: string, text: unknown, action: string, isDangerous?: boolean, typed?: string,
+ *          field?: string, value?: string}} question
+ * @returns {Promise<string | null>} the text of the field, or null if it was cancelled
+ */
+export function ask(question) {
+  return new Promise((resolve) => {
+    window.dispatchEvent(new CustomEvent("holdfast:ask", { detail: { ...question, resolve } }));
+  });
+}
+
+/** The dialog that `ask` opens. */
+class AskDialog extends PageElement {
+  constructor() {
+    super();
+    /** @type {any} */
+    this.question = null;
+    this.typed = "";
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    const open = (/** @type {any} */ event) => {
+      this.question = event.detail;
+      this.typed = this.question.value ?? "";
+      this.requestUpdate();
+      void this.updateComplete.then(() => this.querySelector("dialog")?.showModal());
+    };
+    window.addEventListener("holdfast:ask", open);
+    this.cleanups.push(() => window.removeEventListener("holdfast:ask", open));
+  }
+
+  /** @param {string | null} answer */
+  close(answer) {
+    const question = this.question;
+    this.question = null;
+    this.querySelector("dialog")?.close();
+    this.requestUpdate();
+    question?.resolve(answer);
+  }
+
+  render() {
+    const question = this.question;
+    if (!question) return nothing;
+    const mustType = question.typed;
+    const isReady = !mustType || this.typed === mustType;
+    return html`<dialog aria-labelledby="ask-title" @cancel=${(/** @type {Event} */ event) => { event.preventDefault(); this.close(null); }}>
+      <form method="dialog" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isReady) this.close(this.typed); }}>
+        <h2 id="ask-title">${question.title}</h2>
+        <div class="dialog-text">${question.text}</div>
+        ${mustType || question.field ? html`<label class="field">
+          <span>${question.field ?? html`Type <code>${safeText(mustType)}</code> to confirm`}</span>
+          <input autocomplete="off" .value=${this.typed} @input=${(/** @type {any} */ event) => { this.typed = event.target.value; this.requestUpdate(); }}>
+        </label>` : nothing}
+        <div class="row end">
+          <button type="button" class="button" @click=${() => this.close(null)}>Cancel</button>
+          <button type="submit" class="button ${question.isDangerous ? "danger" : "primary"}" ?disabled=${!isReady}>${question.action}</button>
+        </div>
+      </form>
+    </dialog>`;
+  }
+}
+customElements.define("hf-ask", AskDialog);
+
+/** Notices, one after another, read out politely. */
+class Notices extends PageElement {
+  constructor() {
+    super();
+    this.text = "";
+    this.timer = 0;
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    const show = (/** @type {any} */ event) => {
+      this.text = event.detail;
+      clearTimeout(this.timer);
+      this.timer = window.setTimeout(() => { this.text = ""; this.requestUpdate(); }, 6000);
+      this.requestUpdate();
+    };
+    window.addEventListener("holdfast:notice", show);
+    this.cleanups.push(() => window.removeEventListener("holdfast:notice", show));
+  }
+
+  render() {
+    return html`<div class="notice ${this.text ? "shown" : ""}" role="status" aria-live="polite">${safeText(this.text)}</div>`;
+  }
+}
+customElements.define("hf-notices", Notices);

@@ -1,0 +1,281 @@
+"""Items of tools that the gateway runs: stored as a call and its completion.
+
+Upstreams are shown a function call and its output, clients one `mcp_call`. A call that needs an
+approval is shown to clients as an `mcp_approval_request`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.model.items import NewItem, message, read_item
+
+CALL = "gateway_call"
+COMPLETION = "gateway_call_output"
+APPROVAL = "gateway_approval"
+TOOL_LIST = "gateway_list_tools"
+WORDS = "gateway_words"
+GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS})
+MARK = b'"type":"gateway_'
+"""Occurs in the body of each of these items."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that the model made, committed before its tool runs."""
+
+    type: str = msgspec.field(default=CALL)
+    id: str
+    """The id of this item; with an approval, the id of its request."""
+    item_id: str
+    """The id of the `mcp_call` that clients see."""
+    call_id: str
+    function: str
+    """The name that the model called."""
+    server_label: str
+    name: str
+    """The name of the tool at its server."""
+    arguments: str
+    code: str | None = None
+    """The code that an approval in words must repeat; None where no approval is needed."""
+    digest: str = ""
+    """Of the tool's description and parameters when it was called."""
+
+    @property
+    def approval_id(self) -> str | None:
+        """The id of the approval request, if the call needs one."""
+        return self.id if self.code is not None else None
+
+
+class GatewayCompletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of a call; it repeats the call, so that it can be shown alone."""
+
+    type: str = msgspec.field(default=COMPLETION)
+    id: str
+    """The id of the `mcp_call` that clients see."""
+    call_id: str
+    server_label: str
+    name: str
+    arguments: str
+    approval_request_id: str | None = None
+    output: str | None = None
+    error: str | None = None
+
+
+class GatewayApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to an approval request."""
+
+    type: str = msgspec.field(default=APPROVAL)
+    id: str
+    call_id: str
+    """The id of the approval request: the lane is held for it as for the output of a call."""
+    approve: bool
+    reason: str | None = None
+    by: str | None = None
+    """Who answered."""
+
+
+class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The tools of a server, as they were when a turn first used it."""
+
+    type: str = msgspec.field(default=TOOL_LIST)
+    id: str
+    server_label: str
+    tools: list[msgspec.Raw]
+
+
+class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client that has only words was told or said; the model is not shown it.
+
+    A client that repeats its history has it there, and is recognized by it.
+    """
+
+    type: str = msgspec.field(default=WORDS)
+    id: str
+    role: str
+    text: str
+
+
+GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    CALL: msgspec.json.Decoder(GatewayCall),
+    COMPLETION: msgspec.json.Decoder(GatewayCompletion),
+    APPROVAL: msgspec.json.Decoder(GatewayApproval),
+    TOOL_LIST: msgspec.json.Decoder(ToolList),
+    WORDS: msgspec.json.Decoder(GatewayWords),
+}
+
+
+class _Kind(msgspec.Struct):
+    type: str | None = None
+
+
+_read_kind = msgspec.json.Decoder(_Kind).decode
+
+
+def store_item(item: GatewayItem) -> NewItem:
+    """Return an item as the log stores it."""
+    # The type is always written: it comes first, and `omit_defaults` would leave it out.
+    value = {"type": item.type, **msgspec.json.decode(_encode(item), type=dict[str, msgspec.Raw])}
+    return read_item(_encode(value))
+
+
+def words_item(item_id: str, role: str, text: str) -> NewItem:
+    """Return words as the log stores them: equal, to a reader, to a message that says them."""
+    stored = store_item(GatewayWords(id=item_id, role=role, text=text))
+    return replace(stored, fingerprint=message(role, text).fingerprint)
+
+
+def load_item(kind: str, body: bytes) -> GatewayItem:
+    """Return what `store_item` stored."""
+    item: GatewayItem = _DECODERS[kind].decode(body)
+    return item
+
+
+def complete(call: GatewayCall, output: str | None, error: str | None = None) -> GatewayCompletion:
+    """Return the completion of a call."""
+    return GatewayCompletion(
+        id=call.item_id,
+        call_id=call.call_id,
+        server_label=call.server_label,
+        name=call.name,
+        arguments=call.arguments,
+        approval_request_id=call.approval_id,
+        output=output,
+        error=error,
+    )
+
+
+# ── what upstreams are shown ────────────────────────────────────────────────────────────────
+
+
+def to_function_item(kind: str, body: bytes) -> tuple[str, bytes] | None:
+    """Return the function call or output that stands for an item; None if it is not sent."""
+    try:
+        item = load_item(kind, body)
+    except msgspec.ValidationError:
+        return None  # not one of ours
+    if isinstance(item, GatewayCall):
+        value = {
+            "type": "function_call",
+            "call_id": item.call_id,
+            "name": item.function,
+            "arguments": item.arguments,
+        }
+        return "function_call", _encode(value)
+    if isinstance(item, GatewayCompletion):
+        output = item.output or item.error or ""
+        if item.error and item.output:
+            output = f"{item.error}\n{item.output}"
+        value = {"type": "function_call_output", "call_id": item.call_id, "output": output}
+        return "function_call_output", _encode(value)
+    return None
+
+
+# ── what clients are shown ──────────────────────────────────────────────────────────────────
+
+
+def mcp_call(completion: GatewayCompletion) -> dict[str, Any]:
+    """Return a completion as the `mcp_call` item of the Responses API."""
+    return {
+        "id": completion.id,
+        "type": "mcp_call",
+        "status": "failed" if completion.error else "completed",
+        "server_label": completion.server_label,
+        "name": completion.name,
+        "arguments": completion.arguments,
+        "approval_request_id": completion.approval_request_id,
+        "output": completion.output,
+        "error": completion.error,
+    }
+
+
+def begun_mcp_call(call: GatewayCall) -> dict[str, Any]:
+    """Return the `mcp_call` item of a call that has not ended."""
+    begun = mcp_call(complete(call, None))
+    return {**begun, "status": "in_progress"}
+
+
+def approval_request(call: GatewayCall) -> dict[str, Any]:
+    """Return a call that needs an approval as the `mcp_approval_request` item."""
+    return {
+        "id": call.id,
+        "type": "mcp_approval_request",
+        "server_label": call.server_label,
+        "name": call.name,
+        "arguments": call.arguments,
+        "approval_code": call.code,
+    }
+
+
+def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
+    """Return the tools of a server as the `mcp_list_tools` item."""
+    return {
+        "id": listed.id,
+        "type": "mcp_list_tools",
+        "server_label": listed.server_label,
+        "tools": listed.tools,
+        "error": None,
+    }
+
+
+def client_item(kind: str, body: bytes) -> bytes | None:
+    """Return a stored item as lists show it; None where another item stands for it."""
+    item = load_item(kind, body)
+    if isinstance(item, GatewayCompletion):
+        return _encode(mcp_call(item))
+    if isinstance(item, GatewayApproval):
+        value = {
+            "id": item.id,
+            "type": "mcp_approval_response",
+            "approval_request_id": item.call_id,
+            "approve": item.approve,
+            "reason": item.reason,
+        }
+        return _encode(value)
+    if isinstance(item, ToolList):
+        return _encode(mcp_list_tools(item))
+    if isinstance(item, GatewayCall) and item.code is not None:
+        return _encode(approval_request(item))
+    return None
+
+
+def is_listed(kind: str, body: bytes) -> bool:
+    """Whether lists show a stored item: of a call, they show its completion or its request."""
+    return kind not in (CALL, WORDS) or client_item(kind, body) is not None
+
+
+def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the items of an answer as clients see them: each call once, at its place."""
+    if not any(MARK in body[:32] for body in bodies):
+        return bodies
+    kinds = [_read_kind(body).type or "" for body in bodies]
+    ended: dict[str, bytes] = {}
+    for kind, body in zip(kinds, bodies, strict=True):
+        if kind == COMPLETION:
+            completion = load_item(kind, body)
+            ended[completion.id] = _encode(mcp_call(completion))  # type: ignore[arg-type]
+    return list(_in_place(kinds, bodies, ended))
+
+
+def _in_place(
+    kinds: Sequence[str], bodies: Sequence[bytes], ended: dict[str, bytes]
+) -> Iterable[bytes]:
+    for kind, body in zip(kinds, bodies, strict=True):
+        if kind not in GATEWAY_KINDS:
+            yield body
+            continue
+        item = load_item(kind, body)
+        shown: bytes | None = None
+        if isinstance(item, GatewayCompletion):
+            # Shown at its call already, unless the call is part of an earlier answer.
+            shown = ended.pop(item.id, None)
+        elif isinstance(item, GatewayCall) and item.code is None:
+            shown = ended.pop(item.item_id, None)
+        elif not isinstance(item, GatewayApproval | GatewayWords):
+            shown = client_item(kind, body)
+        if shown is not None:
+            yield shown

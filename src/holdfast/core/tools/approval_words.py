@@ -1,0 +1,78 @@
+"""Approvals in words: a request as text, and an answer that names its code."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.core.model.items import NewItem
+
+_ANSWER = re.compile(
+    r"\s*(yes|y|ok|approve|allow|no|n|deny|reject)[\s,.:;-]+([A-Za-z0-9]{4})\s*[.!]?\s*",
+    re.IGNORECASE,
+)
+_YES = frozenset({"yes", "y", "ok", "approve", "allow"})
+CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""Letters and digits of codes: those that look alike are left out."""
+
+
+def read_answer(text: str) -> tuple[bool, str] | None:
+    """Return whether a text approves a call, and the code that it names; None for other texts."""
+    found = _ANSWER.fullmatch(text)
+    if found is None:
+        return None
+    return found[1].lower() in _YES, found[2].upper()
+
+
+def approval_text(item: dict[str, Any], code: str) -> str:
+    """Return the request for an approval as text."""
+    return (
+        f"Approval needed: {item.get('server_label')} wants to run {item.get('name')} with\n"
+        f"{item.get('arguments') or '{}'}\n"
+        f"Answer `yes {code}` to allow it, or `no {code}`."
+    )
+
+
+APPROVAL_ITEMS = frozenset({"mcp_approval_request", "mcp_approval_response"})
+
+
+class ApprovalAnswer(msgspec.Struct, frozen=True):
+    """What a client says about an approval: the id of the request, and its answer to it."""
+
+    name: str
+    approve: bool = False
+    reason: str | None = None
+
+
+class _Approval(msgspec.Struct):
+    id: Any = None
+    approval_request_id: Any = None
+    approve: Any = None
+    reason: Any = None
+
+
+class _Message(msgspec.Struct):
+    role: str | None = None
+    content: Any = None
+
+
+def read_approval(item: NewItem) -> ApprovalAnswer | None:
+    """Return what a request or response for an approval says; None if it names none."""
+    value = msgspec.json.decode(item.body, type=_Approval)
+    name = value.id if item.kind == "mcp_approval_request" else value.approval_request_id
+    if not isinstance(name, str):
+        return None
+    reason = value.reason if isinstance(value.reason, str) else None
+    return ApprovalAnswer(name, value.approve is True, reason)
+
+
+def message_text(item: NewItem) -> str:
+    """Return the text of a user's message; empty for everything else."""
+    if item.kind != "message":
+        return ""
+    value = msgspec.json.decode(item.body, type=_Message)
+    if value.role != "user":
+        return ""
+    parts = value.content if isinstance(value.content, list) else [{"text": value.content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))

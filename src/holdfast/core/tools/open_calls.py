@@ -1,0 +1,62 @@
+"""What is left to do in a turn with tools: its calls without an outcome, by who must act."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.core.model.gateway_items import (
+    APPROVAL,
+    CALL,
+    COMPLETION,
+    GatewayApproval,
+    GatewayCall,
+    GatewayCompletion,
+    load_item,
+)
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, OUTPUT_OF
+
+
+class OpenCalls(msgspec.Struct, frozen=True):
+    """The calls of a turn that have no outcome yet."""
+
+    calls: tuple[GatewayCall, ...] = ()
+    """Calls of the gateway's tools, in the order in which the model made them."""
+    approvals: dict[str, GatewayApproval] = {}
+    """The answers to approval requests, by the id of the request."""
+    client_calls: tuple[str, ...] = ()
+    """The ids of calls that only the client's tools can answer."""
+
+
+class _Role(msgspec.Struct):
+    role: str | None = None
+
+
+_read_role = msgspec.json.Decoder(_Role).decode
+
+
+def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
+    """Return what the visible items of a turn leave open."""
+    calls: dict[str, GatewayCall] = {}
+    approvals: dict[str, GatewayApproval] = {}
+    client_calls: list[str] = []
+    for item in items:
+        if item.kind in (CALL, COMPLETION, APPROVAL):
+            stored = load_item(item.kind, item.body)
+            if isinstance(stored, GatewayCall):
+                calls[stored.item_id] = stored
+            elif isinstance(stored, GatewayCompletion):
+                calls.pop(stored.id, None)
+            elif isinstance(stored, GatewayApproval):
+                # The first answer wins.
+                approvals.setdefault(stored.call_id, stored)
+        elif item.kind in OUTPUT_OF and item.call_id and not item.is_partial:
+            client_calls.append(item.call_id)
+        elif item.kind in OUTPUT_KINDS or _is_users(item):
+            # The client has seen what came before; what it left open stays open.
+            client_calls.clear()
+    return OpenCalls(tuple(calls.values()), approvals, tuple(client_calls))
+
+
+def _is_users(item: StoredItem) -> bool:
+    return item.kind == "message" and _read_role(item.body).role != "assistant"

@@ -1,0 +1,251 @@
+"""The tools of a request: which of them the gateway runs, and how upstreams are shown those.
+
+`{"type":"mcp","server_label":…}` names a configured server, `{"type":"holdfast","name":…}` a
+built-in tool. A server with an address of its own is the upstream's business.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.model.request import TurnRequest
+
+BUILTIN_LABEL = "holdfast"
+"""The server label under which clients see built-in tools."""
+_MARKS = (b'"mcp"', b'"holdfast"')
+_SECRETS = ("authorization", "headers")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Tool(msgspec.Struct):
+    type: str | None = None
+    server_label: Any = None
+    server_url: Any = None
+    connector_id: Any = None
+    name: Any = None
+    allowed_tools: Any = None
+    require_approval: Any = None
+
+
+class RequestedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A configured MCP server that a request uses."""
+
+    label: str
+    allowed: frozenset[str] | None = None
+    """The only tools that the request wants; None for all that the operator allows."""
+    approve_all: bool = False
+    """Whether the request wants to approve every call."""
+    approve: frozenset[str] = frozenset()
+    """Tools whose calls the request wants to approve."""
+
+
+class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of a request, sorted by who runs them."""
+
+    servers: tuple[RequestedServer, ...] = ()
+    builtins: tuple[str, ...] = ()
+    others: tuple[msgspec.Raw, ...] = ()
+    """Tools of the client and of the upstream, as they were sent."""
+
+
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as upstreams are shown it."""
+
+    function: str
+    description: str
+    parameters: msgspec.Raw
+    server_label: str = BUILTIN_LABEL
+    name: str = ""
+
+
+def read_tools(request: TurnRequest) -> RequestedTools | None:
+    """Return the tools of a request; None if the gateway runs none of them."""
+    raw = _raw_tools(request)
+    if raw is None or not any(mark in raw for mark in _MARKS):
+        return None
+    try:
+        listed = msgspec.json.decode(raw, type=list[msgspec.Raw] | None) or []
+        tools = [msgspec.json.decode(each, type=_Tool) for each in listed]
+    except msgspec.DecodeError:
+        return None  # the provider says what is wrong
+    servers: list[RequestedServer] = []
+    builtins: list[str] = []
+    others: list[msgspec.Raw] = []
+    for index, (tool, sent) in enumerate(zip(tools, listed, strict=True)):
+        if tool.type == "holdfast":
+            builtins.append(_text(tool.name, f"tools[{index}].name"))
+        elif tool.type == "mcp" and tool.server_url is None and tool.connector_id is None:
+            servers.append(_server(tool, index))
+        else:
+            others.append(sent)
+    if not servers and not builtins:
+        return None
+    return RequestedTools(servers=tuple(servers), builtins=tuple(builtins), others=tuple(others))
+
+
+class _Named(msgspec.Struct):
+    name: Any = None
+    function: Any = None
+
+
+def function_names(requested: RequestedTools) -> frozenset[str]:
+    """Return the names of the client's own functions among the tools of a request."""
+    names: set[str] = set()
+    for raw in requested.others:
+        tool = msgspec.json.decode(raw, type=_Named)
+        inner = tool.function
+        name = inner.get("name") if isinstance(inner, dict) else tool.name
+        if isinstance(name, str):
+            names.add(name)
+    return frozenset(names)
+
+
+def _raw_tools(request: TurnRequest) -> bytes | None:
+    raw = request.fields.get("tools")
+    if raw is None:
+        raw = request.chat_fields.get("tools")
+    return bytes(raw) if raw is not None else None
+
+
+def _server(tool: _Tool, index: int) -> RequestedServer:
+    label = _text(tool.server_label, f"tools[{index}].server_label")
+    where = f"tools[{index}]"
+    approval = tool.require_approval
+    approve: frozenset[str] = frozenset()
+    if isinstance(approval, Mapping):
+        always = approval.get("always")
+        if isinstance(always, Mapping):
+            approve = _names(always.get("tool_names"), f"{where}.require_approval") or frozenset()
+    elif approval not in (None, "always", "never"):
+        raise InvalidInput(
+            "must be 'always', 'never' or an object", param=f"{where}.require_approval"
+        )
+    allowed = tool.allowed_tools
+    if isinstance(allowed, Mapping):
+        allowed = allowed.get("tool_names")
+    return RequestedServer(
+        label=label,
+        allowed=_names(allowed, f"{where}.allowed_tools"),
+        approve_all=approval == "always",
+        approve=approve,
+    )
+
+
+def _names(value: Any, param: str) -> frozenset[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput("must be a list of tool names", param=param)
+    return frozenset(value)
+
+
+def _text(value: Any, param: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{param} must be text", param=param)
+    return value
+
+
+def redact_tools(request: TurnRequest) -> TurnRequest:
+    """Return the request without the credentials of its tools: those are never stored."""
+    raw = _raw_tools(request)
+    if raw is None or not any(f'"{name}"'.encode() in raw for name in _SECRETS):
+        return request
+    try:
+        listed = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return request
+    if not isinstance(listed, list):
+        return request
+    tools = [_redacted(tool) for tool in listed]
+    return _with_fields(request, {"tools": msgspec.Raw(_encode(tools))})
+
+
+def _redacted(tool: Any) -> Any:
+    if not isinstance(tool, dict) or tool.get("type") != "mcp":
+        return tool
+    return {name: value for name, value in tool.items() if name not in _SECRETS}
+
+
+# ── what upstreams are shown ────────────────────────────────────────────────────────────────
+
+
+def show_functions(
+    request: TurnRequest,
+    requested: RequestedTools,
+    functions: Sequence[FunctionTool],
+    *,
+    is_first: bool = True,
+) -> TurnRequest:
+    """Return the request with the gateway's tools as functions.
+
+    A forced choice of a tool holds for the first call of a turn; later ones are free to answer.
+    """
+    is_chat = "tools" not in request.fields
+    tools = [*requested.others, *(_function(tool, is_chat=is_chat) for tool in functions)]
+    if not tools:
+        return without_tools(request)
+    fields: dict[str, msgspec.Raw | None] = {"tools": msgspec.Raw(_encode(tools))}
+    raw = (request.chat_fields if is_chat else request.fields).get("tool_choice")
+    if raw is not None:
+        choice = _choice(msgspec.json.decode(raw), functions, is_first=is_first, is_chat=is_chat)
+        fields["tool_choice"] = msgspec.Raw(_encode(choice))
+    if "max_tool_calls" in request.fields:
+        fields["max_tool_calls"] = None  # counted by the gateway
+    return _with_fields(request, fields)
+
+
+def without_tools(request: TurnRequest) -> TurnRequest:
+    """Return the request without any tools: the model has to answer."""
+    names = ("tools", "tool_choice", "parallel_tool_calls", "max_tool_calls")
+    return _with_fields(request, dict.fromkeys(names))
+
+
+def _with_fields(request: TurnRequest, changed: Mapping[str, msgspec.Raw | None]) -> TurnRequest:
+    """Return the request with fields replaced or, where they are None, removed."""
+    is_chat = "tools" not in request.fields
+    fields = dict(request.chat_fields if is_chat else request.fields)
+    for name, raw in changed.items():
+        if raw is None:
+            fields.pop(name, None)
+        else:
+            fields[name] = raw
+    return replace(request, chat_fields=fields) if is_chat else replace(request, fields=fields)
+
+
+def _function(tool: FunctionTool, *, is_chat: bool) -> dict[str, Any]:
+    inner: dict[str, Any] = {
+        "name": tool.function,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": False,
+    }
+    return {"type": "function", "function": inner} if is_chat else {"type": "function", **inner}
+
+
+def _choice(
+    choice: Any, functions: Iterable[FunctionTool], *, is_first: bool, is_chat: bool
+) -> Any:
+    if isinstance(choice, str):
+        return choice if is_first or choice != "required" else "auto"
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        return choice if is_first else "auto"
+    if not is_first:
+        return "auto"
+    if choice.get("type") not in ("mcp", "holdfast"):
+        return choice
+    label = choice.get("server_label", BUILTIN_LABEL)
+    for tool in functions:
+        if tool.server_label == label and tool.name == choice.get("name"):
+            named = {"name": tool.function}
+            return (
+                {"type": "function", "function": named}
+                if is_chat
+                else {"type": "function", **named}
+            )
+    return "required"

@@ -1,0 +1,46 @@
+"""Checks of the store that a gateway has open, on request and not too often."""
+
+import asyncio
+import time
+from typing import Any
+
+from holdfast.doctor.findings import Finding, finding_value
+from holdfast.doctor.store_checks import check_contents, check_inspection
+from holdfast.stores.inspect import inspect_store
+from holdfast.stores.sql.store import SqlStore
+
+FRESH_SECONDS = 15.0
+"""A check is answered again for this long: it reads many sessions."""
+MAX_FINDINGS = 1000
+
+
+class DoctorService:
+    """Checks one store; callers that come at the same time share a check."""
+
+    def __init__(self, store: SqlStore, store_url: str, *, turn_seconds: float) -> None:
+        self._store = store
+        self._url = store_url
+        self._turn_seconds = turn_seconds
+        self._lock = asyncio.Lock()
+        self._checked_at = 0.0
+        self._fresh_until = 0.0
+        self._findings: list[dict[str, Any]] = []
+
+    async def diagnose(self) -> tuple[float, list[dict[str, Any]]]:
+        """Return when the store was checked last, and the findings."""
+        async with self._lock:
+            if time.monotonic() >= self._fresh_until:
+                self._findings = [finding_value(found) for found in await self._check()]
+                self._checked_at = time.time()
+                self._fresh_until = time.monotonic() + FRESH_SECONDS
+            return self._checked_at, self._findings
+
+    async def _check(self) -> list[Finding]:
+        # In a thread: inspecting a file blocks, and takes its time on a large one.
+        inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
+        findings = list(check_inspection(inspection))
+        async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
+            if len(findings) >= MAX_FINDINGS:
+                break
+            findings.append(finding)
+        return findings

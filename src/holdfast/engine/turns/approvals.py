@@ -1,0 +1,304 @@
+"""Approvals of tool calls: which wait, who may answer, and what an answer does.
+
+A turn that waits for an approval holds its lane. An answer joins the turn like the output of a
+client's tool; the first one wins. It is bound to the committed call, arguments included.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy, SessionMoved
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.gateway_items import GatewayApproval, GatewayCall, store_item, words_item
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import TurnRequest, read_request
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Source, Turn
+from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
+from holdfast.core.tools.open_calls import find_open_calls
+from holdfast.core.transaction.commands import Accept, Cancel
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.ports.store import SessionQuery
+
+APPROVAL_PREFIX = "mcpr_"
+"""How the ids of approval requests begin, among the calls for which a lane is held."""
+ADMIN = "admin"
+"""Among `approvers`: whoever has an admin key."""
+PAGE = 100
+MAX_SESSIONS = 2000
+"""How many running sessions are searched for approvals."""
+
+
+class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for somebody's approval."""
+
+    id: str
+    code: str
+    tenant: Tenant
+    session_id: SessionId
+    key: Key | None
+    turn_id: TurnId
+    server_label: str
+    tool: str
+    arguments: str
+    sender: str
+    source: Source
+    expires_at: float | None
+    approvers: tuple[str, ...] = ()
+
+
+class Approver(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers: a platform user, or the holder of an API key."""
+
+    sender: str
+    is_admin: bool = False
+
+
+class _Held(msgspec.Struct, frozen=True):
+    session: Session
+    turn: Turn
+    request: TurnRequest
+    calls: tuple[GatewayCall, ...]
+
+
+def waits_for_approval(session: Session) -> bool:
+    """Whether a session's lane is held for an approval."""
+    return session.pending_calls is not None and APPROVAL_PREFIX in session.pending_calls
+
+
+class ApprovalService:
+    """Lists and answers approvals."""
+
+    def __init__(
+        self, gateway: Gateway, turns: TurnService, approvers: tuple[str, ...] = ()
+    ) -> None:
+        self._gateway = gateway
+        self._turns = turns
+        self._approvers = approvers
+
+    # ── what waits ──────────────────────────────────────────────────────────────────────────
+
+    async def pending(
+        self, tenant: Tenant, *, key: Key | None = None, limit: int = PAGE
+    ) -> list[PendingApproval]:
+        """Return the calls of a tenant that wait for an approval."""
+        found: list[PendingApproval] = []
+        after: SessionId | None = None
+        for _ in range(MAX_SESSIONS // PAGE):
+            query = SessionQuery(key=key, status="running", after=after, limit=PAGE)
+            views = await self._gateway.read.sessions(tenant, query)
+            for view in views:
+                if waits_for_approval(view.session):
+                    found += await self._of_session(tenant, view.session)
+            if len(views) < PAGE or len(found) >= limit:
+                break
+            after = views[-1].session.id
+        return found[:limit]
+
+    async def of_session(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
+        """Return the calls of one session that wait for an approval."""
+        view = await self._gateway.read.session(tenant, session_id=session_id)
+        if view is None or not waits_for_approval(view.session):
+            return []
+        return await self._of_session(tenant, view.session)
+
+    async def _of_session(self, tenant: Tenant, session: Session) -> list[PendingApproval]:
+        held = await self._held(tenant, session)
+        if held is None:
+            return []
+        return [
+            PendingApproval(
+                id=call.id,
+                code=call.code or "",
+                tenant=tenant,
+                session_id=session.id,
+                key=session.key,
+                turn_id=held.turn.id,
+                server_label=call.server_label,
+                tool=call.name,
+                arguments=call.arguments,
+                sender=held.request.sender,
+                source=held.turn.source,
+                expires_at=session.hold_until,
+                approvers=(*self._approvers, *held.request.approvers),
+            )
+            for call in held.calls
+        ]
+
+    async def _held(self, tenant: Tenant, session: Session) -> _Held | None:
+        """Return the turn that a session's lane is held for, and the calls that wait."""
+        turn_id, until = session.active_turn_id, session.hold_until
+        if turn_id is None or until is None or until <= self._gateway.clock.now():
+            return None
+        view = await self._gateway.read.turn(tenant, turn_id)
+        if view is None or view.status != "requires_action":
+            return None
+        items = [
+            item
+            for item in await self._gateway.read.context(session)
+            if item.turn_number == view.turn.number and item.session_id == session.id
+        ]
+        left = find_open_calls(items)
+        calls = tuple(
+            call for call in left.calls if call.code is not None and call.id not in left.approvals
+        )
+        return _Held(session, view.turn, read_request(view.turn.request), calls)
+
+    # ── answering ───────────────────────────────────────────────────────────────────────────
+
+    async def answer(
+        self,
+        tenant: Tenant,
+        approval_id: str,
+        approver: Approver,
+        *,
+        approve: bool,
+        reason: str | None = None,
+        words: str | None = None,
+        is_stream: bool = False,
+    ) -> TurnTicket:
+        """Answer an approval request; the ticket is the turn's next step.
+
+        `words` is what the person wrote, so that a client that repeats it is recognized.
+        """
+        waiting = await self.pending(tenant, limit=MAX_SESSIONS)
+        found = next((each for each in waiting if each.id == approval_id), None)
+        if found is None:
+            raise ApprovalNotFound(f"no approval {approval_id} is waited for")
+        item = self.item_for(found, approver, ApprovalAnswer(approval_id, approve, reason))
+        items = (item,) if words is None else (item, words_item(self._new("gww"), "user", words))
+        try:
+            return await self._join(tenant, found, items, is_stream=is_stream)
+        except (SessionMoved, SessionBusy) as exc:
+            raise ApprovalNotFound(f"approval {approval_id} was answered meanwhile") from exc
+
+    def item_for(
+        self, found: PendingApproval, approver: Approver, answer: ApprovalAnswer
+    ) -> NewItem:
+        """Return an answer as the item that joins the waiting turn; raise if it is not allowed."""
+        if not may_answer(found, approver):
+            raise ApprovalForbidden(f"only the sender of {found.turn_id} may answer {found.id}")
+        log.info(
+            "tool.approval",
+            turn_id=found.turn_id,
+            session_id=found.session_id,
+            approve=answer.approve,
+        )
+        return store_item(
+            GatewayApproval(
+                id=self._new("mcpa"),
+                call_id=found.id,
+                approve=answer.approve,
+                reason=answer.reason[:1000] if answer.reason else None,
+                by=approver.sender or None,
+            )
+        )
+
+    async def _join(
+        self,
+        tenant: Tenant,
+        found: PendingApproval,
+        items: tuple[NewItem, ...],
+        *,
+        is_stream: bool,
+    ) -> TurnTicket:
+        view = await self._gateway.read.session(tenant, session_id=found.session_id)
+        if view is None:
+            raise ApprovalNotFound(f"no approval {found.id} is waited for")
+        turn = await self._gateway.read.turn(tenant, found.turn_id)
+        if turn is None:
+            raise ApprovalNotFound(f"no approval {found.id} is waited for")
+        request = replace(read_request(turn.turn.request), is_stream=is_stream)
+        accept = Accept(
+            tenant=tenant,
+            turn_id=TurnId(self._new("turn")),
+            run_id=RunId(self._new("run")),
+            worker=self._gateway.worker.id,
+            candidate_id=SessionId(self._new("ses")),
+            session_id=found.session_id,
+            items=items,
+            request=turn.turn.request,
+            source=turn.turn.source,
+            on_busy="reject",
+            body_hash=blake2b(items[0].body, digest_size=16).digest(),
+            limits=self._gateway.limits,
+        )
+        accept = replace(accept, after_turn=view.session.turn_count)
+        is_live = request.is_stream or request.is_background
+        return await self._turns.accept(accept, request, is_live=is_live)
+
+    async def answer_in_words(
+        self, ticket: TurnTicket, text: str, approver: Approver, *, is_stream: bool = False
+    ) -> TurnTicket | None:
+        """Act on a message that waits behind an approval request.
+
+        A message of the right person that names a code answers the request, and the step that
+        follows is returned. Any other message of the sender means no: the waiting turn ends, and
+        the message is next.
+        """
+        turn, session_id = ticket.turn, ticket.session.id
+        waiting = [
+            each
+            for each in await self.of_session(turn.tenant, session_id)
+            if may_answer(each, approver)
+        ]
+        if not waiting:
+            return None
+        answer = read_answer(text)
+        named = [each for each in waiting if answer is not None and each.code == answer[1]]
+        if answer is None or not named:
+            if waiting[0].sender == approver.sender:
+                await self._deny(waiting[0])
+            return None
+        await self._gateway.submit(
+            Cancel(
+                tenant=turn.tenant,
+                turn_id=turn.id,
+                reason="the message answered an approval request",
+                code="approval_answered",
+                only_if_queued=True,
+            )
+        )
+        return await self.answer(
+            turn.tenant,
+            named[0].id,
+            approver,
+            approve=answer[0],
+            words=text,
+            is_stream=is_stream,
+        )
+
+    async def deny_waiting(self, tenant: Tenant, session_id: SessionId, sender: str) -> None:
+        """Treat a new message of the sender as a no."""
+        for each in await self.of_session(tenant, session_id):
+            if each.sender == sender:
+                await self._deny(each)
+                return
+
+    async def _deny(self, waiting: PendingApproval) -> None:
+        """End the turn that waits; the model learns that its call was not run."""
+        await self._gateway.submit(
+            Cancel(
+                tenant=waiting.tenant,
+                turn_id=waiting.turn_id,
+                reason="a new message came instead of an approval",
+                outcome="interrupted",
+                code="approval_denied",
+            )
+        )
+
+    def _new(self, prefix: str) -> str:
+        return self._gateway.ids.new(prefix)
+
+
+def may_answer(waiting: PendingApproval, approver: Approver) -> bool:
+    """Whether somebody may answer: the sender of the turn, or one of the approvers."""
+    if approver.sender == waiting.sender:
+        return True
+    if approver.is_admin and ADMIN in waiting.approvers:
+        return True
+    return bool(approver.sender) and approver.sender in waiting.approvers

@@ -1,0 +1,246 @@
+"""Turns in flight, as later requests meet them: attach to them, supersede them or end them.
+
+Only the worker that runs a turn knows what was shown of its answer, so that worker ends it. A
+later request that sends a history supersedes a turn whose reader has stopped reading (a stop
+button); every other request queues behind it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.decisions.accept import CUT_IN_CODES
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.request import response_id
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import Cancel, RequestStop
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
+
+ASK_SECONDS = 0.25
+"""How long another process has to say that the client of a run has stopped reading."""
+STOP_SECONDS = 0.3
+"""How long the worker of a run has to end it with what was shown."""
+SUPERSEDED = "superseded"
+MAX_LEFT = 4096
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that sends a history while a turn of its session is in flight."""
+
+    tenant: Tenant
+    body_hash: bytes
+    caller: bytes
+    """The hash of its API key."""
+    is_forced: bool = False
+    """Whether it supersedes the turn in flight whatever the reader of that turn does."""
+
+
+class SameRequest(msgspec.Struct, frozen=True):
+    """The turn in flight answers the same request, and nothing of its answer was shown yet."""
+
+    turn_id: TurnId
+    step: int
+
+
+Meeting = Literal["queue", "superseded"] | SameRequest
+"""What becomes of a request that meets a turn in flight."""
+
+
+class RunsInFlight:
+    """The runs of this process, and what becomes of requests that meet a run."""
+
+    def __init__(self, gateway: Gateway, lives: LiveResponses) -> None:
+        self._gateway = gateway
+        self._lives = lives
+        self.runs: dict[SessionId, ActiveRun] = {}
+        """The runs that a task of this process executes."""
+        self._serving: set[asyncio.Task[None]] = set()
+        gateway.store.listen(self._on_woken)
+        gateway.worker.on_news = self.serve_requests
+        self.left: dict[bytes, TurnId] = {}
+        """Turns in flight whose reader has left after some output, by the hash of their body."""
+
+    # ── readers ─────────────────────────────────────────────────────────────────────────────
+
+    def reader_left(self, turn: Turn) -> None:
+        """Note that the client of a streamed turn has closed its connection."""
+        live = self._live(turn)
+        if turn.body_hash is not None and live is not None and _is_stopped(live):
+            self.left[turn.body_hash] = turn.id
+            while len(self.left) > MAX_LEFT:
+                del self.left[next(iter(self.left))]
+
+    def forget_reader(self, turn: Turn) -> None:
+        """Forget that the client of a turn has left: the turn has ended."""
+        if turn.body_hash is not None and self.left.get(turn.body_hash) == turn.id:
+            del self.left[turn.body_hash]
+
+    # ── later requests ──────────────────────────────────────────────────────────────────────
+
+    async def meet(self, arrival: Arrival, session: Session) -> Meeting:
+        """Decide about a request that finds a run in its session; end the run if it is superseded.
+
+        The same body again, before any output, is the same request. After that it asks for another
+        answer.
+        """
+        view = None
+        if session.active_turn_id is not None:
+            view = await self._gateway.read.turn(arrival.tenant, session.active_turn_id)
+        if view is None or view.status != "running":
+            return "queue"
+        turn = view.turn
+        if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
+            return SameRequest(turn.id, turn.step)
+        if await self._has_waiters(session):
+            return "queue"
+        caller = None if arrival.is_forced else arrival.caller
+        if self._find(turn) is None and caller is not None:
+            is_ended = await self._ask_owner(turn, SUPERSEDED, caller, ASK_SECONDS)
+            return "superseded" if is_ended else "queue"
+        if caller is not None and not self._has_stopped(turn, caller):
+            return "queue"
+        await self.end(turn, code=SUPERSEDED)
+        return "superseded"
+
+    async def _has_output(self, turn: Turn) -> bool:
+        """Return whether any output was shown; of another process's run, whether any is stored."""
+        live = self._live(turn)
+        if live is not None:
+            return live.first_output is not None
+        runs = await self._gateway.read.runs(turn.id)
+        return bool(runs) and runs[-1].partial is not None
+
+    async def _has_waiters(self, session: Session) -> bool:
+        view = await self._gateway.read.session(session.tenant, session_id=session.id)
+        return view is not None and view.queued_turns > 0
+
+    def _has_stopped(self, turn: Turn, caller: bytes) -> bool:
+        """Whether the client of a streamed turn has stopped reading, and has this API key."""
+        live = self._live(turn)
+        if live is None or turn.source != "user" or not _is_stopped(live):
+            return False
+        return all(client.caller == caller for client in live.clients)
+
+    def _find(self, turn: Turn) -> ActiveRun | None:
+        run = self.runs.get(turn.session_id)
+        return run if run is not None and run.turn.id == turn.id else None
+
+    def _live(self, turn: Turn) -> LiveResponse | None:
+        return self._lives.get(response_id(turn.id, turn.step))
+
+    # ── runs of other processes ─────────────────────────────────────────────────────────────
+
+    async def _ask_owner(self, turn: Turn, code: str, caller: bytes | None, seconds: float) -> bool:
+        """Ask the worker of a run to end it; return whether it did within so many seconds."""
+        command = RequestStop(tenant=turn.tenant, turn_id=turn.id, code=code, caller=caller)
+        if not await self._gateway.submit(command):
+            return False
+        ended = await self._wait(turn, seconds)
+        return ended is not None and ended.outcome == "cancelled"
+
+    async def _wait(self, turn: Turn, seconds: float) -> Turn | None:
+        """Return a turn once it has ended; None if that takes too long."""
+        try:
+            async with asyncio.timeout(seconds):
+                return (await self._gateway.wait_until_ended(turn.tenant, turn.id)).turn
+        except TimeoutError:
+            return None
+
+    async def _interrupt_elsewhere(self, session: Session) -> None:
+        turn_id = session.active_turn_id
+        view = None
+        if turn_id is not None and session.active_run_id is not None:
+            view = await self._gateway.read.turn(session.tenant, turn_id)
+        if view is not None and view.status == "running":
+            await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
+
+    def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:
+        """Look for requests to end a run, if a session was woken that has a run here."""
+        for session_id in woken:
+            if session_id in self.runs:
+                task = asyncio.get_running_loop().create_task(self._serve_quietly())
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
+                return
+
+    async def _serve_quietly(self) -> None:
+        try:
+            await self.serve_requests()
+        except HoldfastError as exc:
+            log.warning("stop_requests.not_read", code=exc.code)
+
+    async def serve_requests(self) -> None:
+        """End the runs of this process that other processes ask to end."""
+        if not self.runs:
+            return
+        requests = {row.run_id: row for row in await self._gateway.read.stop_requests()}
+        for run in list(self.runs.values()):
+            row = requests.get(run.fence.run_id)
+            if row is None:
+                continue
+            if row.caller is None or self._has_stopped(run.turn, row.caller):
+                run.stop(row.code)
+
+    # ── interrupting ────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def held(
+        self, tenant: Tenant, *, key: Key | None, session_id: SessionId | None
+    ) -> AsyncIterator[None]:
+        """Hold back the output of a session's run while a turn that interrupts it is accepted.
+
+        What was shown until then is stored, so that nothing of it is lost with the run.
+        """
+        view = await self._gateway.read.session(tenant, key=key, session_id=session_id)
+        run = self.runs.get(view.session.id) if view is not None else None
+        if view is not None and run is None and not view.queued_turns:
+            # With others in the queue one of them would start before this one.
+            await self._interrupt_elsewhere(view.session)
+        if run is None or run.writer is None:
+            yield
+            return
+        await run.writer.hold()
+        try:
+            yield
+        finally:
+            run.writer.release()
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────
+
+    async def end(self, turn: Turn, *, code: str) -> Turn:
+        """End an open turn as cancelled, with all that was shown; one that has ended stays so.
+
+        Its worker gets a moment to do it; afterwards what is stored of the answer counts.
+        """
+        run = self._find(turn)
+        if run is None:
+            await self._ask_owner(turn, code, None, STOP_SECONDS)
+        elif run.stop(code):
+            await self._wait(turn, STOP_SECONDS)
+        return await self._gateway.submit(
+            Cancel(tenant=turn.tenant, turn_id=turn.id, reason=_REASONS.get(code, ""), code=code)
+        )
+
+
+_REASONS = {
+    "turn_cancelled": "cancelled on request",
+    "client_left": "the client left",
+    SUPERSEDED: "the client stopped the answer and went on",
+}
+
+
+def _is_stopped(live: LiveResponse) -> bool:
+    """Whether everybody who read a stream has left, and somebody had seen output."""
+    first = live.first_output
+    if live.publish_after_commit or first is None or not live.clients:
+        return False
+    has_left = all(client.has_left for client in live.clients)
+    return has_left and any(client.position >= first for client in live.clients)

@@ -1,0 +1,276 @@
+"""Rebuilds the requests that were sent to providers, from the log, and proves them by their digest.
+
+Nothing of a request is stored but its digest and where the log stood. A request that cannot be
+rebuilt to the same digest is returned all the same, and says so.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.compaction.records import read_elision
+from holdfast.core.healing.policy import Heal, read_heals
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import HIDING, Record, in_force, quarantined
+from holdfast.core.model.request import (
+    SentRequest,
+    TurnRequest,
+    hash_items,
+    hash_params,
+    read_request,
+)
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.openai.response import decode_answer
+from holdfast.core.projection.project import ProjectedItem, continue_after, show
+from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.streaming.response_records import shown_records
+from holdfast.ports.provider import ModelCall, call_params
+from holdfast.ports.store import Reader
+
+MAX_LOOKBACK = 50
+"""Turns that are searched for the request before the first one of a turn."""
+MAX_RECORD_TRIES = 8
+"""Record numbers that are tried where another writer added records during the call."""
+_UNKNOWN_STATE = ProviderState("", "", "", b"")
+
+ItemOrigin = Literal["log", "summary", "placeholder", "synthetic_output", "shortened"]
+Change = Literal["added", "compacted", "hidden", "placeholder", "shortened", "changed", "left_out"]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to a provider: which one, what became of it, and what was recorded of it."""
+
+    run: Run
+    model: str
+    heal: Heal | None = None
+    """The failure and what was done about it; None for the last attempt of a run."""
+    sent: SentRequest | None = None
+
+
+class RequestItem(msgspec.Struct, frozen=True):
+    """One item of a request, and where it comes from."""
+
+    body: bytes
+    seq: int | None
+    turn_number: int | None
+    origin: ItemOrigin
+
+
+class ItemChange(msgspec.Struct, frozen=True):
+    """What became of one item since the request before; `record` caused it, if one did."""
+
+    change: Change
+    seq: int | None
+    record: Record | None = None
+
+
+class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it was sent."""
+
+    attempt: Attempt
+    request: TurnRequest
+    items: list[RequestItem]
+    new_items: int
+    """Items that were sent where the provider's state stood for the others; else all of them."""
+    digest: bytes
+    records: Sequence[Record] = ()
+    """The records that it took into account."""
+
+    @property
+    def is_proven(self) -> bool | None:
+        """Whether the rebuilt request is the one that was sent; None if nothing was recorded."""
+        sent = self.attempt.sent
+        return sent.digest == self.digest if sent is not None else None
+
+
+class SentRequests:
+    """Rebuilds what models were shown."""
+
+    def __init__(self, read: Reader, fitter: ContextFitter | None = None) -> None:
+        self._read = read
+        self._fitter = fitter
+
+    async def attempts(self, turn: Turn) -> list[Attempt]:
+        """Return every request that was sent for a turn, oldest first."""
+        request = read_request(turn.request) if turn.request else None
+        runs = await self._read.runs(turn.id)
+        return list(_attempts(request, runs)) if request is not None else []
+
+    async def rebuild(self, session: Session, turn: Turn, attempt: Attempt) -> RebuiltRequest:
+        """Return the request of an attempt, as the log has it."""
+        request = read_request(turn.request)
+        if self._fitter is not None:
+            request = self._fitter.strip_gateway_fields(request)
+        last = attempt.sent.records if attempt.sent is not None else session.record_no
+        found: RebuiltRequest | None = None
+        for records in range(last, max(last - MAX_RECORD_TRIES, -1), -1):
+            rebuilt = await self._rebuild(session, request, attempt, records)
+            found = found or rebuilt
+            if rebuilt.is_proven is not False:
+                return rebuilt
+        assert found is not None
+        return found
+
+    async def _rebuild(
+        self, session: Session, request: TurnRequest, attempt: Attempt, record_no: int
+    ) -> RebuiltRequest:
+        then = shown_records(session, attempt.run.first_seq - 1, record_no)
+        history = await self._read.context(then)
+        records: list[Record] = []
+        if record_no or session.parent_id is not None:
+            records = await self._read.lineage_records(then)
+            own = in_force(await self._read.records(then))
+            records += [one for one in own if one.kind in ("compaction", "elision")]
+        set_aside = quarantined(records)
+        shown = show(history, set_aside)
+        call = _call(request, attempt, [item.body for item in shown])
+        sent, new_items = attempt.sent, len(shown)
+        if sent is not None and sent.covers_seq is not None:
+            new = continue_after(history, sent.covers_seq, set_aside) or []
+            state = replace(_UNKNOWN_STATE, covers_seq=sent.covers_seq)
+            call, new_items = replace(call, state=state, new_items=new), len(new)
+        return RebuiltRequest(
+            attempt=attempt,
+            request=request,
+            items=_request_items(history, shown, _notes(records, set_aside)),
+            new_items=new_items,
+            digest=hash_params(hash_items(call.items), call_params(call)),
+            records=records,
+        )
+
+    async def before(self, session: Session, turn: Turn, attempt: Attempt) -> "Before | None":
+        """Return the request that was sent before the first one of an attempt's step."""
+        earlier = [one for one in await self.attempts(turn) if one.run.step < attempt.run.step]
+        if earlier:
+            return Before(turn, await self.rebuild(session, turn, earlier[-1]))
+        views = await self._read.turns(
+            session.id, after=turn.number, limit=MAX_LOOKBACK, order="desc"
+        )
+        for view in views:
+            attempts = await self.attempts(view.turn)
+            if attempts:
+                return Before(view.turn, await self.rebuild(session, view.turn, attempts[-1]))
+        return None
+
+
+class Before(msgspec.Struct, frozen=True):
+    """The request before another one, and its turn."""
+
+    turn: Turn
+    rebuilt: RebuiltRequest
+
+
+def difference(before: RebuiltRequest | None, after: RebuiltRequest) -> list[ItemChange]:
+    """Return what changed from one request to the next, in the order of the log."""
+    known = {_identity(item): item for item in before.items} if before is not None else {}
+    seen = {_identity(item) for item in after.items}
+    changes: list[ItemChange] = []
+    for item in after.items:
+        earlier = known.get(_identity(item))
+        if earlier is None:
+            changes.append(ItemChange("added", item.seq))
+        elif earlier.body != item.body:
+            changes.append(ItemChange(_kind_of_change(item), item.seq, _cause(item.seq, after)))
+    changes += [
+        _removal(item.seq, after)
+        for identity, item in known.items()
+        if identity not in seen and item.origin != "synthetic_output"
+    ]
+    return sorted(changes, key=lambda change: change.seq or 0)
+
+
+def _notes(records: Sequence[Record], set_aside: frozenset[int]) -> dict[int, ItemOrigin]:
+    """Return the items that a request shows otherwise than the log has them."""
+    notes: dict[int, ItemOrigin] = {}
+    for record in records:
+        if record.kind == "elision" and record.body is not None:
+            notes |= {seq: "shortened" for seq, _ in read_elision(record.body).cuts}
+    return notes | dict.fromkeys(set_aside, "placeholder")
+
+
+def _identity(item: RequestItem) -> tuple[int | None, str | bytes]:
+    """Return what tells an item apart: its place, or its content where it is in no log."""
+    if item.seq is None:
+        return None, item.body
+    return item.seq, "summary" if item.origin == "summary" else "log"
+
+
+def _kind_of_change(item: RequestItem) -> Change:
+    if item.origin == "placeholder" or item.origin == "shortened":  # noqa: PLR1714 - narrows
+        return item.origin
+    return "changed"
+
+
+def _removal(seq: int | None, after: RebuiltRequest) -> ItemChange:
+    record = _cause(seq, after)
+    if record is not None and record.kind in HIDING:
+        return ItemChange("hidden", seq, record)
+    summary = next((item.seq for item in after.items if item.origin == "summary"), None)
+    if seq is not None and seq <= (summary or 0):
+        return ItemChange("compacted", seq, record)
+    return ItemChange("left_out", seq, record)
+
+
+def _cause(seq: int | None, after: RebuiltRequest) -> Record | None:
+    """Return the newest record in force over an item; a compaction reaches back to the first."""
+    if seq is None:
+        return None
+    for record in sorted(after.records, key=lambda record: record.no, reverse=True):
+        first = 1 if record.kind == "compaction" else record.from_seq
+        if first <= seq <= record.to_seq:
+            return record
+    return None
+
+
+def _attempts(request: TurnRequest, runs: Sequence[Run]) -> Iterator[Attempt]:
+    """Yield the requests of a turn's runs; a fall-back model stays for the rest of its step."""
+    model, step = request.model, -1
+    for run in sorted(runs, key=lambda run: (run.step, run.epoch)):
+        if run.step != step:
+            model, step = request.model, run.step
+        for heal in read_heals(run.heals):
+            yield Attempt(run=run, model=heal.model or model, heal=heal, sent=heal.sent)
+            model = heal.next_model or model
+        sent = decode_answer(run.result).sent if run.result else None
+        # A run that completed without a request was imported, or it compacted the session.
+        if sent is not None or run.outcome != "completed":
+            yield Attempt(run=run, model=model, sent=sent)
+
+
+def _call(request: TurnRequest, attempt: Attempt, bodies: list[bytes]) -> ModelCall:
+    sent = attempt.sent
+    is_plain = sent is not None and sent.is_plain
+    strips_opaque = sent is not None and sent.strips_opaque
+    return ModelCall(
+        model=attempt.model,
+        items=bodies,
+        fields=request.fields,
+        chat_fields=request.chat_fields,
+        keeps_state=request.is_stored,
+        allows_opaque=not strips_opaque and not is_plain,
+        is_plain=is_plain,
+    )
+
+
+def _request_items(
+    history: Sequence[StoredItem], shown: Sequence[ProjectedItem], notes: dict[int, ItemOrigin]
+) -> list[RequestItem]:
+    stored = {item.seq: item for item in history if item.turn_number > 0}
+    summaries = {item.seq: item for item in history if item.turn_number == 0}
+    items: list[RequestItem] = []
+    for item in shown:
+        summary = summaries.get(item.seq) if item.seq is not None else None
+        if summary is not None and summary.body == item.body:
+            items.append(RequestItem(item.body, item.seq, None, "summary"))
+            continue
+        source = stored.get(item.seq) if item.seq is not None else None
+        origin: ItemOrigin = "synthetic_output"
+        if source is not None:
+            origin = notes.get(source.seq, "log")
+        number = source.turn_number if source is not None else None
+        items.append(RequestItem(item.body, item.seq, number, origin))
+    return items

@@ -1,0 +1,567 @@
+"""Runs the gateway's tools inside a turn: model, call committed, tool, output committed, model.
+
+What is left to do is always read from the log, so that a turn goes on in the same way after a
+step, after an approval and after a crash. A call that may have run before is run again only if
+its tool is declared safe; else the model is told that the outcome is unknown.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import blake2b
+from time import monotonic
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.ids import Tenant
+from holdfast.core.model.gateway_items import (
+    CALL,
+    TOOL_LIST,
+    GatewayCall,
+    GatewayCompletion,
+    ToolList,
+    client_output,
+    complete,
+    load_item,
+    store_item,
+    words_item,
+)
+from holdfast.core.model.items import NewItem, StoredItem, read_item
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.chat import message_of, streamed_text
+from holdfast.core.tools.approval_words import CODE_LETTERS
+from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
+from holdfast.core.tools.requested import (
+    RequestedTools,
+    read_tools,
+    show_functions,
+    without_tools,
+)
+from holdfast.engine.logging import log
+from holdfast.engine.model_call.caller import ModelCaller
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.settings import ToolSettings
+from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.turns.tool_stream import (
+    ToolSink,
+    begin_events,
+    end_events,
+    list_events,
+    request_events,
+)
+from holdfast.ports.provider import Answer
+from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult, ToolSet
+
+UNKNOWN = (
+    "The outcome of this call is unknown: the gateway stopped while it ran. "
+    "It may have taken effect; check before you call it again."
+)
+DENIED = "The call was not run: it was not approved."
+NOBODY_TO_ASK = "The call was not run: it needs an approval, and nobody is there to give it."
+GONE = "The call was not run: the tool is not available any more."
+CHANGED = "The call was not run: the tool changed after the approval was requested."
+LIMIT = "The call was not run: the turn has reached its limit of tool calls."
+UNATTENDED = frozenset({"cron"})
+"""Sources of turns in which nobody can approve a call."""
+
+
+class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a turn with tools; the items of `answer` are those not committed yet."""
+
+    answer: Answer
+    output: Sequence[bytes]
+    """What the client is shown of this run."""
+    pending: tuple[str, ...] = ()
+    """Calls of the client's tools, and requests for approvals, for which the lane is held."""
+    hold_seconds: float | None = None
+    """How long the lane is held where it is not held for the client's tools alone."""
+    counted: Usage | None = None
+    """What of the usage is counted already."""
+
+
+class _Progress:
+    """One run of a turn with tools."""
+
+    def __init__(
+        self,
+        run: ActiveRun,
+        request: TurnRequest,
+        requested: RequestedTools,
+        writer: JournalWriter | None,
+        tools: ToolSet,
+        caller: ToolCaller,
+    ) -> None:
+        self.run = run
+        self.request = request
+        self.requested = requested
+        self.writer = writer
+        self.tools = tools
+        self.caller = caller
+        self.began = monotonic()
+        self.steps = 0
+        self.calls = 0
+        self.output_bytes = 0
+        self.is_last = False
+        """Whether a limit was reached: the model is asked once more, without tools."""
+        self.bodies: list[bytes] = []
+        """The items that this run has committed."""
+        self.indexes: dict[str, int] = {}
+        """Where calls that have not ended are shown in the stream, by the id of their item."""
+        self.usage: Usage | None = None
+        self.usage_detail: bytes | None = None
+
+    @property
+    def shown(self) -> Sequence[bytes]:
+        """What the client is shown of the committed items."""
+        return client_output(self.bodies)
+
+    def add_usage(self, answer: Answer) -> None:
+        """Add what a model call used to the total of the run."""
+        self.usage = _sum_usage(self.usage, answer.usage)
+        self.usage_detail = _sum_details(self.usage_detail, answer.usage_detail)
+
+
+class ToolLoop:
+    """Executes turns whose requests use tools of the gateway."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        model: ModelCaller,
+        toolbox: Toolbox,
+        settings: ToolSettings | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._model = model
+        self._toolbox = toolbox
+        self._settings = settings or ToolSettings()
+
+    def check(self, tenant: Tenant, request: TurnRequest) -> TurnRequest:
+        """Raise for tools that do not exist; return the request as its upstream may see it."""
+        requested = read_tools(request)
+        if requested is None:
+            return request
+        self._toolbox.check(tenant, requested)
+        return show_functions(request, requested, ())
+
+    def applies(self, request: TurnRequest) -> bool:
+        """Whether a request uses tools of the gateway."""
+        return read_tools(request) is not None
+
+    async def run(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> ToolTurn:
+        """Run the turn to its answer, or to where the client has to act."""
+        requested = read_tools(request)
+        assert requested is not None
+        caller = ToolCaller(
+            tenant=run.turn.tenant,
+            session=run.session,
+            turn_id=run.turn.id,
+            source=run.turn.source,
+            model=request.model,
+        )
+        tools = await self._toolbox.open(caller, requested)
+        progress = _Progress(run, request, requested, writer, tools, caller)
+        if tools.servers:
+            await self._show_lists(progress)
+        if run.turn.step or run.turn.attempts > 1:
+            left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
+            if left is not None:
+                return left
+        while True:
+            ended = await self._step(progress)
+            if ended is not None:
+                return ended
+
+    async def _show_lists(self, progress: _Progress) -> None:
+        """Show the tools of servers that are new to the session, or have other tools by now."""
+        known = _known_lists(await progress.run.items())
+        lists = [
+            ToolList(
+                id=self._gateway.ids.new("mcpl"), server_label=server.label, tools=server.tools
+            )
+            for server in progress.tools.servers
+            if known.get(server.label) != server.tools
+        ]
+        if not lists:
+            return
+        index = len(progress.shown)
+        await self._commit(progress, [store_item(each) for each in lists])
+        if progress.writer is not None:
+            for place, each in enumerate(lists, index):
+                progress.writer.write(list_events(each, place))
+            progress.writer.begin_step()
+
+    # ── one step ────────────────────────────────────────────────────────────────────────────
+
+    async def _step(self, progress: _Progress) -> ToolTurn | None:
+        """Ask the model and run the tools that it calls; return the end of the turn, if it is."""
+        progress.is_last = self._is_limit_reached(progress)
+        answer, items = await self._ask(progress)
+        if not any(item.kind == CALL for item in items) or answer.status != "completed":
+            return self._end(progress, answer, items)
+        await self._commit_calls(progress, answer, items)
+        left = await self._settle(progress, may_have_run=False)
+        if left is None and progress.is_last:
+            # It calls tools that it was not offered: there is no point in asking again.
+            return self._pause(progress, ())
+        return left
+
+    def _is_limit_reached(self, progress: _Progress) -> bool:
+        settings = self._settings
+        if (
+            progress.steps >= settings.max_tool_steps
+            or monotonic() - progress.began >= settings.turn_seconds
+            or progress.output_bytes >= settings.turn_bytes
+        ):
+            return True
+        allowed = _max_calls(progress.request)
+        return allowed is not None and progress.calls >= allowed
+
+    async def _ask(self, progress: _Progress) -> tuple[Answer, list[NewItem]]:
+        """Return the model's answer, and its items as they are stored."""
+        request, tools = progress.request, progress.tools.tools
+        if progress.is_last:
+            request = without_tools(request)
+        else:
+            is_first = not progress.steps and not progress.run.turn.step
+            functions = list(tools.values())
+            request = show_functions(request, progress.requested, functions, is_first=is_first)
+        sink = None
+        if progress.writer is not None:
+            sink = ToolSink(
+                progress.writer, tools, offset=len(progress.shown), new_id=self._gateway.ids.new
+            )
+        answer = await self._model.call(progress.run, request, sink)
+        progress.run.preface = ()
+        progress.add_usage(answer)
+        shown_ids = sink.item_ids if sink is not None else {}
+        items = [
+            self._stored(progress, body, shown_ids.get(index))
+            for index, body in enumerate(answer.items)
+        ]
+        return answer, items
+
+    def _stored(self, progress: _Progress, body: bytes, item_id: str | None) -> NewItem:
+        """Return an item of an answer as it is stored: a call of our tools as such."""
+        item = read_item(body)
+        if item.kind != "function_call" or not item.call_id:
+            return item
+        value = msgspec.json.decode(body)
+        tool = progress.tools.tools.get(value.get("name") or "")
+        if tool is None:
+            return item
+        new_id = self._gateway.ids.new
+        is_asked = tool.needs_approval and not self._denies_at_once(progress)
+        stored_id = new_id("mcpr" if is_asked else "mcpc")
+        arguments = value.get("arguments")
+        call = GatewayCall(
+            id=stored_id,
+            item_id=item_id or new_id("mcp"),
+            call_id=item.call_id,
+            function=tool.function,
+            server_label=tool.server_label,
+            name=tool.name,
+            arguments=arguments if isinstance(arguments, str) else "",
+            code=approval_code(stored_id) if is_asked else None,
+            digest=tool.digest,
+        )
+        return store_item(call)
+
+    def _denies_at_once(self, progress: _Progress) -> bool:
+        return progress.is_last or progress.run.turn.source in UNATTENDED
+
+    async def _commit_calls(
+        self, progress: _Progress, answer: Answer, items: Sequence[NewItem]
+    ) -> None:
+        """Commit the model's answer before any of its calls runs."""
+        offset = len(progress.shown)
+        if any(item.kind == CALL and _is_asked(item) for item in items):
+            items = [*items, *self._words(progress, items)]
+        await self._commit(progress, items, answer)
+        progress.steps += 1
+        place = offset
+        for item in items:
+            if item.kind == CALL:
+                call = load_item(item.kind, item.body)
+                assert isinstance(call, GatewayCall)
+                self._show_call(progress, call, place)
+            place += 1
+
+    def _words(self, progress: _Progress, items: Sequence[NewItem]) -> list[NewItem]:
+        """Return what a chat client is told, where no item of the answer says just that.
+
+        The client repeats it with its history, and is recognized by it.
+        """
+        if progress.request.api != "chat":
+            return []
+        shown = client_output([*progress.bodies, *(item.body for item in items)])
+        told = message_of(shown)["content"] or ""
+        if progress.request.is_stream:
+            told = streamed_text(shown)
+        last = items[-1] if items else None
+        words = words_item(self._gateway.ids.new("gww"), "assistant", told)
+        is_said = last is not None and last.fingerprint == words.fingerprint
+        return [] if is_said or not told else [words]
+
+    def _show_call(self, progress: _Progress, call: GatewayCall, place: int) -> None:
+        if call.code is None:
+            progress.indexes[call.item_id] = place
+        elif progress.writer is not None:
+            progress.writer.write(request_events(call, place))
+            progress.writer.begin_step()
+
+    async def _commit(
+        self, progress: _Progress, items: Sequence[NewItem], answer: Answer | None = None
+    ) -> None:
+        """Commit items while nothing else of the run is written."""
+        writer = progress.writer
+        if writer is not None:
+            await writer.settle()
+        await progress.run.commit_step(
+            items,
+            state=answer.state if answer is not None else None,
+            usage=answer.usage if answer is not None else None,
+        )
+        progress.bodies += [item.body for item in items]
+        if writer is not None:
+            writer.begin_step()
+
+    # ── what is left to do ──────────────────────────────────────────────────────────────────
+
+    async def _settle(self, progress: _Progress, *, may_have_run: bool) -> ToolTurn | None:
+        """Run the calls that are due; return the end of the run where the client has to act."""
+        left = find_open_calls(await self._own_items(progress.run))
+        due = [call for call in left.calls if not _waits(call, left)]
+        if due:
+            # Side by side: the slowest of them decides how long the step takes.
+            completions = await asyncio.gather(
+                *(self._complete(progress, call, left, may_have_run) for call in due)
+            )
+            completions = self._bounded(progress, completions)
+            known = len(progress.shown)
+            await self._commit(progress, [store_item(each) for each in completions])
+            self._show_completions(progress, due, completions, known)
+        waiting = tuple(call.id for call in left.calls if _waits(call, left))
+        if not waiting and not left.client_calls:
+            return None
+        seconds = self._settings.approval_seconds if waiting else None
+        return self._pause(progress, (*waiting, *left.client_calls), seconds)
+
+    def _pause(
+        self, progress: _Progress, pending: tuple[str, ...], hold_seconds: float | None = None
+    ) -> ToolTurn:
+        """Return the end of a run whose items are all committed."""
+        return ToolTurn(
+            answer=Answer(items=[], usage=progress.usage, usage_detail=progress.usage_detail),
+            output=progress.shown,
+            pending=pending,
+            hold_seconds=hold_seconds,
+            counted=progress.usage,
+        )
+
+    async def _own_items(self, run: ActiveRun) -> list[StoredItem]:
+        """Return the visible items of the run's turn."""
+        session_id, number = run.session.id, run.turn.number
+        return [
+            item
+            for item in await run.items()
+            if item.turn_number == number and item.session_id == session_id
+        ]
+
+    async def _complete(
+        self, progress: _Progress, call: GatewayCall, left: OpenCalls, may_have_run: bool
+    ) -> GatewayCompletion:
+        """Run a call, or say why it is not run."""
+        tool = progress.tools.tools.get(call.function)
+        approval = left.approvals.get(call.id)
+        error: str | None = None
+        if approval is not None and not approval.approve:
+            error = f"{DENIED} Reason: {approval.reason}" if approval.reason else DENIED
+        elif tool is None:
+            error = GONE
+        elif may_have_run and not tool.is_repeatable:
+            error = UNKNOWN
+        elif progress.is_last:
+            error = LIMIT
+        elif tool.needs_approval and approval is None:
+            error = NOBODY_TO_ASK
+        elif call.code is not None and call.digest != tool.digest:
+            error = CHANGED
+        if error is not None or tool is None:
+            return complete(call, None, error)
+        progress.calls += 1
+        result = await self._call(progress, tool, call)
+        return complete(call, result.output, result.error)
+
+    async def _call(self, progress: _Progress, tool: Tool, call: GatewayCall) -> ToolResult:
+        try:
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+        except msgspec.DecodeError as exc:
+            return ToolResult(error=f"The arguments are not a JSON object: {exc}")
+        started, outcome = monotonic(), "failed"
+        try:
+            async with asyncio.timeout(self._settings.tool_seconds):
+                result = await self._toolbox.call(progress.caller, tool, arguments)
+            outcome = "failed" if result.error else "completed"
+            return result
+        except TimeoutError:
+            outcome = "timeout"
+            limit = self._settings.tool_seconds
+            return ToolResult(error=f"The tool did not answer within {limit:g} s.")
+        except Exception as exc:  # noqa: BLE001 - the model is told; the turn goes on
+            log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
+            return ToolResult(error=f"The tool failed: {type(exc).__name__}")
+        finally:
+            log.info(
+                "tool.called",
+                turn_id=progress.run.turn.id,
+                session_id=progress.run.session.id,
+                tool=tool.function,
+                outcome=outcome,
+                ms=round((monotonic() - started) * 1000),
+            )
+
+    def _bounded(
+        self, progress: _Progress, completions: Sequence[GatewayCompletion]
+    ) -> list[GatewayCompletion]:
+        """Cut outputs that are too long, each of them and all of a turn together."""
+        bounded: list[GatewayCompletion] = []
+        for completion in completions:
+            room = max(self._settings.turn_bytes - progress.output_bytes, 1024)
+            limit = min(self._settings.output_bytes, room)
+            output, error = cut(completion.output, limit), cut(completion.error, limit)
+            progress.output_bytes += len((output or error or "").encode())
+            bounded.append(replace(completion, output=output, error=error))
+        return bounded
+
+    def _show_completions(
+        self,
+        progress: _Progress,
+        calls: Sequence[GatewayCall],
+        completions: Sequence[GatewayCompletion],
+        known: int,
+    ) -> None:
+        """Publish the ends of calls, once they are committed."""
+        writer = progress.writer
+        if writer is None:
+            return
+        for call, completion in zip(calls, completions, strict=True):
+            index = progress.indexes.pop(call.item_id, None)
+            if index is None:
+                # The call was made in an earlier answer.
+                index, known = known, known + 1
+                writer.write(begin_events(call, index))
+            writer.write(end_events(completion, index))
+        writer.begin_step()
+
+    def _end(self, progress: _Progress, answer: Answer, items: Sequence[NewItem]) -> ToolTurn:
+        """Return the end of a turn whose model has answered."""
+        if progress.steps or progress.run.turn.step:
+            items = [*items, *self._words(progress, items)]
+        bodies = [item.body for item in items]
+        counted = _sum_usage(progress.usage, None)
+        if counted is not None and answer.usage is not None:
+            counted = _less(counted, answer.usage)
+        return ToolTurn(
+            answer=replace(
+                answer,
+                items=bodies,
+                usage=progress.usage,
+                usage_detail=progress.usage_detail,
+            ),
+            output=client_output([*progress.bodies, *bodies]),
+            pending=_client_calls(items) if answer.status == "completed" else (),
+            counted=counted,
+        )
+
+
+def approval_code(approval_id: str) -> str:
+    """Return the short code that an approval in words must repeat."""
+    digest = blake2b(approval_id.encode(), digest_size=4).digest()
+    return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
+
+
+def _is_asked(item: NewItem) -> bool:
+    """Whether a call needs an approval."""
+    call = load_item(item.kind, item.body)
+    return isinstance(call, GatewayCall) and call.code is not None
+
+
+def _known_lists(items: Sequence[StoredItem]) -> dict[str, list[msgspec.Raw]]:
+    """Return the tools of each server as the session has them."""
+    known: dict[str, list[msgspec.Raw]] = {}
+    for item in items:
+        if item.kind == TOOL_LIST:
+            listed = load_item(item.kind, item.body)
+            assert isinstance(listed, ToolList)
+            known[listed.server_label] = listed.tools
+    return known
+
+
+def _waits(call: GatewayCall, left: OpenCalls) -> bool:
+    """Whether a call waits for its approval."""
+    return call.code is not None and call.id not in left.approvals
+
+
+def _client_calls(items: Sequence[NewItem]) -> tuple[str, ...]:
+    stored = [
+        StoredItem("", place, 1, item.kind, None, item.call_id, b"", False, item.body)
+        for place, item in enumerate(items, 1)
+    ]
+    return find_open_calls(stored).client_calls
+
+
+def _max_calls(request: TurnRequest) -> int | None:
+    raw = request.fields.get("max_tool_calls")
+    value = msgspec.json.decode(raw) if raw is not None else None
+    return value if isinstance(value, int) else None
+
+
+def cut(text: str | None, limit: int) -> str | None:
+    """Return text that is at most about `limit` bytes long and says where it was cut."""
+    if text is None or len(text) * 4 <= limit:
+        return text
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return text
+    kept = encoded[:limit].decode("utf-8", "ignore")
+    return f"{kept}\n[cut here: the first {limit} of {len(encoded)} bytes are shown]"
+
+
+def _sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
+    if known is None or more is None:
+        return known or more
+    return Usage(
+        known.input_tokens + more.input_tokens,
+        known.cached_tokens + more.cached_tokens,
+        known.output_tokens + more.output_tokens,
+        known.reasoning_tokens + more.reasoning_tokens,
+    )
+
+
+def _less(known: Usage, last: Usage) -> Usage:
+    return Usage(
+        known.input_tokens - last.input_tokens,
+        known.cached_tokens - last.cached_tokens,
+        known.output_tokens - last.output_tokens,
+        known.reasoning_tokens - last.reasoning_tokens,
+    )
+
+
+def _sum_details(known: bytes | None, more: bytes | None) -> bytes | None:
+    if known is None or more is None:
+        return known or more
+    return msgspec.json.encode(_added(msgspec.json.decode(known), msgspec.json.decode(more)))
+
+
+def _added(known: Any, more: Any) -> Any:
+    """Return two usage objects added up, field by field."""
+    if isinstance(known, dict) and isinstance(more, dict):
+        return {name: _added(known.get(name), more.get(name)) for name in {**known, **more}}
+    is_number = isinstance(known, int | float) and isinstance(more, int | float)
+    return known + more if is_number else more if more is not None else known

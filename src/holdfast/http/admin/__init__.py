@@ -1,0 +1,1 @@
+"""Endpoints for operators: API keys, workers and lanes, usage, doctor's findings."""

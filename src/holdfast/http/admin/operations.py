@@ -1,0 +1,140 @@
+"""What runs and what it costs: workers and lanes, usage over time, doctor's findings."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput
+from holdfast.http.admin.console import StaticFile
+from holdfast.http.request.auth import require_admin
+from holdfast.http.request.pagination import read_choice
+from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
+
+MAX_LANES = 500
+MAX_INTERVALS = 1000
+DEFAULT_DAYS = 30
+LATEST = 253_402_300_800
+"""The end of the year 9999."""
+
+Finding = dict[str, Any]
+Diagnose = Callable[[], Awaitable[tuple[float, Sequence[Finding]]]]
+"""Returns when the store was checked, and what was found."""
+
+
+class AdminServices(msgspec.Struct, frozen=True):
+    """What the admin endpoints need beside the engine."""
+
+    reports: Reports
+    diagnose: Diagnose
+    console: Mapping[str, StaticFile] = MappingProxyType({})
+    """The console's static files; none where it is switched off."""
+
+
+class OperationsApi:
+    """GET /v1/workers, /v1/usage and /v1/doctor."""
+
+    def __init__(self, services: AdminServices) -> None:
+        self._reports = services.reports
+        self._diagnose = services.diagnose
+
+    async def workers(self, request: Request) -> AnyReply:
+        """Return the workers, and the lanes in use with their waiting turns."""
+        require_admin(request)
+        workers = await self._reports.workers()
+        lanes = await self._reports.lanes(MAX_LANES + 1)
+        return json_reply(
+            {
+                "object": "workers",
+                "workers": [msgspec.to_builtins(worker) for worker in workers],
+                "lanes": [_lane_value(lane) for lane in lanes[:MAX_LANES]],
+                "has_more_lanes": len(lanes) > MAX_LANES,
+            }
+        )
+
+    async def doctor(self, request: Request) -> AnyReply:
+        """Return what a check of the store found; a check is repeated after some seconds."""
+        require_admin(request)
+        checked_at, findings = await self._diagnose()
+        return json_reply({"object": "list", "checked_at": int(checked_at), "data": list(findings)})
+
+    async def usage(self, request: Request) -> AnyReply:
+        """Return tokens, turns, heals and latency by interval, tenant and model."""
+        require_admin(request)
+        query = request.query()
+        name = read_choice(query, "interval", tuple(INTERVAL_SECONDS)) or "day"
+        interval: Interval = "hour" if name == "hour" else "day"
+        now = time.time()
+        until = _read_time(query, "to", now + 1)
+        since = _read_time(query, "from", until - DEFAULT_DAYS * 86400)
+        if not since < until:
+            raise InvalidInput("from must be before to", param="from")
+        if (until - since) / INTERVAL_SECONDS[interval] > MAX_INTERVALS:
+            raise InvalidInput(f"at most {MAX_INTERVALS} intervals at once", param="interval")
+        report = await self._reports.usage(since, until, interval)
+        return json_reply(
+            {
+                "object": "usage",
+                "from": int(since),
+                "to": int(until),
+                "interval": interval,
+                "is_complete": report.is_complete,
+                "data": [_usage_value(row) for row in report.rows],
+            }
+        )
+
+
+def _read_time(query: dict[str, str], name: str, default: float) -> float:
+    """Return a time given in seconds since 1970 or as a date or time in ISO format."""
+    raw = query.get(name)
+    if raw is None or raw == "":
+        return default
+    try:
+        if raw.isdecimal():
+            seconds = float(raw)
+        else:
+            moment = datetime.fromisoformat(raw)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds <= LATEST:
+        raise InvalidInput(f"{name} must be seconds since 1970 or an ISO date", param=name)
+    return seconds
+
+
+def _lane_value(lane: LaneView) -> dict[str, Any]:
+    return {
+        "session_id": lane.session_id,
+        "tenant": lane.tenant,
+        "key": lane.key,
+        "turn_id": lane.turn_id,
+        "run_id": lane.run_id,
+        "worker": lane.worker,
+        "state": "running" if lane.run_id is not None else "requires_action",
+        "hold_until": int(lane.hold_until) if lane.hold_until is not None else None,
+        "waiting_turns": lane.waiting_turns,
+        "since": int(lane.since) if lane.since is not None else None,
+    }
+
+
+def _usage_value(row: UsageRow) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(row)
+    latencies = value.pop("latencies_ms")
+    value["latency_ms"] = {
+        "count": len(latencies),
+        "p50": _percentile(latencies, 0.5),
+        "p95": _percentile(latencies, 0.95),
+        "max": latencies[-1] if latencies else None,
+    }
+    return value
+
+
+def _percentile(ordered: Sequence[int], share: float) -> int | None:
+    """Return the smallest value that so many of the (sorted) values do not exceed."""
+    if not ordered:
+        return None
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

@@ -1,0 +1,76 @@
+"""Approvals of tool calls: list those that wait, and answer one."""
+
+from typing import Any
+
+from holdfast.core.errors import ApprovalNotFound, InvalidInput
+from holdfast.core.ids import Key
+from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
+from holdfast.http.request.body import pop_field, read_fields
+from holdfast.http.server.types import AnyReply, Request, json_reply
+
+MAX_LIMIT = 1000
+
+
+class ApprovalsApi:
+    """Everything under /v1/approvals."""
+
+    def __init__(self, approvals: ApprovalService) -> None:
+        self._approvals = approvals
+
+    async def list_all(self, request: Request) -> AnyReply:
+        """Return the calls of the tenant that wait for an approval."""
+        query = request.query()
+        limit = query.get("limit", "100")
+        if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LIMIT:
+            raise InvalidInput(f"limit must be between 1 and {MAX_LIMIT}", param="limit")
+        key = query.get("key")
+        found = await self._approvals.pending(
+            request.tenant, key=Key(key) if key is not None else None, limit=int(limit)
+        )
+        return json_reply({"object": "list", "data": [_value(each) for each in found]})
+
+    async def answer(self, request: Request) -> AnyReply:
+        """Allow or deny a call; the turn goes on at once, in the background."""
+        fields = await read_fields(request)
+        approve = pop_field(fields, "approve", bool)
+        if approve is None:
+            raise InvalidInput('send {"approve": true} or {"approve": false}', param="approve")
+        reason = pop_field(fields, "reason", str)
+        name = request.params["id"]
+        if "\0" in name:
+            raise ApprovalNotFound("no such approval")
+        ticket = await self._approvals.answer(
+            request.tenant, name, approver_of(request), approve=approve, reason=reason
+        )
+        return json_reply(
+            {
+                "id": name,
+                "object": "approval",
+                "approve": approve,
+                "session_id": ticket.session.id,
+                "turn_id": ticket.turn.id,
+                "response_id": ticket.response_id,
+            }
+        )
+
+
+def approver_of(request: Request) -> Approver:
+    """Return the caller of a request as somebody who answers approvals."""
+    return Approver(sender=request.sender, is_admin=request.is_admin)
+
+
+def _value(waiting: PendingApproval) -> dict[str, Any]:
+    return {
+        "id": waiting.id,
+        "object": "approval",
+        "code": waiting.code,
+        "server_label": waiting.server_label,
+        "name": waiting.tool,
+        "arguments": waiting.arguments,
+        "session_id": waiting.session_id,
+        "key": waiting.key,
+        "turn_id": waiting.turn_id,
+        "source": waiting.source,
+        "sender": waiting.sender or None,
+        "expires_at": int(waiting.expires_at) if waiting.expires_at is not None else None,
+    }

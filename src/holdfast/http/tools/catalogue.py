@@ -1,0 +1,25 @@
+"""The tools that the gateway runs for a tenant, and the state of their servers."""
+
+import msgspec
+
+from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.tools import Toolbox
+
+
+class ToolServices(msgspec.Struct, frozen=True):
+    """What the HTTP API needs of the gateway's tools."""
+
+    toolbox: Toolbox
+    approvers: tuple[str, ...] = ()
+    """Who may answer every approval request, beside the sender of its turn."""
+
+
+class ToolsApi:
+    """GET /v1/tools."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
+
+    async def list_all(self, request: Request) -> AnyReply:
+        """Return the built-in tools and the configured servers."""
+        return json_reply({"object": "list", "data": self._toolbox.describe(request.tenant)})

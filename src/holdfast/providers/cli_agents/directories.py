@@ -1,0 +1,236 @@
+"""The directories of an agent's sessions: working and configuration directory, record and lock.
+
+Only the owner can read them. What the gateway itself needs lies beside the two directories that
+the agent may write.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.providers.cli_agents.process import Account
+from holdfast.providers.cli_agents.process_table import ProcessIdentity, identify, kill_leftover
+
+LOCK_POLL_SECONDS = 0.05
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_TEMPORARY = "once-"
+_RECORD = "session.json"
+_CLAIMS = ".uids"
+"""The folder with a file for each id that a session runs under."""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway knows about an agent's session on this machine."""
+
+    token: str = ""
+    """The last completed turn; empty while a turn runs, and after one that was cut off."""
+    process: ProcessIdentity | None = None
+    """The agent's process, which leads its group."""
+    gateway: ProcessIdentity | None = None
+    """The process that started it."""
+
+
+class SessionDirectory:
+    """The directory of one session of one upstream."""
+
+    def __init__(self, path: Path, work: Path | None, account: Account | None) -> None:
+        self.path = path
+        self.config = path / "config"
+        self.work = work or path / "work"
+        self.account = account
+        self.is_temporary = path.name.startswith(_TEMPORARY)
+
+    def create(self) -> None:
+        """Create what is missing, for its owner alone."""
+        # The agent's own user must pass through, but can neither list nor read.
+        passable = 0o711 if self.account is not None else 0o700
+        for directory in (self.path.parent, self.path):
+            directory.mkdir(mode=passable, parents=True, exist_ok=True)
+            directory.chmod(passable)
+        for directory in (self.config, self.work):
+            if not directory.exists():
+                directory.mkdir(mode=0o700, parents=True)
+                self._give(directory)
+
+    def clear_config(self) -> None:
+        """Delete the agent's own transcripts and settings of this session."""
+        shutil.rmtree(self.config, ignore_errors=True)
+        self.create()
+
+    def write_config(self, name: str, content: str) -> Path:
+        """Write a file of the configuration directory; return its path."""
+        path = self.config / name
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+        self._give(path)
+        return path
+
+    def make_config_folder(self, name: str) -> Path:
+        """Make a folder of the configuration directory; return its path."""
+        path = self.config / name
+        if not path.is_dir():
+            path.mkdir(mode=0o700)
+            self._give(path)
+        return path
+
+    def _give(self, path: Path) -> None:
+        """Make the agent's user the owner of what was made for it."""
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+
+    def link_config(self, name: str, target: Path) -> None:
+        """Link a file, such as credentials, into the configuration directory."""
+        path = self.config / name
+        if not path.is_symlink() or path.readlink() != target:
+            path.unlink(missing_ok=True)
+            path.symlink_to(target)
+
+    def read(self) -> SessionRecord:
+        """Return the record; an empty one where there is none that can be read."""
+        try:
+            return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=SessionRecord)
+        except (OSError, msgspec.DecodeError):
+            return SessionRecord()
+
+    def write(self, record: SessionRecord) -> None:
+        """Replace the record."""
+        new = self.path / f"{_RECORD}.new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+        new.replace(self.path / _RECORD)
+
+    def remove(self) -> None:
+        """Delete the directory with everything in it; a working directory elsewhere stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.account is not None:
+            claim = self.path.parent / _CLAIMS / str(self.account.uid)
+            claim.unlink(missing_ok=True)
+
+    def end_leftover(self) -> None:
+        """End a process of another gateway that the record names: two must never share a session.
+
+        It belongs to a gateway that died, or to a live one that will start a new process.
+        """
+        record = self.read()
+        if record.process is not None and kill_leftover(record.process, self.path):
+            self.write(SessionRecord(token=record.token))
+
+    @asynccontextmanager
+    async def locked(self, seconds: float) -> AsyncIterator[None]:
+        """Hold the session against every other gateway on this machine."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await _lock(descriptor, seconds)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+async def _lock(descriptor: int, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                await asyncio.sleep(LOCK_POLL_SECONDS)
+    except TimeoutError as exc:
+        raise ProviderFailure(
+            "another gateway runs a turn of this session",
+            failure_class="busy",
+            status=503,
+            provider_code="agent_session_locked",
+        ) from exc
+
+
+class AgentDirectories:
+    """The directories of all sessions of one upstream."""
+
+    def __init__(self, root: Path, workdir: str, accounts: tuple[Account, Account] | None) -> None:
+        self.root = root
+        self._workdir = workdir
+        self._accounts = accounts
+
+    def session(self, session_id: str) -> SessionDirectory:
+        """Return the directory of a session."""
+        name = session_id
+        if not _SAFE_NAME.fullmatch(session_id) or session_id.startswith(_TEMPORARY):
+            name = hashlib.sha256(session_id.encode()).hexdigest()
+        return self._directory(name)
+
+    def temporary(self, name: str) -> SessionDirectory:
+        """Return a directory for one call that belongs to no session."""
+        return self._directory(f"{_TEMPORARY}{name}")
+
+    def _directory(self, name: str) -> SessionDirectory:
+        path = self.root / name
+        return SessionDirectory(path, self._work(name), self._account(path))
+
+    def _account(self, path: Path) -> Account | None:
+        """Return the account of a session: the only one there is, or one of its own."""
+        if self._accounts is None:
+            return None
+        first, last = self._accounts
+        if first == last:
+            return first
+        with contextlib.suppress(OSError):
+            owner = (path / "config").stat()
+            return Account(owner.st_uid, owner.st_gid)
+        claims = self.root / _CLAIMS
+        claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for uid in range(first.uid, last.uid + 1):
+            with contextlib.suppress(FileExistsError):
+                # Made by exactly one gateway: no two sessions ever get the same id.
+                os.close(os.open(claims / str(uid), os.O_CREAT | os.O_EXCL, 0o600))
+                return Account(uid, uid)
+        raise ProviderFailure(
+            f"all ids of run_as are in use ({first.uid}-{last.uid}): delete sessions, or add ids",
+            failure_class="terminal",
+            status=503,
+            provider_code="agent_not_started",
+        )
+
+    def _work(self, name: str) -> Path | None:
+        if not self._workdir:
+            return None
+        return Path(self._workdir.replace("{session}", name)).expanduser().absolute()
+
+    def end_leftovers(self) -> int:
+        """End the processes that dead gateways left behind; return how many groups there were."""
+        return sum(_end_leftover(directory) for directory in self._existing())
+
+    def _existing(self) -> Iterator[SessionDirectory]:
+        if not self.root.is_dir():
+            return
+        for path in sorted(self.root.iterdir()):
+            if path.is_dir() and path.name != _CLAIMS:
+                yield SessionDirectory(path, None, None)
+
+
+def _end_leftover(directory: SessionDirectory) -> bool:
+    record = directory.read()
+    if record.gateway is not None and record.gateway.is_alive:
+        return False
+    is_found = record.process is not None and kill_leftover(record.process, directory.path)
+    if directory.is_temporary:
+        directory.remove()
+    elif record.process is not None:
+        directory.write(SessionRecord(token=record.token))
+    return is_found
+
+
+def this_gateway() -> ProcessIdentity:
+    """Return the identity of the current process."""
+    return identify(os.getpid())

@@ -1,0 +1,53 @@
+"""Failures of agents as the engine's failure classes."""
+
+from holdfast.core.errors import FailureClass, ProviderFailure
+
+MAX_MESSAGE = 2000
+_TOO_LONG = ("prompt is too long", "context window", "context length", "exceed context limit")
+_NOT_LOGGED_IN = ("not logged in", "please run /login", "invalid api key", "401 unauthorized")
+
+
+def stale_session(message: str, code: str = "agent_session_not_found") -> ProviderFailure:
+    """Return the failure of a session that the agent cannot resume: it is built from the log."""
+    return ProviderFailure(
+        message[:MAX_MESSAGE], failure_class="stale_state", status=404, provider_code=code
+    )
+
+
+def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
+    """Return the failure of a turn, classified by the status and the words of the model's API."""
+    lowered = message.lower()
+    if any(text in lowered for text in _TOO_LONG):
+        return _failure(message, "overflow", status or 400, "context_length_exceeded")
+    if status in (401, 403) or any(text in lowered for text in _NOT_LOGGED_IN):
+        return _failure(message, "terminal", 502, "agent_not_logged_in")
+    if status == 429:
+        return _failure(message, "busy", 429, "agent_rate_limited")
+    if status is not None and 400 <= status < 500 and status != 408:
+        return _failure(message, "terminal", status, "agent_request_refused")
+    return _failure(message, "transient", 502, "agent_failed")
+
+
+def agent_exited(message: str, exit_code: int | None) -> ProviderFailure:
+    """Return the failure of an agent that ended without an answer."""
+    detail = f": {message}" if message else ""
+    return _failure(
+        f"the agent exited with code {exit_code}{detail}", "transient", 502, "agent_exited"
+    )
+
+
+def agent_timeout(seconds: float) -> ProviderFailure:
+    """Return the failure of a turn that exceeded its deadline."""
+    text = f"the agent did not finish its turn within {seconds:g} s"
+    return _failure(text, "terminal", 504, "agent_timeout")
+
+
+def agent_broken(message: str) -> ProviderFailure:
+    """Return the failure of an agent that does not keep to its protocol."""
+    return _failure(message, "terminal", 502, "agent_broken_answer")
+
+
+def _failure(message: str, kind: FailureClass, status: int, code: str) -> ProviderFailure:
+    return ProviderFailure(
+        message[:MAX_MESSAGE], failure_class=kind, status=status, provider_code=code
+    )

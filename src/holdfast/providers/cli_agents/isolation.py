@@ -1,0 +1,165 @@
+"""The wall around an agent that has tools: a sandbox, or a system user of its own.
+
+Before a gateway starts, a probe behind the same wall tries to read what no agent may: the store,
+the configuration, the gateway's environment, and the directory of another session.
+"""
+
+import asyncio
+import os
+import pwd
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.errors import InvalidSetting, ProviderFailure
+from holdfast.providers.cli_agents.process import Account, AgentProcess, Launch
+from holdfast.providers.settings import UpstreamSettings
+
+PROBE_SECONDS = 30.0
+MIN_UID = 1000
+"""Smaller ids belong to the system."""
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM_FILES = (
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/hosts", "/etc/ld.so.cache",
+    "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/resolv.conf",
+    "/etc/ssl",
+)  # fmt: skip
+_PROBE = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done; echo done'
+
+
+def read_accounts(run_as: str) -> tuple[Account, Account] | None:
+    """Return the first and the last account that agents run as; None for the gateway's own."""
+    if not run_as:
+        return None
+    found = _RANGE.fullmatch(run_as)
+    if found:
+        first, last = int(found[1]), int(found[2])
+        if not MIN_UID <= first <= last:
+            raise InvalidSetting(f"upstream.run_as: {run_as} is not a range of ids from {MIN_UID}")
+        accounts = Account(first, first), Account(last, last)
+    else:
+        try:
+            entry = pwd.getpwnam(run_as)
+        except KeyError as exc:
+            raise InvalidSetting(f"upstream.run_as: there is no user {run_as!r}") from exc
+        accounts = (Account(entry.pw_uid, entry.pw_gid),) * 2
+    if os.geteuid() not in (0, accounts[0].uid):
+        raise InvalidSetting("upstream.run_as needs a gateway that runs as root")
+    return accounts
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A bubblewrap sandbox: the system read-only, the session's directories, nothing else."""
+
+    readable: tuple[Path, ...]
+    """Files outside of the system that the agent needs: its program, its credentials."""
+    path: str
+
+    def wrap(
+        self,
+        command: Sequence[str],
+        *,
+        writable: Sequence[Path],
+        cwd: Path,
+        readable: Sequence[Path] = (),
+    ) -> list[str]:
+        """Return a command that runs in the sandbox."""
+        program = shutil.which("bwrap", path=self.path)
+        if program is None:
+            raise InvalidSetting("upstream.sandbox needs bubblewrap (the program bwrap)")
+        arguments = [
+            program, "--die-with-parent", "--new-session", "--unshare-all", "--share-net",
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+        ]  # fmt: skip
+        for name in _SYSTEM:
+            if Path(name).is_symlink():
+                arguments += ["--symlink", os.readlink(name), name]
+            elif Path(name).is_dir():
+                arguments += ["--ro-bind", name, name]
+        for name in _SYSTEM_FILES:
+            arguments += ["--ro-bind-try", name, name]
+        for path in self.readable:
+            for needed in _needed(path):
+                arguments += ["--ro-bind", str(needed), str(needed)]
+        for directory in readable:
+            arguments += ["--ro-bind", str(directory), str(directory)]
+        for directory in writable:
+            arguments += ["--bind", str(directory), str(directory)]
+        return [*arguments, "--chdir", str(cwd), "--", *command]
+
+
+def _needed(path: Path) -> list[Path]:
+    """Return what a file needs to be read: itself, its target, and the packages it is part of."""
+    real = path.resolve()
+    packages = [parent for parent in real.parents if parent.name == "node_modules"]
+    target = packages[-1] if packages else real
+    found = [target] if target == path or path in target.parents else [target, path]
+    return [one for one in found if not any(str(one).startswith(f"{name}/") for name in _SYSTEM)]
+
+
+async def refuse_readable(
+    settings: UpstreamSettings, sandbox: Sandbox | None, accounts: tuple[Account, Account] | None
+) -> None:
+    """Raise if a process behind the wall can read what is not its own."""
+    root = settings.runtime.root / settings.name
+    mode = 0o711 if accounts is not None else 0o700
+    root.mkdir(mode=mode, parents=True, exist_ok=True)
+    root.chmod(mode)
+    mine, theirs = accounts or (None, None)
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=root) as folder:
+        os.chmod(folder, mode)
+        own, other = _session_like(f"{folder}/own", mine), _session_like(f"{folder}/other", theirs)
+        secrets = [*settings.runtime.protected, f"/proc/{os.getpid()}/environ", other / "secret"]
+        readable = await _probe([*map(str, secrets)], own, sandbox, mine)
+    if readable:
+        raise InvalidSetting(
+            f"upstream {settings.name}: an agent with permissions could read "
+            f"{', '.join(readable)}; use sandbox = true, or a range of ids in run_as"
+        )
+
+
+def _session_like(name: str, account: Account | None) -> Path:
+    """Make a directory that is as readable as that of a session, with a file in it."""
+    directory = Path(name)
+    directory.mkdir(mode=0o700)
+    secret = directory / "secret"
+    secret.write_text("secret")
+    if account is not None:
+        for path in (directory, secret):
+            os.chown(path, account.uid, account.gid)
+    return directory
+
+
+async def _probe(
+    paths: Sequence[str], own: Path, sandbox: Sandbox | None, account: Account | None
+) -> list[str]:
+    command = ["/bin/sh", "-c", _PROBE, "sh", *paths, str(own / "secret")]
+    if sandbox is not None:
+        command = sandbox.wrap(command, writable=(own,), cwd=own)
+    process = await AgentProcess.start(
+        Launch(command=command, env={"PATH": os.defpath}, cwd=own, account=account)
+    )
+    found: list[str] = []
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            while line := await process.read_line():
+                found.append(os.fsdecode(line))
+            await process.exit_code()
+    except TimeoutError:
+        pass
+    finally:
+        await asyncio.shield(process.kill())
+    # The probe must have worked: it sees its own file, and comes to its end.
+    if found[-2:] != [str(own / "secret"), "done"]:
+        raise ProviderFailure(
+            f"the sandbox does not work on this machine: {process.errors or 'no output'}",
+            failure_class="terminal",
+            status=502,
+            provider_code="agent_not_started",
+        )
+    return found[:-2]

@@ -1,0 +1,1 @@
+"""The kinds of command-line agents, each with its own protocol."""

@@ -1,0 +1,93 @@
+"""JSON-RPC by lines with an agent: messages are read in their order, requests are answered."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.providers.cli_agents.failures import agent_exited, agent_failure, stale_session
+from holdfast.providers.cli_agents.process import AgentProcess
+
+Json = dict[str, Any]
+Answer = Callable[[str, Json], Json | None]
+"""Returns the result of an agent's request by its method; None refuses it."""
+_REFUSED = -32601
+_encode = msgspec.json.Encoder().encode
+
+
+def refuse_all(method: str, params: Json) -> Json | None:
+    """Grant nothing."""
+    del method, params
+    return None
+
+
+class JsonRpc:
+    """The client's side of a connection."""
+
+    def __init__(self, process: AgentProcess, answer: Answer = refuse_all) -> None:
+        self._process = process
+        self._answer = answer
+        self._last_id = 0
+        self._waiting: list[Json] = []
+        """Notifications that came before the answer to a call."""
+
+    async def call(self, method: str, params: Json, *, is_stale_on_error: bool = False) -> Json:
+        """Return the result of a method; raise where it fails."""
+        call_id = await self.send(method, params)
+        while True:
+            message = await self.next_message()
+            if "method" in message:
+                self._waiting.append(message)
+            elif message.get("id") == call_id:
+                return result_of(message, is_stale_on_error=is_stale_on_error)
+
+    async def send(self, method: str, params: Json) -> int:
+        """Send a request; return its id."""
+        self._last_id += 1
+        await self._write({"id": self._last_id, "method": method, "params": params})
+        return self._last_id
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Send a notification."""
+        await self._write({"method": method, "params": params})
+
+    def take_waiting(self) -> list[Json]:
+        """Return the notifications that came before the answers to calls."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    async def next_message(self) -> Json:
+        """Return the next notification or answer; requests of the agent are answered here."""
+        while line := await self._process.read_line():
+            try:
+                message = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue  # a warning between the lines
+            if not isinstance(message, dict):
+                continue
+            if "method" not in message or "id" not in message:
+                return message
+            await self._respond(message)
+        code = await self._process.exit_code()
+        raise agent_exited(self._process.errors, code)
+
+    async def _respond(self, request: Json) -> None:
+        result = self._answer(str(request["method"]), request.get("params") or {})
+        if result is not None:
+            await self._write({"id": request["id"], "result": result})
+        else:
+            refusal = {"code": _REFUSED, "message": "not available in this session"}
+            await self._write({"id": request["id"], "error": refusal})
+
+    async def _write(self, message: Json) -> None:
+        await self._process.write_line(_encode({"jsonrpc": "2.0", **message}))
+
+
+def result_of(message: Json, *, is_stale_on_error: bool = False) -> Json:
+    """Return the result in an answer, or raise its error."""
+    error = message.get("error")
+    if error is not None:
+        text = str(error.get("message") if isinstance(error, dict) else error)
+        raise stale_session(text) if is_stale_on_error else agent_failure(text)
+    result = message.get("result")
+    return result if isinstance(result, dict) else {}

@@ -1,0 +1,141 @@
+"""Start agents: which program, in which environment, behind which wall.
+
+The environment of an agent is made here and nowhere else: the variables that the settings name,
+those that the agent needs, and nothing of the gateway's own.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+
+from holdfast.core.errors import InvalidSetting, ProviderFailure
+from holdfast.providers.cli_agents.agent import Agent, AgentRequest, home_file
+from holdfast.providers.cli_agents.isolation import Sandbox, read_accounts, refuse_readable
+from holdfast.providers.cli_agents.process import AgentProcess, Launch
+from holdfast.providers.settings import UpstreamSettings
+
+VERSION_SECONDS = 30.0
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+class Launcher:
+    """Starts the processes of one upstream."""
+
+    def __init__(self, settings: UpstreamSettings, agent: Agent) -> None:
+        self._settings = settings
+        self._agent = agent
+        self.accounts = read_accounts(settings.run_as)
+        self._version: tuple[tuple[str, int, int], str] | None = None
+
+    @property
+    def program(self) -> Path:
+        """The program's file; raise where there is none."""
+        command = self._settings.command or self._agent.program
+        if not command:
+            raise InvalidSetting(f"upstream {self._settings.name}: command is missing")
+        found = shutil.which(command, path=self._path)
+        if found is None:
+            raise ProviderFailure(
+                f"upstream {self._settings.name}: the program {command} was not found",
+                failure_class="terminal",
+                status=502,
+                provider_code="agent_not_found",
+            )
+        return Path(found).absolute()
+
+    @property
+    def credentials(self) -> Path | None:
+        """The credentials file that is linked into each session, if there is one."""
+        if self._settings.credentials:
+            return Path(self._settings.credentials).expanduser().absolute()
+        path = home_file(Path.home(), self._agent)
+        return path if self._agent.credentials[0] and path.is_file() else None
+
+    @property
+    def _path(self) -> str:
+        return self._settings.runtime.environment.get("PATH") or os.defpath
+
+    async def version(self) -> str:
+        """Return the program's version, read once as long as its file stays the same."""
+        program = self.program
+        stat = program.resolve().stat()
+        key = (str(program), stat.st_mtime_ns, stat.st_size)
+        if self._version is None or self._version[0] != key:
+            self._version = key, await self._read_version(program)
+        return self._version[1]
+
+    async def _read_version(self, program: Path) -> str:
+        env = {"PATH": self._path, "HOME": "/nonexistent"}
+        cwd = Path("/")
+        process = await AgentProcess.start(
+            Launch(command=[str(program), "--version"], env=env, cwd=cwd)
+        )
+        try:
+            async with asyncio.timeout(VERSION_SECONDS):
+                line = await process.read_line()
+        except TimeoutError:
+            line = None
+        finally:
+            await asyncio.shield(process.kill())
+        found = _VERSION.search(line.decode("utf-8", "replace")) if line else None
+        if found is None:
+            raise ProviderFailure(
+                f"{program} --version does not tell its version",
+                failure_class="terminal",
+                status=502,
+                provider_code="agent_not_started",
+            )
+        return found[0]
+
+    async def start(self, request: AgentRequest) -> AgentProcess:
+        """Start an agent for a session."""
+        directory = request.directory
+        credentials = self.credentials
+        if credentials is not None:
+            directory.link_config(self._agent.credentials[1], credentials)
+        invocation = self._agent.invocation(request)
+        temporary = directory.make_config_folder("tmp")
+        env = {
+            "PATH": self._path,
+            "HOME": str(directory.config),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(temporary),
+            **self._passed(),
+            **invocation.variables,
+        }
+        command = [str(self.program), *self._settings.args, *invocation.arguments]
+        if self._settings.sandbox:
+            sandbox = self._sandbox()
+            command = sandbox.wrap(
+                command,
+                writable=(directory.config, *([directory.work] if self._may_write else [])),
+                readable=(directory.work,),
+                cwd=directory.work,
+            )
+        return await AgentProcess.start(
+            Launch(command=command, env=env, cwd=directory.work, account=directory.account)
+        )
+
+    @property
+    def _may_write(self) -> bool:
+        return self._settings.permissions != "read"
+
+    def _passed(self) -> dict[str, str]:
+        """Return the variables that the settings pass on, where they are set."""
+        environment = self._settings.runtime.environment
+        return {name: environment[name] for name in self._settings.env if name in environment}
+
+    def _sandbox(self) -> Sandbox:
+        readable = [self.program, *([self.credentials] if self.credentials else [])]
+        return Sandbox(tuple(readable), self._path)
+
+    async def check(self) -> None:
+        """Raise `InvalidSetting` where an agent with tools could read what is not its own."""
+        settings = self._settings
+        if not settings.needs_wall:
+            return
+        await refuse_readable(
+            settings, self._sandbox() if settings.sandbox else None, self.accounts
+        )

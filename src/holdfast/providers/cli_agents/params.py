@@ -1,0 +1,49 @@
+"""Which fields of a request an agent can express: instructions, and nothing about sampling.
+
+Sampling parameters are ignored, because no agent has them. A field that would change the meaning
+of the answer is refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput, UnsupportedByUpstream
+
+_REFUSED = ("logprobs", "top_logprobs", "audio", "functions", "prompt")
+
+
+def check_fields(
+    fields: Mapping[str, msgspec.Raw], chat_fields: Mapping[str, msgspec.Raw], upstream: str
+) -> None:
+    """Raise for fields that an agent cannot express."""
+    given = {**fields, **chat_fields}
+    if _decode(given.get("tools")):
+        raise InvalidInput(
+            f"tools: {upstream} is an agent with tools of its own; it takes none from a request",
+            param="tools",
+        )
+    for name in _REFUSED:
+        if _decode(given.get(name)):
+            raise UnsupportedByUpstream(name, upstream)
+    if (_decode(given.get("n")) or 1) != 1:
+        raise UnsupportedByUpstream("n", upstream)
+    text = _decode(given.get("text"))
+    _check_format(text.get("format") if isinstance(text, dict) else None, "text.format", upstream)
+    _check_format(_decode(given.get("response_format")), "response_format", upstream)
+
+
+def instructions_of(fields: Mapping[str, msgspec.Raw]) -> str:
+    """Return the instructions of a turn."""
+    instructions = _decode(fields.get("instructions"))
+    return instructions if isinstance(instructions, str) else ""
+
+
+def _check_format(value: Any, name: str, upstream: str) -> None:
+    if isinstance(value, dict) and value.get("type") not in (None, "text"):
+        raise UnsupportedByUpstream(name, upstream)
+
+
+def _decode(value: msgspec.Raw | None) -> Any:
+    return None if value is None else msgspec.json.decode(value)

@@ -1,0 +1,138 @@
+"""The processes of one upstream: bounded in number, warm between turns, ended when idle."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from holdfast.providers.cli_agents.agent import AgentSession
+from holdfast.providers.cli_agents.process import AgentProcess
+from holdfast.providers.cli_agents.process_table import resident_bytes
+
+WATCH_SECONDS = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningAgent:
+    """A process with its session."""
+
+    process: AgentProcess
+    session: AgentSession
+    options: tuple[str | None, str]
+    token: str = ""
+    """The last turn that it completed."""
+    idle_timer: asyncio.TimerHandle | None = None
+
+
+class ProcessPool:
+    """At most `max_processes` at a time; the least recently used warm one makes room."""
+
+    def __init__(self, max_processes: int, idle_seconds: float, memory_bytes: int) -> None:
+        self._max_processes = max_processes
+        self._idle_seconds = idle_seconds
+        self._memory_bytes = memory_bytes
+        self._warm: OrderedDict[str, RunningAgent] = OrderedDict()
+        self._count = 0
+        """Places in use: by turns, by warm processes, and by processes that are being ended."""
+        self._freed = asyncio.Condition()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._watched: set[AgentProcess] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def take(self, name: str) -> RunningAgent | None:
+        """Reserve a place for a turn of a session; return its warm agent, if there is one.
+
+        The caller must `keep` or `free` the place.
+        """
+        while True:
+            agent = self._pop(name)
+            if agent is not None:
+                return agent
+            if self._count < self._max_processes:
+                self._count += 1
+                return None
+            oldest = next(iter(self._warm), None)
+            if oldest is not None:
+                await self.end(oldest)
+                continue
+            async with self._freed:
+                await self._freed.wait()
+
+    def keep(self, name: str, agent: RunningAgent) -> None:
+        """Keep an agent warm after its turn."""
+        loop = asyncio.get_running_loop()
+        agent.idle_timer = loop.call_later(self._idle_seconds, self._end_idle, name, agent)
+        self._warm[name] = agent
+        self._notify()
+
+    async def free(self) -> None:
+        """Give back the place of a turn whose process has ended."""
+        self._count -= 1
+        async with self._freed:
+            self._freed.notify_all()
+
+    async def end(self, name: str) -> None:
+        """End a session's warm process, if there is one; return when it is gone."""
+        agent = self._pop(name)
+        if agent is not None:
+            try:
+                await agent.process.finish()
+            finally:
+                self.unwatch(agent.process)
+                await self.free()
+
+    async def close(self) -> None:
+        """End every process."""
+        for name in list(self._warm):
+            await self.end(name)
+        await asyncio.gather(*self._ending)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+
+    def watch(self, process: AgentProcess) -> None:
+        """Kill a process when its group uses more memory than it may."""
+        self._watched.add(process)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="holdfast-agent-memory")
+
+    def unwatch(self, process: AgentProcess) -> None:
+        """Stop watching a process that has ended."""
+        self._watched.discard(process)
+
+    def _pop(self, name: str) -> RunningAgent | None:
+        agent = self._warm.pop(name, None)
+        if agent is not None and agent.idle_timer is not None:
+            agent.idle_timer.cancel()
+            agent.idle_timer = None
+        return agent
+
+    def _end_idle(self, name: str, agent: RunningAgent) -> None:
+        if self._warm.get(name) is agent:
+            self._start(self.end(name))
+
+    def _notify(self) -> None:
+        """Wake a turn that waits for a place: a warm process can make room for it."""
+
+        async def notify() -> None:
+            async with self._freed:
+                self._freed.notify_all()
+
+        self._start(notify())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self._watched:
+                continue
+            resident = await asyncio.to_thread(resident_bytes)
+            for process in list(self._watched):
+                if resident.get(process.identity.pid, 0) > self._memory_bytes:
+                    process.exceeds_memory = True
+                    process.kill_now()

@@ -1,0 +1,206 @@
+"""One process of an agent: its own group, bounded output, and an end that leaves nothing behind."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.providers.cli_agents.process_table import ProcessIdentity, identify, kill_group
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_TURN_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 16 * 1024
+"""How much of the end of standard error is kept."""
+EXIT_SECONDS = 3.0
+"""How long a process may take to exit by itself after its input has ended."""
+_PR_SET_PDEATHSIG = 1
+_prctl: Callable[..., int] | None = None
+if sys.platform == "linux":
+    _prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class Account(msgspec.Struct, frozen=True):
+    """The system user that a process runs as."""
+
+    uid: int
+    gid: int
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start: the command, its whole environment, and where."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    account: Account | None = None
+
+
+def _before_exec(account: Account | None, parent: int) -> Callable[[], None]:
+    """Return what the child does before it becomes the agent."""
+
+    def prepare() -> None:
+        if account is not None:
+            os.setgroups([])
+            os.setgid(account.gid)
+            os.setuid(account.uid)
+        if _prctl is not None:
+            # After setuid, which clears it. The parent may have died before the call.
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare
+
+
+class AgentProcess:
+    """A running agent that reads and writes lines."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.identity: ProcessIdentity = identify(process.pid)
+        self._errors: deque[bytes] = deque()
+        self._error_bytes = 0
+        self._turn_bytes = 0
+        self.exceeds_memory = False
+        """Set by the watcher before it ends a process that uses too much memory."""
+        self._is_ended = False
+        self._reading_errors = asyncio.create_task(self._read_errors())
+
+    @classmethod
+    async def start(cls, launch: Launch) -> "AgentProcess":
+        """Start the process in a session and a process group of its own."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *launch.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=launch.cwd,
+                env=dict(launch.env),
+                start_new_session=True,
+                preexec_fn=_before_exec(launch.account, os.getpid()),
+                limit=MAX_LINE_BYTES,
+            )
+        except OSError as exc:
+            raise ProviderFailure(
+                f"{launch.command[0]} cannot be started: {exc.strerror or exc}",
+                failure_class="terminal",
+                status=502,
+                provider_code="agent_not_started",
+            ) from exc
+        return cls(process)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not exited."""
+        return self._process.returncode is None
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter:
+        """The process's input."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        """The process's output."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def errors(self) -> str:
+        """The end of what the process wrote to standard error."""
+        return b"".join(self._errors).decode("utf-8", "replace").strip()
+
+    def begin_turn(self) -> None:
+        """Start counting the output of a turn."""
+        self._turn_bytes = 0
+
+    async def write_line(self, line: bytes) -> None:
+        """Write a line; a process that has exited is noticed when its output is read."""
+        with contextlib.suppress(ConnectionError):
+            self.stdin.write(line + b"\n")
+            await self.stdin.drain()
+
+    async def read_line(self) -> bytes | None:
+        """Return the next line that is not empty; None at the end of the output."""
+        while True:
+            try:
+                line = await self.stdout.readline()
+            except ValueError as exc:
+                raise _too_much("a line", MAX_LINE_BYTES) from exc
+            if not line:
+                return None
+            self._turn_bytes += len(line)
+            if self._turn_bytes > MAX_TURN_BYTES:
+                raise _too_much("a turn", MAX_TURN_BYTES)
+            if line := line.strip():
+                return line
+
+    async def exit_code(self) -> int | None:
+        """Return the exit code of a process whose output has ended; None if it does not exit."""
+        with contextlib.suppress(TimeoutError):
+            # A process that it started may hold the pipes open for longer.
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._process.wait()
+                await asyncio.shield(self._reading_errors)
+        return self._process.returncode
+
+    async def finish(self) -> None:
+        """Let the process exit by itself, as it does at the end of its input; then `kill`."""
+        if self._is_ended:
+            return
+        self.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), EXIT_SECONDS)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the whole group and wait until the process is gone."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        kill_group(self._process.pid)
+        self.stdin.close()
+        # Only what has been read to its end counts as exited. A process that left the group may
+        # hold the pipe open: it is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_SECONDS):
+                while await self.stdout.read(MAX_ERROR_BYTES):
+                    pass
+                await self._process.wait()
+        self._reading_errors.cancel()
+        await asyncio.gather(self._reading_errors, return_exceptions=True)
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    def kill_now(self) -> None:
+        """Send the signal without waiting; whoever uses the process notices its end."""
+        if self.is_running:
+            kill_group(self._process.pid)
+
+    async def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        while piece := await self._process.stderr.read(4096):
+            self._errors.append(piece)
+            self._error_bytes += len(piece)
+            while self._error_bytes > MAX_ERROR_BYTES and len(self._errors) > 1:
+                self._error_bytes -= len(self._errors.popleft())
+
+
+def _too_much(what: str, limit: int) -> ProviderFailure:
+    return ProviderFailure(
+        f"the agent wrote more than {limit // (1024 * 1024)} MiB in {what}",
+        failure_class="terminal",
+        status=502,
+        provider_code="agent_output_too_large",
+    )

@@ -1,0 +1,119 @@
+"""Identify processes by pid and start time, and end process groups; Linux only, through /proc."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+_PROC = Path("/proc")
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process that cannot be confused with a later one of the same pid."""
+
+    pid: int
+    started: int
+    """Clock ticks from the boot to the start of the process; 0 where the system has no /proc."""
+    boot: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this process still runs."""
+        return self.started > 0 and self.boot == boot_id() and start_time(self.pid) == self.started
+
+
+class _Stat(msgspec.Struct, frozen=True):
+    """Fields of /proc/PID/stat."""
+
+    state: str
+    group: int
+    started: int
+    resident_pages: int
+
+
+def identify(pid: int) -> ProcessIdentity:
+    """Return the identity of a running process."""
+    return ProcessIdentity(pid, start_time(pid) or 0, boot_id())
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started; None where it does not run."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat.state in "ZX" else stat.started
+
+
+def boot_id() -> str:
+    """Return the id of the current boot; pids and start times of another one mean nothing."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def group_members(group: int) -> list[int]:
+    """Return the running processes of a process group."""
+    return [
+        pid
+        for pid in _pids()
+        if (stat := _read_stat(pid)) is not None and stat.group == group and stat.state not in "ZX"
+    ]
+
+
+def resident_bytes() -> dict[int, int]:
+    """Return how much memory each process group has resident."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    groups: dict[int, int] = {}
+    for pid in _pids():
+        stat = _read_stat(pid)
+        if stat is not None:
+            groups[stat.group] = groups.get(stat.group, 0) + stat.resident_pages * page
+    return groups
+
+
+def kill_group(group: int) -> None:
+    """Kill every process of a group; a group without processes is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def kill_leftover(leader: ProcessIdentity, directory: Path) -> bool:
+    """Kill a group that a dead gateway left behind; return whether there was one.
+
+    Where its leader is gone, a member is recognised by the session's directory in its environment:
+    the number of the group alone could belong to somebody else by now.
+    """
+    if leader.boot != boot_id():
+        return False
+    members = group_members(leader.pid)
+    if not leader.is_alive and not any(_names_directory(pid, directory) for pid in members):
+        return False
+    kill_group(leader.pid)
+    return True
+
+
+def _names_directory(pid: int, directory: Path) -> bool:
+    try:
+        return os.fsencode(directory) in (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _pids() -> Iterator[int]:
+    try:
+        names = os.listdir(_PROC)
+    except OSError:
+        return
+    yield from (int(name) for name in names if name.isdigit())
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    # The name in parentheses may contain anything: the fields follow its last parenthesis.
+    fields = text.rpartition(")")[2].split()
+    return _Stat(fields[0], int(fields[2]), int(fields[19]), int(fields[21]))

@@ -1,0 +1,110 @@
+"""Write a call as the prompt of an agent: what is new, or the whole history as one message."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import UnsupportedByUpstream
+
+IMAGE = "[image]"
+NOT_SHOWN = "[content that this agent cannot be shown]"
+HISTORY = (
+    "This conversation was begun elsewhere. Its messages so far follow, oldest first, one JSON "
+    "object per line. They are history: do not answer them again.\n"
+)
+NEXT = "\nThe history ends here. Answer the next message:\n"
+"""Ends in a new line, like the history: some agents join the texts of a message."""
+_DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,(.*)", re.DOTALL)
+_encode = msgspec.json.Encoder().encode
+
+
+class ImagePart(msgspec.Struct, frozen=True):
+    """An image: its media type and its content in base64, or its address."""
+
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+
+
+Part = str | ImagePart
+Prompt = list[Part]
+"""Texts and images, in order."""
+
+
+def new_prompt(items: Sequence[bytes]) -> Prompt:
+    """Return the prompt for an agent that knows everything before these items."""
+    values = [msgspec.json.decode(item) for item in items]
+    if len(values) == 1 and values[0].get("role", "user") == "user":
+        return _parts(values[0].get("content"))
+    prompt: Prompt = []
+    for value in values:
+        prompt += _parts(value.get("content")) if value.get("role") == "user" else [_line(value)]
+    return prompt
+
+
+def whole_prompt(items: Sequence[bytes]) -> Prompt:
+    """Return the prompt for an agent that knows nothing: the history, then what is new."""
+    first_new = len(items)
+    values = [msgspec.json.decode(item) for item in items]
+    while first_new and values[first_new - 1].get("role") == "user":
+        first_new -= 1
+    if first_new == len(items):
+        first_new = max(len(items) - 1, 0)
+    known = [value for value in values[:first_new] if value.get("type") != "reasoning"]
+    if not known:
+        return new_prompt(items)
+    lines = "\n".join(_line(value) for value in known)
+    images = [part for value in known for part in _images(value.get("content"))]
+    return [f"{HISTORY}{lines}\n", *images, NEXT, *new_prompt(items[first_new:])]
+
+
+def check_items(items: Sequence[bytes], upstream: str, *, with_images: bool) -> None:
+    """Raise for new input that an agent cannot be shown."""
+    for number, item in enumerate(items):
+        content = msgspec.json.decode(item).get("content")
+        for place, part in enumerate(content if isinstance(content, list) else ()):
+            kind = part.get("type") if isinstance(part, dict) else None
+            is_image = kind == "input_image" and with_images and bool(part.get("image_url"))
+            if kind not in ("input_text", "output_text", "text", "refusal") and not is_image:
+                raise UnsupportedByUpstream(f"input[{number}].content[{place}]", upstream)
+
+
+def _parts(content: Any) -> Prompt:
+    if isinstance(content, str):
+        return [content]
+    parts: Prompt = []
+    for part in content if isinstance(content, list) else ():
+        shown = _part(part)
+        # Neighbouring texts stay apart: each part was a paragraph of its own.
+        parts.append(shown)
+    return parts or [""]
+
+
+def _part(part: Any) -> Part:
+    if not isinstance(part, dict):
+        return NOT_SHOWN
+    text = part.get("text", part.get("refusal"))
+    if isinstance(text, str):
+        return text
+    if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+        return _image(part["image_url"])
+    return NOT_SHOWN
+
+
+def _image(url: str) -> ImagePart:
+    found = _DATA_URL.fullmatch(url)
+    return ImagePart(found[1], found[2]) if found else ImagePart(url=url)
+
+
+def _images(content: Any) -> Prompt:
+    return [part for part in _parts(content) if isinstance(part, ImagePart)]
+
+
+def _line(value: dict[str, Any]) -> str:
+    """Return an item of the history as a line that its text cannot break out of."""
+    if value.get("type", "message") != "message":
+        return _encode(value).decode()
+    texts = [part if isinstance(part, str) else IMAGE for part in _parts(value.get("content"))]
+    return _encode({"role": value.get("role"), "text": "\n\n".join(texts)}).decode()

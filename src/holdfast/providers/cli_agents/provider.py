@@ -1,0 +1,313 @@
+"""The provider of a command-line agent: to its callers it looks like a model.
+
+The log is the truth and the agent's own session a cache of it. Its id is used only where this
+machine's record of the session names the same last turn; everything else starts a new session of
+the agent with the history as its first message.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.errors import InvalidInput, ProviderFailure
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
+from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn
+from holdfast.providers.cli_agents.directories import (
+    AgentDirectories,
+    SessionDirectory,
+    SessionRecord,
+    this_gateway,
+)
+from holdfast.providers.cli_agents.failures import agent_failure, agent_timeout, stale_session
+from holdfast.providers.cli_agents.launcher import Launcher
+from holdfast.providers.cli_agents.output import AgentOutput
+from holdfast.providers.cli_agents.params import check_fields, instructions_of
+from holdfast.providers.cli_agents.pool import ProcessPool, RunningAgent
+from holdfast.providers.cli_agents.prompt import check_items, new_prompt, whole_prompt
+from holdfast.providers.items.ids import NewId
+from holdfast.providers.items.seal_owner import account_of
+from holdfast.providers.settings import UpstreamSettings, is_name
+
+DEFAULT_MODEL = "default"
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,199}")
+
+
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider state of a session: the agent's id of it, and what it depends on."""
+
+    session: str
+    token: str
+    """The turn that the agent's session ends with, as in the record of the directory."""
+    mark: str
+    version: str
+    work: str
+    config: str
+
+
+class CliAgentProvider:
+    """An upstream that is a command-line agent."""
+
+    def __init__(self, settings: UpstreamSettings, agent: Agent, new_id: NewId) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._new_id = new_id
+        self.name = settings.name
+        self.launcher = Launcher(settings, agent)
+        self.directories = AgentDirectories(
+            settings.runtime.root / settings.name, settings.workdir, self.launcher.accounts
+        )
+        self._pool = ProcessPool(
+            settings.max_processes, settings.idle_seconds, settings.memory_bytes
+        )
+        self._locks: dict[str, _CountedLock] = {}
+        self._account = account_of(f"{settings.api}:{settings.command}", settings.permissions)
+
+    # ── the port ────────────────────────────────────────────────────────────────────────────
+
+    def check(self, call: ModelCall) -> None:
+        """Raise for what the agent cannot do: tools of the client, formats, files."""
+        self._model_name(call.model)
+        check_fields(call.fields, call.chat_fields, self.name)
+        check_items(call.items, self.name, with_images=self._agent.supports_images)
+
+    def state_use(self, model: str) -> StateUse:
+        """Return the slot of the agent's session, which every turn changes."""
+        return StateUse(self._state(model, b"").slot, is_mutable=True, is_local=True)
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the whole answer."""
+        return await self._run(call, None)
+
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
+        """Write the agent's output as it comes."""
+        return await self._run(call, sink)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models that the settings name."""
+        names = [name for name in self._settings.models if is_name(name)]
+        names = names or [f"{self._settings.api}/{DEFAULT_MODEL}"]
+        return [
+            {"id": name, "object": "model", "created": 0, "owned_by": self.name} for name in names
+        ]
+
+    async def close(self) -> None:
+        """End every process."""
+        await self._pool.close()
+
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """End what a dead gateway left behind, and refuse settings that are not safe."""
+        await asyncio.to_thread(self.directories.end_leftovers)
+        await self.launcher.check()
+
+    async def end_session(self, session_id: str) -> None:
+        """End the warm process of a session."""
+        await self._pool.end(session_id)
+
+    async def remove_session(self, session_id: str) -> None:
+        """Delete the directory of a session, with the agent's own transcripts."""
+        await self._pool.end(session_id)
+        async with self._locked(session_id):
+            await asyncio.to_thread(self.directories.session(session_id).remove)
+
+    # ── one call ────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, call: ModelCall, sink: EventSink | None) -> Answer:
+        name = call.session_id or uuid.uuid4().hex
+        seconds = self._settings.turn_seconds
+        output = AgentOutput(self._new_id, sink)
+        try:
+            # Sessions that share a working directory must not work in it at the same time.
+            turn = "shared" if self._settings.shared else name
+            async with asyncio.timeout(seconds), self._locked(turn):
+                directory = (
+                    self.directories.session(name)
+                    if call.session_id
+                    else self.directories.temporary(name)
+                )
+                directory.create()
+                try:
+                    async with directory.locked(seconds):
+                        return await self._run_locked(call, name, directory, output)
+                finally:
+                    if directory.is_temporary:
+                        await asyncio.to_thread(directory.remove)
+        except TimeoutError as exc:
+            raise agent_timeout(seconds) from exc
+
+    async def _run_locked(
+        self, call: ModelCall, name: str, directory: SessionDirectory, output: AgentOutput
+    ) -> Answer:
+        version = await self.launcher.version()
+        state = self._read_state(call.state, directory, version)
+        agent = await self._pool.take(name)
+        is_kept = False
+        try:
+            agent = await self._prepare(agent, self._request(call, directory, state), state)
+            # Until the turn has completed, nobody may resume this session of the agent.
+            directory.write(_record(agent, ""))
+            turn = await self._turn(agent, call, output)
+            agent.token = uuid.uuid4().hex
+            directory.write(_record(agent, agent.token))
+            is_kept = not directory.is_temporary and agent.process.is_running
+            if is_kept:
+                self._pool.keep(name, agent)
+        finally:
+            if not is_kept:
+                await asyncio.shield(self._discard(agent))
+        answer = Answer(items=output.items, usage=turn.usage)
+        if directory.is_temporary or not call.keeps_state:
+            return answer
+        saved = AgentState(
+            session=agent.session.session_id,
+            token=agent.token,
+            mark=turn.mark,
+            version=version,
+            work=str(directory.work),
+            config=str(directory.config),
+        )
+        return replace(answer, state=self._state(call.model, msgspec.json.encode(saved)))
+
+    async def _prepare(
+        self, warm: RunningAgent | None, request: AgentRequest, state: AgentState | None
+    ) -> RunningAgent:
+        """Return an agent that is at the end of the state's session, or at the start of a new one.
+
+        A warm process is used only if it completed the turn that the state ends with.
+        """
+        directory = request.directory
+        if warm is not None:
+            if (
+                state is not None
+                and warm.process.is_running
+                and warm.token == state.token
+                and warm.options == request.options
+            ):
+                return warm
+            await warm.process.finish()
+            self._pool.unwatch(warm.process)
+        directory.end_leftover()
+        if state is None:
+            directory.clear_config()
+        elif not self._agent.is_saved(directory, state.session, state.mark):
+            raise stale_session("the agent's files do not contain the last turn of this session")
+        process = await self.launcher.start(request)
+        self._pool.watch(process)
+        directory.write(SessionRecord(process=process.identity, gateway=this_gateway()))
+        try:
+            session = await self._agent.open(process, request)
+            if state is not None and session.session_id != state.session:
+                raise stale_session(
+                    f"the agent opened session {session.session_id}, not {state.session}",
+                    "agent_session_changed",
+                )
+        except BaseException:
+            await asyncio.shield(process.kill())
+            self._pool.unwatch(process)
+            raise
+        return RunningAgent(process=process, session=session, options=request.options)
+
+    async def _turn(self, agent: RunningAgent, call: ModelCall, output: AgentOutput) -> AgentTurn:
+        is_new = call.state is None
+        prompt = whole_prompt(call.items) if is_new else new_prompt(call.new_items)
+        agent.process.begin_turn()
+        try:
+            turn = await agent.session.run(prompt, output)
+        except ProviderFailure:
+            output.end_part()
+            if agent.process.exceeds_memory:
+                limit = self._settings.memory_bytes
+                raise agent_failure(f"the agent used more than {limit} bytes of memory") from None
+            raise
+        output.end_part()
+        return turn
+
+    async def _discard(self, agent: RunningAgent | None) -> None:
+        """Kill the process of a turn that did not complete, and give its place back."""
+        if agent is not None:
+            await agent.process.kill()
+            self._pool.unwatch(agent.process)
+        await self._pool.free()
+
+    def _request(
+        self, call: ModelCall, directory: SessionDirectory, state: AgentState | None
+    ) -> AgentRequest:
+        return AgentRequest(
+            directory=directory,
+            model=self._model_name(call.model),
+            instructions=instructions_of(call.fields),
+            permissions=self._settings.permissions,
+            session_id=state.session if state is not None else None,
+            mark=state.mark if state is not None else "",
+            new_session=str(uuid.uuid4()),
+        )
+
+    def _read_state(
+        self, state: ProviderState | None, directory: SessionDirectory, version: str
+    ) -> AgentState | None:
+        """Return the state to resume; raise `stale_state` where it does not fit this machine."""
+        if state is None:
+            return None
+        try:
+            found = msgspec.json.decode(state.value, type=AgentState)
+        except msgspec.DecodeError as exc:
+            raise stale_session("the state of the agent's session cannot be read") from exc
+        if found.version != version:
+            raise stale_session(
+                f"the session was written by version {found.version}, this is {version}",
+                "agent_version_changed",
+            )
+        if (found.work, found.config) != (str(directory.work), str(directory.config)):
+            raise stale_session(
+                f"the session belongs to {found.work}, not {directory.work}",
+                "agent_directory_changed",
+            )
+        if found.token != directory.read().token:
+            raise stale_session(
+                "the agent's session does not end with the last turn", "agent_session_diverged"
+            )
+        return found
+
+    def _state(self, model: str, value: bytes) -> ProviderState:
+        return ProviderState(self.name, self._account, model, value)
+
+    def _model_name(self, model: str) -> str | None:
+        """Return the model by the agent's own name: what follows the first slash."""
+        if not _MODEL.fullmatch(model):
+            raise InvalidInput(f"model: {model!r} is not a model of {self.name}", param="model")
+        prefix, _, rest = model.partition("/")
+        name = rest if prefix in (self._settings.api, self.name) and rest else model
+        return None if name == DEFAULT_MODEL else name
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        """Let one call of a session run at a time: its process may still be ending."""
+        lock = self._locks.setdefault(name, _CountedLock())
+        lock.users += 1
+        try:
+            async with lock.lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                self._locks.pop(name, None)
+
+
+class _CountedLock:
+    """A lock that is forgotten when nobody uses it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+def _record(agent: RunningAgent, token: str) -> SessionRecord:
+    return SessionRecord(token=token, process=agent.process.identity, gateway=this_gateway())

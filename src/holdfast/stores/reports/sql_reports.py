@@ -1,0 +1,188 @@
+"""Reports over all sessions: workers and lanes as they are now, usage as the log counts it."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import msgspec
+
+from holdfast.core.healing.policy import read_heals
+from holdfast.ports.reports import (
+    INTERVAL_SECONDS,
+    Interval,
+    LaneView,
+    UsageReport,
+    UsageRow,
+    WorkerView,
+)
+from holdfast.stores.sql.entries import ENDED, STARTED, STEP, RunState, TurnState, read_body
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.store import SqlStore
+
+PAGE_ROWS = 500
+MAX_ENTRIES = 200_000
+"""Entries that one report of usage reads at most."""
+MAX_LATENCIES = 2000
+"""Durations that are kept for one row: enough for its percentiles."""
+
+WORKERS = Statement(
+    "report_workers",
+    "select w.id, w.started_at, w.alive_until, "
+    "(select count(*) from lanes a where a.owner = w.id), "
+    "(select count(*) from queue q where q.owner = w.id) from workers w order by w.started_at",
+)
+# Lanes in use, the longest queue first, and since when their turn has them.
+LANES = Statement(
+    "report_lanes",
+    "select s.id, s.tenant, s.key, a.turn, a.run, a.owner, a.hold_until, "
+    "(select count(*) from queue q where q.session = a.session) as waiting, "
+    f"(select max(l.at) from log l where l.turn = a.turn and l.kind in ({STARTED}, {STEP})) "
+    "from lanes a join sessions s on s.no = a.session order by waiting desc, s.id limit ?1",
+)
+# Times grow with positions, as far as the clock does: a search finds where a report begins.
+LAST_POS = Statement("report_last_pos", "select coalesce(max(pos), 0) from log")
+AT_POS = Statement("report_at_pos", "select at, pos from log where pos >= ?1 order by pos limit 1")
+# Entries that end a run or a turn. Only the last entry of a turn counts it: one that failed may
+# have been opened again.
+ENDS = Statement(
+    "report_ends",
+    "select l.pos, l.at, l.kind, l.body, s.tenant, "
+    "(select a.request from log a where a.turn = l.turn and a.request is not null), "
+    "case when exists (select 1 from log m where m.turn = l.turn and m.n > l.n) then 0 else 1 end "
+    "from log l join sessions s on s.no = l.session where l.pos >= ?1 and l.at < ?2 "
+    f"and l.turn is not null and l.kind in ({STEP}, {ENDED}) order by l.pos limit ?3",
+)
+
+
+class _Request(msgspec.Struct):
+    model: str = ""
+
+
+_read_request = msgspec.json.Decoder(_Request).decode
+
+
+class SqlReports:
+    """Reports over a SQL store."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers."""
+
+        def query(now: float) -> Plan[list[tuple[Row, bool]]]:
+            rows = yield from every(WORKERS)
+            return [(row, row[2] > now) for row in rows]
+
+        found = await self._store.query(query)
+        gone = {worker.id for worker in await self._store.gone_workers()}
+        return [
+            WorkerView(row[0], row[1], row[2], is_leased and row[0] not in gone, row[3], row[4])
+            for row, is_leased in found
+        ]
+
+    async def lanes(self, limit: int) -> list[LaneView]:
+        """Return lanes in use."""
+
+        def query(_: float) -> Plan[list[LaneView]]:
+            rows = yield from every(LANES, limit)
+            return [LaneView(*row) for row in rows]
+
+        return await self._store.query(query)
+
+    async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
+        """Return usage by interval, tenant and model."""
+        counter = _UsageCounter(INTERVAL_SECONDS[interval], since, until)
+        pos = await self._store.query(lambda _: _first_pos(since))
+        for _ in range(MAX_ENTRIES // PAGE_ROWS):
+            rows = await self._store.query(partial(_ends, pos, until))
+            counter.add(rows)
+            if len(rows) < PAGE_ROWS:
+                return UsageReport(counter.rows())
+            pos = rows[-1][0] + 1
+        return UsageReport(counter.rows(), is_complete=False)
+
+
+def _ends(pos: int, until: float, _: float) -> Plan[list[Row]]:
+    return (yield from every(ENDS, pos, until, PAGE_ROWS))
+
+
+def _first_pos(since: float) -> Plan[int]:
+    """Return the position of the first entry since a time."""
+    row = yield from one(LAST_POS)
+    low, high = 0, (row[0] if row else 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        found = yield from one(AT_POS, middle)
+        if found is None or found[0] >= since:
+            high = middle
+        else:
+            low = found[1] + 1
+    return low
+
+
+class _UsageCounter:
+    """Adds the ends of runs and turns up by interval, tenant and model."""
+
+    def __init__(self, seconds: int, since: float, until: float) -> None:
+        self._seconds = seconds
+        self._since, self._until = since, until
+        self._rows: dict[tuple[int, str, str], UsageRow] = {}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Count a page of entries."""
+        for _, at, kind, packed, tenant, request, is_last in rows:
+            if not self._since <= at < self._until:
+                continue
+            body = read_body(packed)
+            model = _read_request(request).model if request else ""
+            start = int(at // self._seconds) * self._seconds
+            for run in body.runs:
+                if run.outcome is not None:
+                    self._add_run(self._row(start, tenant, _model_of(run, model)), run)
+            if kind == ENDED and is_last and body.turn is not None:
+                used = _model_of(body.runs[-1], model) if body.runs else model
+                _add_turn(self._row(start, tenant, used), body.turn)
+
+    def rows(self) -> list[UsageRow]:
+        """Return what was counted, oldest first."""
+        for row in self._rows.values():
+            row.latencies_ms.sort()
+        return [self._rows[key] for key in sorted(self._rows)]
+
+    def _row(self, start: int, tenant: str, model: str) -> UsageRow:
+        key = (start, tenant, model)
+        if key not in self._rows:
+            self._rows[key] = UsageRow(start, tenant, model)
+        return self._rows[key]
+
+    @staticmethod
+    def _add_run(row: UsageRow, run: RunState) -> None:
+        row.runs += 1
+        row.heals += len(read_heals(run.heals))
+        row.input_tokens += run.input_tokens or 0
+        row.cached_tokens += run.cached_tokens or 0
+        row.output_tokens += run.output_tokens or 0
+        row.reasoning_tokens += run.reasoning_tokens or 0
+
+
+def _model_of(run: RunState, requested: str) -> str:
+    """Return the model that a run ended with: after a fall-back, another than was requested."""
+    fallbacks = [heal.next_model for heal in read_heals(run.heals) if heal.next_model]
+    return fallbacks[-1] if fallbacks else requested
+
+
+def _add_turn(row: UsageRow, turn: TurnState) -> None:
+    row.turns += 1
+    match turn.outcome:
+        case "completed":
+            row.completed += 1
+            is_timed = turn.started_at is not None and turn.ended_at is not None
+            if is_timed and len(row.latencies_ms) < MAX_LATENCIES:
+                seconds = (turn.ended_at or 0.0) - (turn.started_at or 0.0)
+                row.latencies_ms.append(round(seconds * 1000))
+        case "failed":
+            row.failed += 1
+        case "cancelled":
+            row.cancelled += 1
+        case _:
+            row.interrupted += 1

@@ -1,0 +1,121 @@
+"""All configured MCP servers: one set of connections for each tenant, none of them shared."""
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.ids import Tenant
+from holdfast.core.tools.requested import RequestedServer
+from holdfast.engine.logging import log
+from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult
+from holdfast.tools.mcp.naming import offered_tools
+from holdfast.tools.settings import McpSettings, ServerStatus
+
+if TYPE_CHECKING:
+    from holdfast.tools.mcp.connection import McpConnection
+
+MAX_SESSION_CONNECTIONS = 64
+"""Connections of servers with `per = "session"`; the one unused for longest is closed."""
+_Key = tuple[str, str, str]
+"""Tenant, label, and the session where a connection belongs to one."""
+
+
+class McpServers:
+    """Starts servers when they are needed, and runs their tools."""
+
+    def __init__(self, settings: Sequence[McpSettings]) -> None:
+        self._settings = {(each.tenant, each.name): each for each in settings}
+        self._connections: dict[_Key, McpConnection] = {}
+
+    def has(self, tenant: Tenant, label: str) -> bool:
+        """Whether a tenant has a server of this name."""
+        return (tenant, label) in self._settings
+
+    async def tools(
+        self, caller: ToolCaller, requested: RequestedServer
+    ) -> tuple[list[Tool], ListedServer | None]:
+        """Return the tools of a server; none, where it cannot be reached."""
+        settings = self._settings.get((caller.tenant, requested.label))
+        if settings is None:
+            return [], None
+        try:
+            listed = await (await self._connection(settings, caller)).list_tools()
+        except Exception as exc:  # noqa: BLE001 - the turn goes on without this server
+            log.warning(
+                "tool.server_unavailable",
+                server=settings.name,
+                turn_id=caller.turn_id,
+                reason=str(exc)[:300] or type(exc).__name__,
+            )
+            return [], None
+        tools = offered_tools(settings, listed, requested)
+        return tools, ListedServer(settings.name, [_shown(tool) for tool in tools])
+
+    async def call(
+        self, caller: ToolCaller, tool: Tool, arguments: dict[str, object]
+    ) -> ToolResult:
+        """Run a tool of a server."""
+        settings = self._settings.get((caller.tenant, tool.server_label))
+        if settings is None:
+            return ToolResult(error="The call was not run: the server is not configured any more.")
+        connection = await self._connection(settings, caller)
+        return await connection.call(tool.name, arguments)
+
+    async def _connection(self, settings: McpSettings, caller: ToolCaller) -> "McpConnection":
+        # Loaded here: the client library takes a second, and most gateways have no servers.
+        from holdfast.tools.mcp.connection import McpConnection
+
+        session_id = caller.session.id if settings.per == "session" else ""
+        key = (settings.tenant, settings.name, session_id)
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = McpConnection(settings)
+            if session_id:
+                await self._make_room()
+        return connection
+
+    async def _make_room(self) -> None:
+        """Close the connection of a session that was not used for the longest time."""
+        owned = [(each.last_used, key) for key, each in self._connections.items() if key[2]]
+        if len(owned) > MAX_SESSION_CONNECTIONS:
+            await self._connections.pop(min(owned)[1]).close()
+
+    def status(self) -> list[ServerStatus]:
+        """Return how every server is."""
+        found: list[ServerStatus] = []
+        for tenant, name in self._settings:
+            known = [each for key, each in self._connections.items() if key[:2] == (tenant, name)]
+            ready = [each for each in known if each.is_ready]
+            errors = [each.last_error for each in known if each.last_error]
+            state = "ready" if ready else "failed" if errors else "idle"
+            count = max((len(each.tools) for each in ready), default=0)
+            error = errors[0] if state == "failed" else None
+            found.append(
+                ServerStatus(name=name, tenant=tenant, state=state, tools=count, error=error)
+            )
+        return found
+
+    async def close(self) -> None:
+        """End all servers."""
+        connections, self._connections = list(self._connections.values()), {}
+        await asyncio.gather(*(each.close() for each in connections))
+
+    async def close_idle(self, seconds: float) -> None:
+        """Close connections of sessions that were not used for so long."""
+        limit = monotonic() - seconds
+        for key, each in list(self._connections.items()):
+            if key[2] and each.last_used < limit:
+                await self._connections.pop(key).close()
+
+
+def _shown(tool: Tool) -> msgspec.Raw:
+    value: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.parameters,
+        "annotations": None,
+    }
+    return msgspec.Raw(msgspec.json.encode(value))

@@ -1,0 +1,121 @@
+"""A server as a child process: bounded lines, a bounded tail of its errors, its own group."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from holdfast.tools.settings import McpSettings
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""The longest message of a server; one that sends more is ended."""
+ERROR_TAIL_BYTES = 4096
+END_SECONDS = 2.0
+"""How long a server may take to end by itself once its input is closed."""
+
+
+class ServerProcess:
+    """What is known of a server's process."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.errors = b""
+        """The end of what it wrote to its standard error."""
+
+
+@asynccontextmanager
+async def open_process(
+    settings: McpSettings, state: ServerProcess
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Start a server and yield its streams; afterwards no process of its group is left."""
+    process = await asyncio.create_subprocess_exec(
+        settings.command,
+        *settings.args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=settings.environment(),
+        cwd=_workdir(settings),
+        start_new_session=True,
+        limit=MAX_LINE_BYTES,
+    )
+    received, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, sent = anyio.create_memory_object_stream[SessionMessage](0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_read, process, received, state)
+        group.start_soon(_write, process, sent)
+        group.start_soon(_read_errors, process, state)
+        try:
+            yield read_stream, write_stream
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+            for stream in (read_stream, write_stream, received, sent):
+                stream.close()
+            group.cancel_scope.cancel()
+
+
+def _workdir(settings: McpSettings) -> Path | None:
+    return Path(settings.workdir).expanduser() if settings.workdir else None
+
+
+async def _read(process: asyncio.subprocess.Process, received: Any, state: ServerProcess) -> None:
+    assert process.stdout is not None
+    try:
+        async with received:
+            while line := await process.stdout.readline():
+                if line.strip():
+                    await received.send(_message(line))
+    except ValueError:
+        _kill(process)  # a line beyond the limit
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+        pass
+    finally:
+        state.ended.set()
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line))
+    except ValueError as exc:
+        return exc
+
+
+async def _write(process: asyncio.subprocess.Process, sent: Any) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async with sent:
+            async for message in sent:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                process.stdin.write(text.encode() + b"\n")
+                await process.stdin.drain()
+
+
+async def _read_errors(process: asyncio.subprocess.Process, state: ServerProcess) -> None:
+    assert process.stderr is not None
+    while piece := await process.stderr.read(ERROR_TAIL_BYTES):
+        state.errors = (state.errors + piece)[-ERROR_TAIL_BYTES:]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process and its children."""
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    _kill(process)
+    await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

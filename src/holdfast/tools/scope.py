@@ -1,0 +1,77 @@
+"""Which sessions a built-in tool may see: those of its caller's own key, unless widened."""
+
+from typing import Literal
+
+from holdfast.core.ids import SessionId
+from holdfast.core.model.session import Session
+from holdfast.ports.store import Reader, SessionQuery, SessionView
+from holdfast.ports.tools import ToolCaller
+
+Scope = Literal["key", "agent", "tenant"]
+PAGE = 100
+MAX_SESSIONS = 1000
+"""How many sessions a tool looks at, at most."""
+
+
+def agent_of(key: str | None) -> str | None:
+    """Return the agent that a key names: `agent:{name}:…`."""
+    parts = (key or "").split(":")
+    return parts[1] if len(parts) > 2 and parts[0] == "agent" else None
+
+
+def is_visible(caller: Session, other: Session, scope: Scope) -> bool:
+    """Whether a tool that runs for one session may see another of the same tenant."""
+    if caller.tenant != other.tenant or not other.is_visible or other.deleted_at is not None:
+        return False
+    if other.id == caller.id:
+        return True
+    if scope == "tenant":
+        return True
+    if caller.key is None or other.key is None:
+        return False
+    if other.key == caller.key:
+        return True
+    agent = agent_of(caller.key)
+    return scope == "agent" and agent is not None and agent_of(other.key) == agent
+
+
+class SessionScope:
+    """The sessions that one caller's tools may see."""
+
+    def __init__(self, read: Reader, scope: Scope = "key") -> None:
+        self._read = read
+        self._scope = scope
+
+    async def find(self, caller: ToolCaller, session_id: str | None) -> SessionView | None:
+        """Return a session by id, by default the caller's own; None if it may not be seen."""
+        name = SessionId(session_id) if session_id else caller.session.id
+        if "\0" in name:
+            return None
+        view = await self._read.session(caller.tenant, session_id=name)
+        if view is None or not is_visible(caller.session, view.session, self._scope):
+            return None
+        return view
+
+    async def all(self, caller: ToolCaller, limit: int) -> list[SessionView]:
+        """Return the sessions that a caller may see, the latest first."""
+        key = caller.session.key
+        if self._scope == "key" and key is None:
+            own = await self.find(caller, None)
+            return [own] if own is not None else []
+        found: list[SessionView] = []
+        after: SessionId | None = None
+        for _ in range(MAX_SESSIONS // PAGE):
+            query = SessionQuery(
+                key=key if self._scope == "key" else None,
+                generations=True,
+                after=after,
+                limit=PAGE,
+            )
+            page = await self._read.sessions(caller.tenant, query)
+            found += [
+                view for view in page if is_visible(caller.session, view.session, self._scope)
+            ]
+            if len(page) < PAGE or len(found) >= limit:
+                break
+            after = page[-1].session.id
+        return found[:limit]

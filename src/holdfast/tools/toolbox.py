@@ -1,0 +1,118 @@
+"""All tools of one gateway: finds those that a request names, and runs them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import Tenant
+from holdfast.core.tools.requested import (
+    BUILTIN_LABEL,
+    RequestedServer,
+    RequestedTools,
+    function_names,
+)
+from holdfast.engine.logging import log
+from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult, ToolSet
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.settings import ServerStatus
+
+
+class ServerTools(Protocol):
+    """The MCP servers of all tenants."""
+
+    def has(self, tenant: Tenant, label: str) -> bool:
+        """Whether a tenant has a server of this name."""
+        ...
+
+    async def tools(
+        self, caller: ToolCaller, requested: RequestedServer
+    ) -> tuple[list[Tool], ListedServer | None]:
+        """Return the tools of a server; none, where it cannot be reached."""
+        ...
+
+    async def call(
+        self, caller: ToolCaller, tool: Tool, arguments: dict[str, object]
+    ) -> ToolResult:
+        """Run a tool of a server."""
+        ...
+
+    def status(self) -> "Sequence[ServerStatus]":
+        """Return how every server is."""
+        ...
+
+    async def close(self) -> None:
+        """End all servers."""
+        ...
+
+
+class GatewayTools:
+    """The toolbox of a gateway; see `ports.tools.Toolbox`."""
+
+    def __init__(self, builtin: BuiltinTools, servers: ServerTools | None = None) -> None:
+        self._builtin = builtin
+        self._servers = servers
+
+    def check(self, tenant: Tenant, requested: RequestedTools) -> None:
+        """Raise `InvalidInput` for a tool that this tenant does not have."""
+        for name in requested.builtins:
+            if name not in self._builtin.names:
+                known = ", ".join(self._builtin.names)
+                raise InvalidInput(f"no built-in tool {name!r}; there are {known}", param="tools")
+        for server in requested.servers:
+            if self._servers is None or not self._servers.has(tenant, server.label):
+                raise InvalidInput(
+                    f"no MCP server {server.label!r} is configured; "
+                    "a server with a server_url is passed on to the upstream",
+                    param="tools",
+                )
+
+    def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
+        """Return the tools of a tenant and the state of their servers."""
+        builtin = {"name": BUILTIN_LABEL, "state": "ready", "tools": len(self._builtin.names)}
+        found: list[dict[str, Any]] = [{**builtin, "names": list(self._builtin.names)}]
+        if self._servers is not None:
+            found += [
+                msgspec.to_builtins(each)
+                for each in self._servers.status()
+                if each.tenant == tenant
+            ]
+        return found
+
+    async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
+        """Return the tools of a turn; of two with one name the first is taken."""
+        tools: dict[str, Tool] = {}
+        listed: list[ListedServer] = []
+        found = [
+            self._builtin.tool(name) for name in requested.builtins if name in self._builtin.names
+        ]
+        for server in requested.servers:
+            if self._servers is None:
+                break
+            served, listing = await self._servers.tools(caller, server)
+            found += served
+            if listing is not None:
+                listed.append(listing)
+        taken = function_names(requested)
+        for tool in found:
+            if tool.function in taken or tool.function in tools:
+                log.warning("tool.disabled", tool=tool.function, reason="name is taken")
+                continue
+            tools[tool.function] = tool
+        return ToolSet(tools, tuple(listed))
+
+    async def call(
+        self, caller: ToolCaller, tool: Tool, arguments: dict[str, object]
+    ) -> ToolResult:
+        """Run a tool."""
+        if tool.server_label == BUILTIN_LABEL:
+            return await self._builtin.call(caller, tool.name, arguments)
+        if self._servers is None:
+            return ToolResult(error="The tool is not available any more.")
+        return await self._servers.call(caller, tool, arguments)
+
+    async def close(self) -> None:
+        """End all servers."""
+        if self._servers is not None:
+            await self._servers.close()

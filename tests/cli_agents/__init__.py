@@ -1,0 +1,1 @@
+"""Command-line agents behind the gateway, with their real programs and no network."""

@@ -1,0 +1,24 @@
+"""Every test of an agent leaves no process behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.simulator.provider import ProviderSimulator
+from tests.cli_agents.agents import processes_of
+
+
+@pytest.fixture(name="root")
+def _root(tmp_path: Path) -> Iterator[Path]:
+    """The directory of all agents' sessions; afterwards none of its processes may run."""
+    root = tmp_path / "agents"
+    yield root
+    left = processes_of(root)
+    assert left == [], "a process was left behind"
+
+
+@pytest.fixture(name="simulator")
+def _simulator() -> Iterator[ProviderSimulator]:
+    with ProviderSimulator() as simulator:
+        yield simulator

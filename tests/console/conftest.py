@@ -1,0 +1,138 @@
+"""A browser, a gateway with a model that does as it is told, and a page that must not complain."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
+from tests.console.browser import chromium_path
+from tests.console.story_model import StoryModel, running_model
+
+Json = dict[str, Any]
+MODEL = "gpt-4.1"
+NETWORK_ERROR = "Failed to load resource"
+"""What a browser reports for any request that fails, such as one to a gateway that restarts."""
+
+
+class Gateway:
+    """A gateway's process, and requests to it."""
+
+    def __init__(self, process: GatewayProcess, model: StoryModel) -> None:
+        self.process = process
+        self.model = model
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return self.process.url
+
+    def say(self, key: str, text: Any, **more: Any) -> httpx.Response:
+        """Send one turn with a session key."""
+        headers = {"X-Session-Key": key, **more.pop("headers", {})}
+        body = {"model": MODEL, "input": text, **more}
+        return httpx.post(f"{self.url}/v1/responses", json=body, headers=headers, timeout=30)
+
+    def get(self, path: str, **query: Any) -> Json:
+        """Return what a path answers."""
+        answer = httpx.get(self.url + path, params=query, timeout=30)
+        assert answer.status_code == 200, answer.text
+        value: Json = answer.json()
+        return value
+
+    def post(self, path: str, body: Json | None = None) -> Json:
+        """Post to a path."""
+        answer = httpx.post(self.url + path, json=body or {}, timeout=30)
+        assert answer.status_code == 200, answer.text
+        value: Json = answer.json()
+        return value
+
+    def session(self, key: str) -> Json:
+        """Return the live session of a key."""
+        [found] = self.get("/v1/sessions", key=key)["data"]
+        session: Json = found
+        return session
+
+    def texts(self, session_id: str) -> list[str]:
+        """Return the texts of a session's visible messages."""
+        items = self.get(f"/v1/sessions/{session_id}/items", limit=100)["data"]
+        return ["".join(part.get("text", "") for part in item["content"]) for item in items]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser; it ends with its module, because it occupies the thread's event loop."""
+    expect.set_options(timeout=10_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium_path(), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway for the tests of a module."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_model() as model:
+        config = folder / "holdfast.toml"
+        config.write_text(
+            f'[[upstream]]\nname = "openai"\nurl = "{model.url}"\nkey_env = "STORY_KEY"\n'
+            'models = ["gpt-4.1"]\nstate = "chain"\n'
+            f'[[upstream]]\nname = "replay"\nurl = "{model.url}"\nkey_env = "STORY_KEY"\n'
+            'models = ["*"]\n[heals]\nfirst_pause_seconds = 0.05\n'
+        )
+        arguments = ("--config", str(config), "--port", str(free_port()))
+        with running_gateway(
+            sqlite_url(folder), *arguments, env={"STORY_KEY": "sk-story"}
+        ) as process:
+            yield Gateway(process, model)
+
+
+class Watch:
+    """What a page complained about, and whom it asked for something."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self._host = urlsplit(url).hostname
+        self.complaints: list[str] = []
+        self.strangers: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and NETWORK_ERROR not in message.text:
+            self.complaints.append(message.text)
+
+    def _request(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme in ("http", "https") and address.hostname != self._host:
+            self.strangers.append(request.url)
+
+
+@pytest.fixture
+def page(browser: Browser, gateway: Gateway) -> Iterator[Page]:
+    """A page in a fresh profile. It must raise no error and ask nobody but the gateway."""
+    context = browser.new_context(viewport={"width": 1200, "height": 850}, accept_downloads=True)
+    page = context.new_page()
+    watch = Watch(page, gateway.url)
+    yield page
+    gateway.model.gate.set()
+    context.close()
+    assert watch.complaints == []
+    assert watch.strangers == []
+
+
+def show(page: Page, gateway: Gateway, route: str) -> None:
+    """Open a page of the console."""
+    page.goto(f"{gateway.url}/console#{route}")
+    expect(page.locator("main h1")).to_be_visible()
+
+
+ARTEFACTS = Path(__file__).parents[2] / "build" / "console"
+"""Where screenshots are kept."""

@@ -1,0 +1,197 @@
+"""Chat in a real browser: streaming, stop, edit, regenerate, attachments, a restart in between."""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.console.conftest import Gateway, show
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c63f8cfc0f01f00050001ff56c72f0d0000000049454e44ae426082"
+)
+STORY = "Once upon a time there was a gateway that never forgot a single word."
+
+
+def send(page: Page, text: str) -> None:
+    """Write a message and send it."""
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_label("Message", exact=True).press("Enter")
+
+
+def settled(page: Page) -> None:
+    """Wait until no answer is on its way."""
+    expect(page.locator(".live-state")).to_have_count(0)
+    expect(page.locator(".is-pending")).to_have_count(0)
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def chat_session(page: Page) -> str:
+    """Return the session that the address names."""
+    expect(page).to_have_url(re.compile("#/chat/ses_"))
+    return page.url.rpartition("/")[2]
+
+
+def test_a_new_chat_streams_markdown_and_stores_it_once(page: Page, gateway: Gateway) -> None:
+    gateway.model.answers["list it"] = "## Plan\n\n- **first**\n- second\n\n`code`"
+    show(page, gateway, "/chat")
+    page.get_by_label("Model").select_option("gpt-4.1-mini")
+    page.get_by_label("Session key (optional)").fill("my-chat")
+    send(page, "list it")
+    settled(page)
+    answer = page.locator(".item.assistant")
+    expect(answer).to_have_count(1)
+    expect(answer.locator("li")).to_have_count(2)
+    expect(answer.locator("strong")).to_have_text("first")
+    session = chat_session(page)
+    assert gateway.session("my-chat")["id"] == session
+    assert gateway.texts(session) == ["list it", "## Plan\n\n- **first**\n- second\n\n`code`"]
+    assert gateway.model.requests[-1]["model"] == "gpt-4.1-mini"
+    send(page, "and again")
+    settled(page)
+    expect(page.locator(".item.user")).to_have_count(2)
+    assert gateway.texts(session)[2:] == ["and again", "You said: and again"]
+
+
+def test_an_answer_is_shown_as_it_arrives_and_can_be_stopped(page: Page, gateway: Gateway) -> None:
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    show(page, gateway, "/chat")
+    send(page, "tell me a story")
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    page.get_by_role("button", name="Stop").click()
+    settled(page)
+    gateway.model.gate.set()
+    turns = gateway.get(f"/v1/sessions/{chat_session(page)}/turns")["data"]
+    assert [turn["status"] for turn in turns] == ["cancelled"]
+    send(page, "go on")
+    settled(page)
+    expect(page.locator(".item.assistant").last).to_contain_text("You said: go on")
+
+
+def test_another_window_sees_the_answer_stream(page: Page, gateway: Gateway) -> None:
+    gateway.say("watched", "hello")
+    session = gateway.session("watched")["id"]
+    show(page, gateway, f"/sessions/{session}")
+    expect(page.locator(".item")).to_have_count(2)
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    # A model that chains is streamed only once it has proved that it reads its own state.
+    gateway.say("watched", "tell me a story", model="gpt-4.1-mini", background=True)
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    gateway.model.gate.set()
+    expect(page.locator(".is-live")).to_have_count(0)
+    expect(page.locator(".item")).to_have_count(4)
+    expect(page.locator(".item").last).to_contain_text("a single word.")
+
+
+def test_a_message_is_edited_and_an_answer_regenerated(page: Page, gateway: Gateway) -> None:
+    show(page, gateway, "/chat")
+    page.get_by_label("Model").select_option("gpt-4.1-mini")
+    for text in ("one", "two"):
+        send(page, text)
+        settled(page)
+    session = chat_session(page)
+    page.locator(".item.user").last.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Message").fill("two, better")
+    dialog.get_by_role("button", name="Send").click()
+    expect(page.locator(".item.assistant").last).to_contain_text("You said: two, better")
+    settled(page)
+    expected = ["one", "You said: one", "two, better", "You said: two, better"]
+    assert gateway.texts(session) == expected
+    gateway.model.answers["two, better"] = "Another answer."
+    page.locator(".item.user").last.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".item.assistant").last).to_contain_text("Another answer.")
+    settled(page)
+    assert gateway.texts(session) == [*expected[:3], "Another answer."]
+    page.get_by_role("link", name="Inspect").click()
+    page.get_by_label("Show hidden items").check()
+    expect(page.get_by_text("replaced by an edit or a regenerate").first).to_be_visible()
+
+
+def test_an_image_and_a_file_are_attached(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    picture, notes = tmp_path / "dot.png", tmp_path / "notes.txt"
+    picture.write_bytes(PIXEL)
+    notes.write_text("remember the milk")
+    show(page, gateway, "/chat")
+    page.locator("input[type=file]").set_input_files([picture, notes])
+    expect(page.get_by_label("Attachments").get_by_role("listitem")).to_have_count(2)
+    send(page, "what is this?")
+    settled(page)
+    sent = gateway.model.requests[-1]["input"][-1]["content"]
+    assert [part["type"] for part in sent] == ["input_text", "input_image", "input_file"]
+    assert sent[2]["filename"] == "notes.txt"
+    expect(page.get_by_role("img", name="Attached image")).to_be_visible()
+
+
+def test_a_restart_in_mid_answer_loses_and_doubles_nothing(page: Page, gateway: Gateway) -> None:
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    show(page, gateway, "/chat")
+    send(page, "tell me a story")
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    gateway.process.kill()
+    expect(page.locator(".live-state")).to_contain_text("reconnecting")
+    gateway.model.gate.set()
+    gateway.process.start()
+    expect(page.locator(".item.assistant").last).to_contain_text("a single word.")
+    settled(page)
+    session = chat_session(page)
+    assert gateway.texts(session) == ["tell me a story", STORY]
+    expect(page.locator(".item.user")).to_have_count(1)
+    expect(page.locator(".item.assistant")).to_have_count(1)
+    turns = gateway.get(f"/v1/sessions/{session}/turns")["data"]
+    assert [turn["status"] for turn in turns] == ["completed"]
+    expect(page.locator(".live-dot.on")).to_be_visible()
+
+
+def test_a_message_sent_while_the_gateway_is_down_arrives_once(
+    page: Page, gateway: Gateway
+) -> None:
+    show(page, gateway, "/chat")
+    send(page, "before")
+    settled(page)
+    gateway.process.kill()
+    send(page, "while you were away")
+    expect(page.locator(".live-state")).to_contain_text("reconnecting")
+    gateway.process.start()
+    settled(page)
+    expected = [
+        "before",
+        "You said: before",
+        "while you were away",
+        "You said: while you were away",
+    ]
+    assert gateway.texts(chat_session(page)) == expected
+
+
+def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
+    page: Page, tmp_path: Path
+) -> None:
+    with running_gateway(sqlite_url(tmp_path)) as process:
+        page.goto(f"{process.url}/console#/keys")
+        page.get_by_label("Name").fill("ops")
+        page.get_by_role("button", name="Create").click()
+        key = page.locator(".new-key").inner_text()
+        assert key.startswith("hf_")
+        expect(page.get_by_role("region", name="API keys")).to_contain_text("ops")
+        page.reload()
+        expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
+        page.get_by_label("API key").fill("hf_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        page.get_by_label("API key").fill(key)
+        page.get_by_label("Keep it until this tab is closed").check()
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("region", name="API keys")).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("region", name="API keys")).to_be_visible()
+        assert key not in page.url
+        assert page.evaluate("localStorage.length") == 0
+        page.get_by_role("button", name="Revoke").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
+        page.goto("about:blank")

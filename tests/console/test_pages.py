@@ -1,0 +1,273 @@
+"""The flows of the console in a real browser: sessions, the model's view, operation, access."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.clients.environments import node_with
+from tests.console.conftest import ARTEFACTS, Gateway, show
+
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+AXE = {
+    "light": {"runOnly": AXE_RULES, "resultTypes": ["violations"]},
+    # Everything but the colours is the same in the dark.
+    "dark": {"runOnly": {"type": "rule", "values": ["color-contrast"]}},
+}
+WIDTHS = {"narrow": 360, "medium": 820, "wide": 1440}
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The accessibility rules, as a script."""
+    folder = node_with(Path(__file__).parent / "package.json")
+    return (folder / "axe-core/axe.min.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def story(gateway: Gateway) -> str:
+    """A session with a heal, an edit and a compaction; returns its id."""
+    gateway.model.answers["Plan my week"] = (
+        "## Your week\n\n1. **Monday**: write the report\n2. Review with "
+        "[Ada](https://example.com)\n\n```python\nprint('hello')\n```\n\n"
+        "| day | task |\n|---|---|\n| Wed | rest |\n"
+    )
+    gateway.say("story", "Plan my week " + "in detail " * 40)
+    for text in ("Plan my week", "What about Friday?"):
+        assert gateway.say("story", text).status_code == 200
+    gateway.model.forget()
+    assert gateway.say("story", "Do you still know me?").status_code == 200
+    session = str(gateway.session("story")["id"])
+    gateway.post(f"/v1/sessions/{session}/compact")
+    assert gateway.say("story", "And now?").status_code == 200
+    return session
+
+
+def violations(page: Page, axe: str, theme: str) -> list[str]:
+    """Return what axe-core finds on the page."""
+    if not page.evaluate("'axe' in window"):
+        # The policy forbids foreign scripts to the page, not to the test.
+        page.evaluate(axe)
+    found = page.evaluate(f"axe.run(document, {json.dumps(AXE[theme])})")
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found["violations"]]
+
+
+def routes(gateway: Gateway, session: str) -> dict[str, str]:
+    """Return every page by name."""
+    turns = gateway.get(f"/v1/sessions/{session}/turns", order="desc")["data"]
+    return {
+        "sessions": "/sessions",
+        "session": f"/sessions/{session}",
+        "timeline": f"/sessions/{session}/timeline",
+        "generations": f"/sessions/{session}/generations",
+        "compactions": f"/sessions/{session}/compactions",
+        "metadata": f"/sessions/{session}/metadata",
+        "turn": f"/turns/{turns[0]['id']}",
+        "chat": f"/chat/{session}",
+        "operations": "/operations",
+        "usage": "/usage",
+        "keys": "/keys",
+    }
+
+
+def test_the_list_shows_sessions_and_follows_them_live(page: Page, gateway: Gateway) -> None:
+    gateway.say("first", "hello")
+    show(page, gateway, "/sessions")
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_visible()
+    expect(page.locator(".live-dot.on")).to_be_visible()
+    gateway.say("while-watching", "hello")
+    expect(page.get_by_role("link", name="while-watching")).to_be_visible()
+    row = page.get_by_role("row", name=re.compile("while-watching"))
+    expect(row.get_by_role("cell", name="gpt-4.1")).to_be_visible()
+    expect(row.get_by_text("idle")).to_be_visible()
+
+
+def test_a_running_turn_and_its_queue_are_seen_live(page: Page, gateway: Gateway) -> None:
+    show(page, gateway, "/sessions")
+    gateway.model.gate.clear()
+    gateway.model.has_begun.clear()
+    answer = gateway.say("busy", "a long story please", stream=False, background=True)
+    assert answer.status_code == 200
+    row = page.get_by_role("row", name=re.compile("busy"))
+    expect(row.get_by_text("running")).to_be_visible()
+    gateway.say("busy", "and another", background=True)
+    expect(row.get_by_role("cell", name="1", exact=True).first).to_be_visible()
+    gateway.model.gate.set()
+    expect(row.get_by_text("idle")).to_be_visible()
+
+
+def test_sessions_are_found_by_key_id_and_metadata(
+    page: Page, gateway: Gateway, story: str
+) -> None:
+    gateway.say("other", "hello")
+    other = gateway.session("other")["id"]
+    gateway.post(f"/v1/sessions/{other}", {"metadata": {"customer": "Zanzibar Ltd"}})
+    show(page, gateway, "/sessions")
+    box = page.get_by_role("searchbox", name="Search sessions")
+    for query, key in (("story", "story"), (story, "story"), ("zanzibar", "other")):
+        box.fill(query)
+        box.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text(key)
+    box.fill("no such thing")
+    box.press("Enter")
+    expect(page.get_by_text("Nothing found")).to_be_visible()
+
+
+def test_a_turn_shows_the_proven_request_and_why_it_changed(
+    page: Page, gateway: Gateway, story: str
+) -> None:
+    show(page, gateway, f"/sessions/{story}")
+    page.get_by_role("button", name="What the model was shown").last.click()
+    expect(page.locator("h1")).to_contain_text("what the model was shown")
+    expect(page.locator(".proof.good")).to_contain_text("Proven.")
+    expect(page.get_by_text("summary of earlier items")).to_be_visible()
+    expect(page.locator(".columns")).to_contain_text("replaced by a summary")
+    turns = gateway.get(f"/v1/sessions/{story}/turns")["data"]
+    healed = next(turn for turn in turns if turn["runs"] and turn["runs"][0]["heals"])
+    page.goto(f"{gateway.url}/console#/turns/{healed['id']}")
+    attempts = page.get_by_role("region", name="Attempts")
+    expect(attempts).to_contain_text("previous_response_not_found")
+    expect(attempts).to_contain_text("dropped state")
+    expect(
+        page.get_by_text("An earlier attempt used state that the provider had lost")
+    ).to_be_visible()
+    page.get_by_role("button", name="JSON").click()
+    expect(page.locator(".code").last).to_contain_text('"input": [')
+
+
+def test_the_time_line_names_each_heal(page: Page, gateway: Gateway, story: str) -> None:
+    show(page, gateway, f"/sessions/{story}/timeline")
+    expect(page.locator(".timeline li")).to_have_count(6)
+    expect(page.locator(".timeline p")).to_contain_text("stale state: dropped state")
+
+
+def test_a_session_is_reset_restored_and_forked(page: Page, gateway: Gateway) -> None:
+    gateway.say("generations", "remember the number 7")
+    first = gateway.session("generations")["id"]
+    show(page, gateway, f"/sessions/{first}")
+    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(page.get_by_text("Nothing was said yet")).to_be_visible()
+    second = gateway.session("generations")
+    assert second["generation"] == 2
+    page.get_by_role("link", name="Generations and forks").click()
+    page.get_by_role("button", name="Restore").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(page.get_by_text("remember the number 7", exact=True)).to_be_visible()
+    assert gateway.session("generations")["id"] == first
+    page.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_role("heading", name="Session without a key")).to_be_visible()
+    expect(page.get_by_text("remember the number 7", exact=True)).to_be_visible()
+    page.goto(f"{gateway.url}/console#/sessions/{first}/generations")
+    expect(page.get_by_text("fork behind item 2")).to_be_visible()
+
+
+def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway: Gateway) -> None:
+    for number in range(3):
+        gateway.say("compacted", f"message {number} " + "with many words " * 40)
+    session = gateway.session("compacted")["id"]
+    gateway.post(f"/v1/sessions/{session}/compact")
+    show(page, gateway, f"/sessions/{session}/compactions")
+    expect(page.get_by_text("in force")).to_be_visible()
+    expect(page.get_by_text("Sent to the model instead")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("undone")).to_be_visible()
+
+
+def test_metadata_is_edited_and_the_session_exported(page: Page, gateway: Gateway) -> None:
+    gateway.say("annotated", "hello")
+    session = gateway.session("annotated")["id"]
+    show(page, gateway, f"/sessions/{session}/metadata")
+    page.get_by_role("button", name="Add").click()
+    page.get_by_label("Name").fill("owner")
+    page.get_by_label("Value").fill("ops")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The metadata was saved")).to_be_visible()
+    assert gateway.session("annotated")["metadata"] == {"owner": "ops"}
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    exported = json.loads(download.value.path().read_text())
+    assert exported["session"]["id"] == session
+    assert [entry["item"]["role"] for entry in exported["items"]] == ["user", "assistant"]
+    assert len(exported["turns"]) == 1
+
+
+def test_a_session_is_erased_only_after_its_name_was_typed(page: Page, gateway: Gateway) -> None:
+    gateway.say("doomed", "hello")
+    session = gateway.session("doomed")["id"]
+    show(page, gateway, f"/sessions/{session}")
+    page.get_by_role("button", name="Erase…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Erase for good")).to_be_disabled()
+    page.keyboard.press("Escape")
+    assert gateway.session("doomed")["id"] == session
+    page.get_by_role("button", name="Erase…").click()
+    dialog.get_by_role("textbox").fill("doomed")
+    dialog.get_by_role("button", name="Erase for good").click()
+    expect(page).to_have_url(re.compile("#/sessions$"))
+    assert gateway.get("/v1/sessions", key="doomed")["data"] == []
+
+
+def test_operations_show_health_lanes_workers_and_usage(
+    page: Page, gateway: Gateway, story: str
+) -> None:
+    show(page, gateway, "/operations")
+    expect(page.get_by_text("The store accepts writes.")).to_be_visible()
+    expect(page.get_by_text("provider forgot").first).to_be_visible()
+    expect(page.get_by_role("region", name="Workers")).to_contain_text("alive")
+    gateway.model.gate.clear()
+    gateway.say("in-a-lane", "a long story please", background=True)
+    lanes = page.get_by_role("region", name="Lanes")
+    expect(lanes).to_contain_text("in-a-lane")
+    gateway.model.gate.set()
+    expect(page.get_by_text("Nothing is running")).to_be_visible()
+    page.get_by_role("link", name="Usage").click()
+    expect(page.get_by_role("img", name=re.compile("^Tokens"))).to_be_visible()
+    expect(page.get_by_role("region", name="Usage by model")).to_contain_text("gpt-4.1")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_keeps_the_accessibility_rules(
+    page: Page, gateway: Gateway, story: str, axe: str, theme: str
+) -> None:
+    found: dict[str, list[str]] = {}
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type] # one of its literals
+    for name, route in routes(gateway, story).items():
+        show(page, gateway, route)
+        expect(page.locator(".state.loading")).to_have_count(0)
+        if broken := violations(page, axe, theme):
+            found[name] = broken
+    assert found == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_its_width(page: Page, gateway: Gateway, story: str, width: str) -> None:
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    page.set_viewport_size({"width": WIDTHS[width], "height": 900})
+    for name, route in routes(gateway, story).items():
+        show(page, gateway, route)
+        expect(page.locator(".state.loading")).to_have_count(0)
+        page.screenshot(path=ARTEFACTS / f"{name}-{width}.png")
+        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow <= 0, name
+
+
+def test_a_keyboard_is_enough(page: Page, gateway: Gateway, story: str) -> None:
+    show(page, gateway, "/sessions")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_be_focused()
+    page.get_by_role("link", name="story", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_have_text("story")
+    expect(page.locator("main h1")).to_be_focused()
+
+
+def test_the_first_paint_is_fast(page: Page, gateway: Gateway) -> None:
+    show(page, gateway, "/sessions")
+    entries = page.evaluate("performance.getEntriesByType('paint').map(one => one.name)")
+    assert "first-contentful-paint" in entries

@@ -1,0 +1,102 @@
+"""The console's files: served without a key, under a strict policy, small, built as committed."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.console.files import load_files
+from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.clients.environments import node_with
+
+HERE = Path(__file__).parent
+CONSOLE = HERE.parents[1] / "src/holdfast/console"
+MAX_COMPRESSED_BYTES = 150 * 1024
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'"
+)
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Path:
+    """The packages that build and check the console."""
+    return node_with(HERE / "package.json")
+
+
+def test_the_console_is_served_without_a_key_and_under_its_policy(tmp_path: Path) -> None:
+    with running_gateway(sqlite_url(tmp_path)) as gateway:
+        made = httpx.post(f"{gateway.url}/v1/keys", json={"admin": True})
+        assert made.status_code == 200
+        assert httpx.get(f"{gateway.url}/v1/sessions").status_code == 401
+        for path in ("/console", "/console/", "/console/js/app.js", "/console/vendor/lit.js"):
+            answer = httpx.get(gateway.url + path)
+            assert answer.status_code == 200, path
+            assert answer.headers["content-security-policy"] == POLICY
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["content-encoding"] == "gzip"
+        plain = httpx.get(f"{gateway.url}/console", headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.text.startswith("<!doctype html>")
+        again = httpx.get(
+            f"{gateway.url}/console", headers={"if-none-match": plain.headers["etag"]}
+        )
+        assert (again.status_code, again.content) == (304, b"")
+        for path in ("/console/unknown.js", "/console/js/../files.py", "/console/tsconfig.json"):
+            assert httpx.get(gateway.url + path).status_code in (401, 404), path
+        assert "/console" not in httpx.get(f"{gateway.url}/openapi.json", headers={
+            "authorization": f"Bearer {made.json()['key']}"}).json()["paths"]  # fmt: skip
+
+
+def test_the_console_can_be_switched_off(tmp_path: Path) -> None:
+    with running_gateway(sqlite_url(tmp_path), env={"HOLDFAST_SERVER_CONSOLE": "false"}) as gateway:
+        assert httpx.get(f"{gateway.url}/console").status_code == 404
+        assert httpx.get(f"{gateway.url}/v1/sessions").status_code == 200
+
+
+def test_all_files_together_are_small() -> None:
+    files = load_files()
+    assert {"index.html", "app.css", "js/app.js", "vendor/lit.js"} <= files.keys()
+    assert sum(len(file.compressed) for file in files.values()) < MAX_COMPRESSED_BYTES
+
+
+def test_no_file_names_another_server() -> None:
+    known = {"www.w3.org"}  # the name of the SVG namespace, which nobody fetches
+    for name, file in load_files().items():
+        found = set(re.findall(r"https?://([\w.-]+)", file.body.decode()))
+        assert found <= known, name
+
+
+def test_no_script_uses_html_strings_or_inline_styles() -> None:
+    for path in (CONSOLE / "static/js").glob("*.js"):
+        text = path.read_text()
+        for word in ("innerHTML", "unsafeHTML", "insertAdjacentHTML", "eval(", ' style="'):
+            assert word not in text, path.name
+
+
+def test_the_committed_library_is_what_its_sources_build(
+    node_modules: Path, tmp_path: Path
+) -> None:
+    # The bundler looks for packages beside its entry.
+    (tmp_path / "node_modules").symlink_to(node_modules)
+    (tmp_path / "lit.js").write_bytes((HERE / "lit_entry.js").read_bytes())
+    command = [
+        str(node_modules / ".bin/esbuild"), "lit.js", "--bundle", "--format=esm", "--minify",
+        "--legal-comments=inline", "--target=es2022", "--outfile=built.js",
+    ]  # fmt: skip
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    built = (tmp_path / "built.js").read_bytes()
+    assert built == (CONSOLE / "static/vendor/lit.js").read_bytes()
+
+
+def test_the_scripts_are_type_checked(node_modules: Path) -> None:
+    finished = subprocess.run(
+        [node_modules / ".bin/tsc", "-p", CONSOLE / "tsconfig.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout

@@ -1,0 +1,148 @@
+"""An SDK's retry of a stored request without a session runs once, if there is no doubt."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.ports.store import SessionQuery
+from tests.in_process import RunningGateway, open_gateway
+from tests.streaming import Stream
+
+HEADERS = {
+    "Content-Type": "application/json",
+    "User-Agent": "OpenAI/Python",
+    "Authorization": "Bearer one",
+}
+BODY: dict[str, Any] = {"model": "scripted", "input": "hello"}
+
+
+@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'h.db'}"
+
+
+@pytest.fixture(name="gateway")
+async def _gateway(store_url: str) -> AsyncIterator[RunningGateway]:
+    async with open_gateway(store_url=store_url) as gateway:
+        yield gateway
+
+
+async def _turns(gateway: RunningGateway) -> int:
+    views = await gateway.engine.read.sessions(DEFAULT_TENANT, SessionQuery(limit=100))
+    return sum(view.session.turn_count for view in views)
+
+
+async def _leave(gateway: RunningGateway, body: dict[str, Any] = BODY, **headers: str) -> None:
+    """Send a request, and close the connection before its answer."""
+    gateway.model.gate.clear()
+    stream = Stream(gateway.server, "POST", "/v1/responses", body, headers=HEADERS | headers)
+    await gateway.model.entered.acquire()
+    leaving = asyncio.create_task(stream.leave())
+    # The server learns of the end of a connection before it answers a later request.
+    await gateway.client.get("/healthz")
+    gateway.model.gate.set()
+    await leaving
+
+
+async def _send(
+    gateway: RunningGateway,
+    count: int,
+    body: dict[str, Any] = BODY,
+    headers: dict[str, str] | None = None,
+) -> httpx.Response:
+    given = HEADERS | {"x-stainless-retry-count": str(count)} | (headers or {})
+    content = msgspec.json.encode(body)
+    return await gateway.client.post("/v1/responses", content=content, headers=given)
+
+
+async def test_the_retry_of_the_openai_client_is_the_same_turn(gateway: RunningGateway) -> None:
+    gateway.model.gate.clear()
+    sent = 0
+
+    async def on_request(request: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if request.headers["x-stainless-retry-count"] == "1":
+            gateway.model.gate.set()
+
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [on_request]})
+    client = openai.AsyncOpenAI(
+        base_url=f"{gateway.server.url}/v1", api_key="any", max_retries=2, timeout=0.5,
+        http_client=http,
+    )  # fmt: skip
+    async with client:
+        await client.responses.create(model="scripted", input="hello")
+    assert sent == 2
+    assert len(gateway.model.calls) == 1
+    assert await _turns(gateway) == 1
+
+
+async def test_a_retry_of_a_request_whose_client_left_gets_its_answer(
+    gateway: RunningGateway,
+) -> None:
+    await _leave(gateway)
+    answer = await _send(gateway, 1)
+    assert answer.json()["output"][0]["content"][0]["text"] == "re:hello"
+    assert len(gateway.model.calls) == 1
+    # The count was claimed; a further retry of the same client has a higher one.
+    assert (await _send(gateway, 2)).json()["id"] == answer.json()["id"]
+    assert (await _send(gateway, 2)).json()["id"] != answer.json()["id"]
+
+
+async def test_a_background_request_that_was_answered_is_not_repeated(
+    gateway: RunningGateway,
+) -> None:
+    body = BODY | {"background": True}
+    first = await _send(gateway, 0, body)
+    assert first.status_code == 200
+    # It was delivered: another one with a count is a request of its own.
+    assert (await _send(gateway, 1, body)).json()["id"] != first.json()["id"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Authorization": "Bearer two"}, {"User-Agent": "OpenAI/JS"}],
+    ids=["another key", "another client"],
+)
+async def test_somebody_elses_retry_is_a_request_of_its_own(
+    gateway: RunningGateway, headers: dict[str, str]
+) -> None:
+    await _leave(gateway)
+    assert (await _send(gateway, 1, headers=headers)).status_code == 200
+    assert len(gateway.model.calls) == 2
+    assert await _turns(gateway) == 2
+
+
+async def test_another_body_is_a_request_of_its_own(gateway: RunningGateway) -> None:
+    await _leave(gateway)
+    await _send(gateway, 1, BODY | {"input": "hello!"})
+    assert len(gateway.model.calls) == 2
+
+
+async def test_two_who_left_with_the_same_words_share_no_answer(gateway: RunningGateway) -> None:
+    await _leave(gateway)
+    await _leave(gateway)
+    await _send(gateway, 1)
+    assert len(gateway.model.calls) == 3
+    assert await _turns(gateway) == 3
+
+
+async def test_an_answer_that_was_delivered_is_not_repeated(gateway: RunningGateway) -> None:
+    await _send(gateway, 0)
+    await _send(gateway, 1)
+    assert len(gateway.model.calls) == 2
+
+
+async def test_the_same_request_without_a_count_is_another_one(gateway: RunningGateway) -> None:
+    await _leave(gateway)
+    await _send(gateway, 0)
+    assert len(gateway.model.calls) == 2

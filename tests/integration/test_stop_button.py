@@ -1,0 +1,254 @@
+"""A client stops a stream and goes on while the run is still going."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.in_process import Item, RunningGateway, open_gateway
+from tests.streaming import Stream, TalkingModel
+
+WORDS = ("one ", "two ", "three ", "four")
+WHOLE = "".join(WORDS)
+
+
+@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'h.db'}"
+
+
+class _Talk:
+    """A conversation with one complete turn, and another one whose answer is being streamed."""
+
+    def __init__(self, gateway: RunningGateway, model: TalkingModel) -> None:
+        self.gateway = gateway
+        self.model = model
+        self.history = [_user("zero"), _assistant(WHOLE)]
+
+    async def begin(self) -> None:
+        """Complete the first turn."""
+        await self.gateway.respond([_user("zero")])
+        self.model.is_gated = True
+        await self.model.entered.acquire()
+
+    async def start(self, *items: Item, words: int = 2, **headers: str) -> Stream:
+        """Stream a turn until this many words of its answer were received."""
+        stream = self.stream(*items, **headers)
+        await self.model.entered.acquire()
+        if words:
+            self.model.allow(2 + words)
+            seen = 0
+            while seen < words:
+                event = await stream.next()
+                assert event is not None
+                seen += event["type"] == "response.output_text.delta"
+        return stream
+
+    def stream(self, *items: Item, **headers: str) -> Stream:
+        """Post a streamed request with these items behind the first turn."""
+        body = {"model": "scripted", "input": [*self.history, *items], "stream": True}
+        given = {"X-Session-Key": "k", **headers}
+        return Stream(self.gateway.server, "POST", "/v1/responses", body, headers=given)
+
+    async def go_on(self, *items: Item, **more: Any) -> httpx.Response:
+        """Post a request with these items behind the first turn; return its answer."""
+        asked = asyncio.create_task(self.gateway.respond([*self.history, *items], **more))
+        await self.model.entered.acquire()
+        self.model.allow_all()
+        answer = await asked
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def queue(self, *items: Item, **more: Any) -> httpx.Response:
+        """Do the same with a request that waits for the running one."""
+        asked = asyncio.create_task(self.gateway.respond([*self.history, *items], **more))
+        await self.gateway.until_queued(1)
+        self.model.allow_all()
+        return await asked
+
+    async def log(self) -> list[str]:
+        """Return what is visible behind the first turn."""
+        return (await self.gateway.log())[2:]
+
+
+@pytest.fixture(name="talk")
+async def _talk(store_url: str) -> AsyncIterator[_Talk]:
+    model = TalkingModel(*WORDS)
+    async with open_gateway(model, store_url=store_url) as gateway:
+        talk = _Talk(gateway, model)
+        await talk.begin()
+        yield talk
+        model.allow_all()
+
+
+def _user(text: str) -> Item:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> Item:
+    return {"role": "assistant", "content": text}
+
+
+async def _status(talk: _Talk, stream: Stream) -> tuple[str, str | None]:
+    turn = (await talk.gateway.client.get(f"/v1/turns/{stream.headers['x-turn-id']}")).json()
+    return turn["status"], (turn.get("error") or {}).get("code")
+
+
+async def test_a_client_that_stops_and_goes_on_continues_from_what_it_was_shown(
+    talk: _Talk,
+) -> None:
+    stream = await talk.start(_user("count"))
+    await stream.leave()
+    await talk.go_on(_user("count"), _assistant("one two"), _user("enough"))
+    assert await talk.log() == ["count", "one two ", "enough", WHOLE]
+    assert talk.model.shown[-1][2:] == ["count", "one two ", "enough"]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def test_a_client_that_kept_less_than_it_was_sent_continues_from_what_it_kept(
+    talk: _Talk,
+) -> None:
+    await (await talk.start(_user("count"), words=3)).leave()
+    await talk.go_on(_user("count"), _assistant("one two"), _user("enough"))
+    assert await talk.log() == ["count", "one two", "enough", WHOLE]
+    assert b'"incomplete"' in talk.model.calls[-1].items[3]
+
+
+async def test_a_client_that_drops_the_stopped_answer_hides_it(talk: _Talk) -> None:
+    await (await talk.start(_user("count"))).leave()
+    await talk.go_on(_user("count"), _user("no, sing"))
+    assert await talk.log() == ["count", "no, sing", WHOLE]
+
+
+async def test_regenerate_after_a_stop_gives_one_answer(talk: _Talk) -> None:
+    await (await talk.start(_user("count"))).leave()
+    await talk.go_on(_user("count"))
+    assert await talk.log() == ["count", WHOLE]
+    assert talk.model.shown[-1][2:] == ["count"]
+
+
+async def test_an_edit_after_a_stop_takes_the_questions_place(talk: _Talk) -> None:
+    await (await talk.start(_user("count"))).leave()
+    await talk.go_on(_user("sing"))
+    assert await talk.log() == ["sing", WHOLE]
+
+
+async def test_the_first_question_sent_again_after_a_stop_is_answered_again(talk: _Talk) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    headers = {"X-Session-Key": "new"}
+    stream = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+    await talk.model.entered.acquire()
+    talk.model.allow(3)
+    while (event := await stream.next()) and event["type"] != "response.output_text.delta":
+        pass
+    await stream.leave()
+    again = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+    await talk.model.entered.acquire()
+    talk.model.allow_all()
+    await again.rest()
+    assert await talk.gateway.log("new") == ["first", WHOLE]
+
+
+async def test_a_client_that_is_still_reading_is_not_superseded(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"))
+    await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
+    assert (await stream.rest())[-1]["type"] == "response.completed"
+    # What the history repeats of the turn in flight is not new.
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def test_a_client_that_left_before_any_output_is_not_superseded(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"), words=0)
+    await stream.leave()
+    await talk.queue(_user("count"), _user("and then?"))
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def test_another_api_key_supersedes_nothing(talk: _Talk) -> None:
+    await (await talk.start(_user("count"), Authorization="Bearer one")).leave()
+    headers = {"Authorization": "Bearer two"}
+    await talk.queue(_user("count"), _assistant("one"), _user("mine"), headers=headers)
+    assert await talk.log() == ["count", WHOLE, "mine", WHOLE]
+
+
+async def test_nothing_is_superseded_while_somebody_waits(talk: _Talk) -> None:
+    await (await talk.start(_user("count"))).leave()
+    waiting = asyncio.create_task(talk.gateway.respond([_user("me too")]))
+    await talk.gateway.until_queued(1)
+    later = asyncio.create_task(
+        talk.gateway.respond([*talk.history, _user("count"), _assistant("one"), _user("stop")])
+    )
+    await talk.gateway.until_queued(2)
+    talk.model.allow_all()
+    await asyncio.gather(waiting, later)
+    assert await talk.log() == ["count", WHOLE, "me too", WHOLE, "stop", WHOLE]
+
+
+async def test_a_whole_answer_in_progress_is_not_superseded(talk: _Talk) -> None:
+    first = asyncio.create_task(talk.gateway.respond([*talk.history, _user("count")]))
+    await talk.model.entered.acquire()
+    await talk.queue(_user("count"), _user("and then?"))
+    await first
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_history_that_cuts_in_supersedes_also_while_the_client_reads(
+    talk: _Talk, on_busy: str
+) -> None:
+    stream = await talk.start(_user("count"))
+    headers = {"X-On-Busy": on_busy}
+    await talk.go_on(_user("count"), _assistant("one"), _user("enough"), headers=headers)
+    assert (await stream.rest())[-1]["type"] == "response.incomplete"
+    assert await talk.log() == ["count", "one", "enough", WHOLE]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def test_the_same_request_before_any_output_is_the_same_turn(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"), words=0)
+    again = talk.stream(_user("count"))
+    first = await again.next()
+    talk.model.allow_all()
+    ends = [(await stream.rest())[-1], (await again.rest())[-1]]
+    assert [end["type"] for end in ends] == ["response.completed"] * 2
+    assert first is not None
+    assert first["response"]["id"] == ends[0]["response"]["id"]
+    assert await talk.log() == ["count", WHOLE]
+
+
+async def test_the_same_request_while_its_output_is_read_is_another_turn(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"))
+    await talk.queue(_user("count"))
+    await stream.rest()
+    assert await talk.log() == ["count", WHOLE, "count", WHOLE]
+
+
+async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its_turn(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"))
+        await stream.leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        assert (await other.respond(history)).status_code == 200
+        assert await talk.log() == ["count", "one two ", "enough", "re:enough"]
+        assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def test_another_api_key_supersedes_nothing_at_another_replica(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        await (await talk.start(_user("count"), Authorization="Bearer one")).leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("mine")]
+        headers = {"Authorization": "Bearer two"}
+        asked = asyncio.create_task(other.respond(history, headers=headers))
+        await other.until_queued(1)
+        talk.model.allow_all()
+        await asked
+        assert await talk.log() == ["count", WHOLE, "mine", "re:mine"]

@@ -1,0 +1,131 @@
+"""An MCP server on standard input and output that misbehaves on request.
+
+`python odd_mcp_server.py STATE` appends every call that it receives to the file STATE. It speaks
+the protocol itself, so that it starts at once and can break every rule.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+TOOLS: list[dict[str, Any]] = [
+    {"name": "echo", "description": "Return the text.", "inputSchema": SCHEMA,
+     "annotations": {"readOnlyHint": True}},
+    {"name": "write", "description": "Write the text.", "inputSchema": SCHEMA},
+    {"name": "slow", "description": "Answer late, unless it is cancelled.", "inputSchema": SCHEMA},
+    {"name": "die", "description": "End the process.", "inputSchema": SCHEMA},
+    {"name": "huge", "description": "Return very much.", "inputSchema": SCHEMA},
+    {"name": "endless", "description": "Send a line without an end.", "inputSchema": SCHEMA},
+    {"name": "garbage", "description": "Send what is not JSON first.", "inputSchema": SCHEMA},
+    {"name": "fail", "description": "Report an error.", "inputSchema": SCHEMA},
+    {"name": "env", "description": "Return the environment.", "inputSchema": SCHEMA},
+    {"name": "grow", "description": "Add a tool to the list.", "inputSchema": SCHEMA},
+    {"name": "../../etc/passwd", "description": "A name that is a path.", "inputSchema": SCHEMA},
+    {"name": "x" * 200, "description": "A name that is too long.", "inputSchema": SCHEMA},
+    {"name": "x" * 201, "description": "Another one.", "inputSchema": SCHEMA},
+    {"name": "echo", "description": "A name that is taken.", "inputSchema": SCHEMA},
+]  # fmt: skip
+_cancelled: set[Any] = set()
+_lock = threading.Lock()
+
+
+def send(value: dict[str, Any]) -> None:
+    """Write one message."""
+    with _lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **value}) + "\n")
+        sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Append a line to the state file."""
+    with Path(sys.argv[1]).open("a") as file:
+        file.write(text + "\n")
+
+
+def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
+    """Return the result of a call."""
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
+    """Run a tool and answer, or misbehave."""
+    note(name)
+    if name == "slow":
+        while request_id not in _cancelled:
+            time.sleep(0.01)
+        note("cancelled")
+        return
+    misbehave(name)
+    result = text_result(str(arguments.get("text", "")))
+    match name:
+        case "huge":
+            result = text_result("h" * 1_000_000)
+        case "fail":
+            result = text_result("no such file", is_error=True)
+        case "env":
+            result = text_result(json.dumps(dict(os.environ)))
+        case _:
+            pass
+    send({"id": request_id, "result": result})
+
+
+def misbehave(name: str) -> None:
+    """Do what a tool must not do before it answers."""
+    match name:
+        case "die":
+            os._exit(3)
+        case "endless":
+            with _lock:
+                for _ in range(20):
+                    sys.stdout.write("e" * 1024 * 1024)
+                sys.stdout.flush()
+        case "garbage":
+            with _lock:
+                sys.stdout.write("this is not JSON\n")
+        case "grow":
+            TOOLS.append({"name": "grown", "description": "New.", "inputSchema": SCHEMA})
+            send({"method": "notifications/tools/list_changed"})
+        case _:
+            pass
+
+
+def answer(message: dict[str, Any]) -> None:
+    """Answer one message."""
+    method, request_id = message.get("method"), message.get("id")
+    params = message.get("params") or {}
+    match method:
+        case "initialize":
+            capabilities = {"tools": {"listChanged": True}}
+            info = {"name": "odd", "version": "1"}
+            version = params.get("protocolVersion", "2025-06-18")
+            result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+            send({"id": request_id, "result": result})
+        case "tools/list":
+            send({"id": request_id, "result": {"tools": TOOLS}})
+        case "ping":
+            send({"id": request_id, "result": {}})
+        case "tools/call":
+            arguments = (request_id, params["name"], params.get("arguments") or {})
+            threading.Thread(target=call, args=arguments, daemon=True).start()
+        case "notifications/cancelled":
+            _cancelled.add(params.get("requestId"))
+        case _ if request_id is not None:
+            send({"id": request_id, "error": {"code": -32601, "message": "unknown method"}})
+        case _:
+            pass
+
+
+def main() -> None:
+    """Answer messages until the input ends."""
+    note(f"started {os.getpid()}")
+    for line in sys.stdin:
+        answer(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The built-in tools, asked by a model in a turn."""
+
+import json
+from typing import Any
+
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.ports.tools import Toolbox
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.scope import Scope
+from holdfast.tools.toolbox import GatewayTools
+from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
+
+
+def _builtin(scope: Scope = "key") -> Any:
+    def build(gateway: Gateway) -> Toolbox:
+        return GatewayTools(BuiltinTools(gateway, scope=scope, windows=lambda _: 1000))
+
+    return build
+
+
+def _asking(name: str, **arguments: Any) -> ScriptedModel:
+    """Return a model that calls a tool whenever it is asked to look, and else answers."""
+
+    def script(items: list[Item]) -> list[Item]:
+        if items[-1].get("type", "message") == "message" and "look" in str(items[-1]["content"]):
+            return [called(name, "c1", json.dumps(arguments))]
+        return [said("fine")]
+
+    return ScriptedModel(script)
+
+
+async def _look(gateway: RunningGateway, name: str, key: str = "k") -> dict[str, Any]:
+    """Have the model call a tool; return what the tool said."""
+    tools = [{"type": "holdfast", "name": name}]
+    answer = (await gateway.respond("look", key, tools=tools)).json()
+    call = answer["output"][0]
+    assert call["type"] == "mcp_call", answer
+    assert call["server_label"] == "holdfast"
+    return json.loads(call["output"]) if call["output"] else {"error": call["error"]}
+
+
+async def test_the_status_of_a_session_has_its_real_numbers() -> None:
+    async with open_gateway(_asking("session_status"), toolbox=_builtin()) as gateway:
+        await gateway.respond("hello")
+        status = await _look(gateway, "session_status")
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+    assert status["session_id"] == session["id"]
+    assert (status["generation"], status["status"], status["queued_turns"]) == (1, "running", 0)
+    assert status["turns"] == 2
+    assert status["context"]["window"] == 1000
+    assert 0 < status["context"]["tokens"] < 1000
+    assert status["context"]["share"] == round(status["context"]["tokens"] / 1000, 3)
+    # One item in and one out; the call that asks has used one more of each by now.
+    assert status["usage"]["input_tokens"] == 1 + 3
+    assert status["usage"]["output_tokens"] == 2
+    assert status["last_heal"] is None
+
+
+async def test_sessions_are_listed_by_key_with_all_generations() -> None:
+    async with open_gateway(_asking("sessions_list"), toolbox=_builtin()) as gateway:
+        await gateway.respond("hello")
+        await gateway.respond("hello", "other")
+        first = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        await gateway.client.post(f"/v1/sessions/{first['id']}/reset", json={})
+        found = (await _look(gateway, "sessions_list"))["sessions"]
+    assert {session["key"] for session in found} == {"k"}
+    assert sorted(session["generation"] for session in found) == [1, 2]
+    assert [session["is_this"] for session in found if session["generation"] == 2] == [True]
+
+
+async def test_the_history_of_an_earlier_generation_can_be_read() -> None:
+    model = _asking("sessions_history")
+    async with open_gateway(model, toolbox=_builtin()) as gateway:
+        await gateway.respond("my cat is Tom")
+        first = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        await gateway.client.post(f"/v1/sessions/{first['id']}/reset", json={})
+        model.script = _asking("sessions_history", session_id=first["id"]).script
+        found = await _look(gateway, "sessions_history")
+    assert [item["text"] for item in found["items"]] == ["my cat is Tom", "fine"]
+    assert [item["role"] for item in found["items"]] == ["user", "assistant"]
+
+
+async def test_a_tool_never_shows_the_session_of_another_key() -> None:
+    model = _asking("sessions_history")
+    async with open_gateway(model, toolbox=_builtin()) as gateway:
+        await gateway.respond("secret of another", "other")
+        other = (await gateway.client.get("/v1/sessions?key=other")).json()["data"][0]
+        model.script = _asking("sessions_history", session_id=other["id"]).script
+        found = await _look(gateway, "sessions_history")
+        unknown = _asking("sessions_history", session_id="ses_unknown").script
+        model.script = unknown
+        absent = await _look(gateway, "sessions_history")
+    # A session that may not be seen looks like one that does not exist.
+    assert found["error"] == f"there is no session {other['id']}"
+    assert absent["error"] == "there is no session ses_unknown"
+
+
+async def test_the_operator_may_widen_the_scope_to_an_agent() -> None:
+    model = _asking("sessions_list")
+    async with open_gateway(model, toolbox=_builtin("agent")) as gateway:
+        await gateway.respond("hello", "agent:main:direct:ann")
+        await gateway.respond("hello", "agent:other:direct:bob")
+        found = (await _look(gateway, "sessions_list", "agent:main:direct:michael"))["sessions"]
+    assert {session["key"] for session in found} == {
+        "agent:main:direct:ann",
+        "agent:main:direct:michael",
+    }
+
+
+async def test_bad_arguments_are_told_to_the_model() -> None:
+    model = _asking("sessions_list", limit="many")
+    async with open_gateway(model, toolbox=_builtin()) as gateway:
+        found = await _look(gateway, "sessions_list")
+    assert found["error"] == "limit must be a positive whole number"
+
+
+async def test_an_unknown_built_in_tool_is_refused_before_the_turn() -> None:
+    async with open_gateway(toolbox=_builtin()) as gateway:
+        reply = await gateway.respond("hi", tools=[{"type": "holdfast", "name": "nope"}])
+        listed = (await gateway.client.get("/v1/sessions?key=k")).json()["data"]
+    assert reply.status_code == 400
+    assert "session_status" in reply.json()["error"]["message"]
+    assert not listed
+
+
+async def test_an_unknown_server_is_refused_before_the_turn() -> None:
+    async with open_gateway(toolbox=_builtin()) as gateway:
+        reply = await gateway.respond("hi", tools=[{"type": "mcp", "server_label": "nope"}])
+    assert reply.status_code == 400
+    assert "'nope'" in reply.json()["error"]["message"]
+
+
+async def test_a_name_that_the_client_has_taken_stays_the_clients() -> None:
+    function = {"type": "function", "name": "session_status", "parameters": {"type": "object"}}
+    model = ScriptedModel(lambda _: [called("session_status", "c1")])
+    async with open_gateway(model, toolbox=_builtin()) as gateway:
+        tools = [function, {"type": "holdfast", "name": "session_status"}]
+        answer = (await gateway.respond("hi", tools=tools)).json()
+    assert [item["type"] for item in answer["output"]] == ["function_call"]

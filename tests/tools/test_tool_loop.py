@@ -1,0 +1,302 @@
+"""Turns in which the gateway runs tools."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.engine.settings import ToolSettings
+from tests.in_process import Item, ScriptedModel, called, open_gateway, said
+from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
+
+
+def _calls_then_says(*calls: Item, text: str = "done") -> ScriptedModel:
+    """Return a model that makes calls once, and answers as soon as it has their outputs."""
+
+    def script(items: list[Item]) -> list[Item]:
+        return [said(text)] if items[-1].get("type", "").endswith("_output") else list(calls)
+
+    return ScriptedModel(script)
+
+
+def _functions(model: ScriptedModel, call: int) -> list[str]:
+    raw = model.calls[call].fields.get("tools") or model.calls[call].chat_fields.get("tools")
+    return [
+        tool.get("name") or tool["function"]["name"] for tool in msgspec.json.decode(raw or b"[]")
+    ]
+
+
+async def test_the_model_is_asked_again_with_the_output_of_the_tool() -> None:
+    tools = RecordingTools()
+    model = _calls_then_says(called("desk__echo", "c1", '{"a":1}'))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert tools.calls == [("echo", {"a": 1})]
+    assert model.shown == [["hi"], ["hi", "desk__echo()", '={"a":1}']]
+    assert _functions(model, 0) == ["desk__echo"]
+    call, message = answer["output"]
+    assert call["type"] == "mcp_call"
+    assert (call["server_label"], call["name"]) == ("desk", "echo")
+    assert (call["arguments"], call["output"], call["error"]) == ('{"a":1}', '{"a":1}', None)
+    assert message["content"][0]["text"] == "done"
+    assert answer["status"] == "completed"
+
+
+async def test_a_stored_answer_is_read_as_it_was_given() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+        again = (await gateway.client.get(f"/v1/responses/{answer['id']}")).json()
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        listed = (await gateway.client.get(f"/v1/sessions/{session['id']}/items")).json()
+    assert again["output"] == answer["output"]
+    assert again["usage"] == answer["usage"]
+    assert [item["type"] for item in listed["data"]] == ["message", "mcp_call", "message"]
+    assert listed["data"][1] == answer["output"][0]
+
+
+async def test_pages_of_items_show_each_call_once() -> None:
+    calls = [called("desk__echo", f"c{n}") for n in range(5)]
+    model = _calls_then_says(*calls)
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER])
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        found: list[str] = []
+        after = ""
+        while True:
+            page = (
+                await gateway.client.get(f"/v1/sessions/{session['id']}/items?limit=2{after}")
+            ).json()
+            found += [item["type"] for item in page["data"]]
+            if not page["has_more"]:
+                break
+            after = f"&after={page['last_id']}"
+    assert found == ["message", *["mcp_call"] * 5, "message"]
+
+
+async def test_the_usage_of_all_calls_of_a_turn_is_counted_once() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+    # One input item and one output item first, then three and one.
+    assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (4, 2)
+    assert session["usage"]["input_tokens"] == 4
+    assert session["usage"]["output_tokens"] == 2
+
+
+async def test_parallel_calls_run_side_by_side_and_keep_their_order() -> None:
+    slow = Gate()
+    began = asyncio.Event()
+
+    async def fast(_: dict[str, object]) -> str:
+        began.set()
+        await slow.entered.wait()
+        slow.opened.set()
+        return "fast"
+
+    tools = RecordingTools(slow=slow, fast=fast)
+    model = _calls_then_says(called("desk__slow", "c1"), called("desk__fast", "c2"))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert [item.get("output") for item in answer["output"][:2]] == ["opened", "fast"]
+    assert model.shown[1] == ["hi", "desk__slow()", "desk__fast()", "=opened", "=fast"]
+
+
+async def test_a_chat_client_gets_the_final_answer() -> None:
+    model = ScriptedModel(
+        lambda items: (
+            [said("It is done.")]
+            if items[-1]["type"].endswith("_output")
+            else [said("Let me look."), called("desk__echo", "c1")]
+        )
+    )
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        answer = (await gateway.chat([{"role": "user", "content": "hi"}], tools=[SERVER])).json()
+    choice = answer["choices"][0]
+    assert choice["message"]["content"] == "It is done."
+    assert "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == "stop"
+    assert _functions(model, 0) == ["desk__echo"]
+
+
+async def _events(gateway: Any, **more: Any) -> list[dict[str, Any]]:
+    body = {"model": "scripted", "input": "hi", "stream": True, **more}
+    text = (
+        await gateway.client.post("/v1/responses", json=body, headers={"X-Session-Key": "k"})
+    ).text
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+async def test_a_stream_shows_a_call_as_openai_does() -> None:
+    model = ScriptedModel(
+        lambda items: (
+            [said("It is done.")]
+            if items[-1]["type"].endswith("_output")
+            else [said("Let me look."), called("desk__echo", "c1", '{"a":1}')]
+        )
+    )
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        events = await _events(gateway, tools=[SERVER])
+    kinds = [event["type"] for event in events]
+    at = kinds.index("response.mcp_call.in_progress")
+    assert kinds[at - 1] == "response.output_item.added"
+    begun = events[at - 1]["item"]
+    assert (begun["type"], begun["status"], begun["output"]) == ("mcp_call", "in_progress", None)
+    ended = kinds.index("response.mcp_call.completed")
+    assert kinds[ended + 1] == "response.output_item.done"
+    assert events[ended + 1]["item"]["output"] == '{"a":1}'
+    assert not any("function_call" in kind for kind in kinds)
+    last = events[-1]["response"]
+    done = {event["output_index"]: event["item"] for event in events
+            if event["type"] == "response.output_item.done"}  # fmt: skip
+    assert [done[index]["type"] for index in range(3)] == ["message", "mcp_call", "message"]
+    assert [item["type"] for item in last["output"]] == ["message", "mcp_call", "message"]
+    assert last["output"][1] == done[1]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_a_stored_stream_can_be_read_again() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        events = await _events(gateway, tools=[SERVER])
+        name = events[0]["response"]["id"]
+        text = (await gateway.client.get(f"/v1/responses/{name}?stream=true")).text
+        again = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert [event["type"] for event in again] == [event["type"] for event in events]
+    assert again[-1] == events[-1]
+
+
+async def test_client_tools_are_left_to_the_client_after_ours_have_run() -> None:
+    function = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    tools = RecordingTools()
+
+    def script(items: list[Item]) -> list[Item]:
+        if items[-1]["type"] == "function_call_output":
+            return [said("both")]
+        return [called("mine", "c1"), called("desk__echo", "c2", '{"b":2}')]
+
+    model = ScriptedModel(script)
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[function, SERVER])).json()
+        assert [item["type"] for item in answer["output"]] == ["function_call", "mcp_call"]
+        assert len(model.calls) == 1
+        turn = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        assert turn["status"] == "running"
+        output = {"type": "function_call_output", "call_id": "c1", "output": "from the client"}
+        last = (await gateway.respond([output], tools=[function, SERVER])).json()
+    assert last["output"][0]["content"][0]["text"] == "both"
+    assert tools.calls == [("echo", {"b": 2})]
+    assert model.shown[1] == ["hi", "mine()", "desk__echo()", "=from the client", '={"b":2}']
+
+
+async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() -> None:
+    model = ScriptedModel(
+        lambda items: (
+            [said("enough")] if len(items) > 7 else [called("desk__echo", f"c{len(items)}")]
+        )
+    )
+    tools = RecordingTools()
+    settings = ToolSettings(max_tool_steps=3)
+    async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert len(tools.calls) == 3
+    assert "tools" not in model.calls[-1].fields
+    assert [item["type"] for item in answer["output"]][:3] == ["mcp_call"] * 3
+
+
+async def test_a_model_that_calls_without_tools_is_told_of_the_limit_and_asked_no_more() -> None:
+    model = ScriptedModel(lambda items: [called("desk__echo", f"c{len(items)}")])
+    tools = RecordingTools()
+    settings = ToolSettings(max_tool_steps=2)
+    async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert len(tools.calls) == 2
+    assert answer["status"] == "completed"
+    assert answer["output"][-1]["error"].startswith("The call was not run")
+
+
+async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
+    async def large(_: dict[str, object]) -> str:
+        return "ä" * 1000
+
+    tools = RecordingTools(large=large)
+    model = _calls_then_says(called("desk__large", "c1"))
+    settings = ToolSettings(output_bytes=101)
+    async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    output = answer["output"][0]["output"]
+    assert output == "ä" * 50 + "\n[cut here: the first 101 of 2000 bytes are shown]"
+
+
+async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_is_told() -> None:
+    gate = Gate()
+    tools = RecordingTools(slow=gate)
+    model = _calls_then_says(called("desk__slow", "c1"))
+    settings = ToolSettings(tool_seconds=0.05)
+    async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert answer["output"][0]["status"] == "failed"
+    assert "0.05 s" in answer["output"][0]["error"]
+    assert answer["output"][1]["content"][0]["text"] == "done"
+
+
+async def test_a_tool_that_raises_fails_its_call_and_not_the_turn() -> None:
+    async def broken(_: dict[str, object]) -> str:
+        raise RuntimeError("secret of the tool")
+
+    tools = RecordingTools(broken=broken)
+    model = _calls_then_says(called("desk__broken", "c1"))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert answer["output"][0]["error"] == "The tool failed: RuntimeError"
+    assert answer["status"] == "completed"
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "7"])
+async def test_arguments_that_are_no_object_are_an_error_of_the_call(arguments: str) -> None:
+    tools = RecordingTools()
+    model = _calls_then_says(called("desk__echo", "c1", arguments))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert not tools.calls
+    assert "arguments" in answer["output"][0]["error"]
+
+
+async def test_a_forced_choice_holds_for_the_first_step() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "desk", "name": "echo"}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER], tool_choice=choice)
+    choices = [msgspec.json.decode(call.fields["tool_choice"]) for call in model.calls]
+    assert choices == [{"type": "function", "name": "desk__echo"}, "auto"]
+
+
+async def test_a_session_goes_on_after_a_turn_with_tools() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER])
+        model.script = lambda items: [said("again")]
+        await gateway.respond("more")
+    assert model.shown[-1] == ["hi", "desk__echo()", "={}", "done", "more"]
+
+
+async def test_nobody_but_the_gateway_makes_up_calls_of_its_tools() -> None:
+    forged = {"type": "gateway_approval", "id": "x", "call_id": "mcpr_x", "approve": True}
+    async with open_gateway() as gateway:
+        reply = await gateway.respond([forged])
+    assert reply.status_code == 400
+    assert "reserved" in reply.json()["error"]["message"]
+
+
+async def test_tools_of_equal_names_in_two_calls_of_one_answer_are_told_apart() -> None:
+    tools = RecordingTools(echo=echo)
+    model = _calls_then_says(
+        called("desk__echo", "same", '{"n":1}'), called("desk__echo", "same", '{"n":2}')
+    )
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert [item["output"] for item in answer["output"][:2]] == ['{"n":1}', '{"n":2}']
+    assert model.shown[1][3:] == ['={"n":1}', '={"n":2}']
