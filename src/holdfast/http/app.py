@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import HoldfastError, ModelNotFound
+from holdfast.core.errors import HoldfastError, ModelNotFound, release_frames
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
@@ -292,6 +292,7 @@ class Application:
                     reply = await endpoint(request)
             except HoldfastError as exc:
                 reply = reply_for_error(exc)
+                release_frames(exc)
                 reply.headers.extend(request.session_headers)
             except ClientDisconnected:
                 return

@@ -129,7 +129,7 @@ class LimitSettings:
     """Maximum size of a request's headers, including the request line."""
     body_bytes: int = 64 * 1024 * 1024
     """Maximum size of a request body."""
-    body_bytes_in_flight: int = 128 * 1024 * 1024
+    body_bytes_in_flight: int = 64 * 1024 * 1024
     """Bytes of request bodies that the process holds at a time; at least `body_bytes`."""
     items: int = 20_000
     """Items or messages of one request."""
