@@ -36,7 +36,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
-from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
+from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
@@ -179,16 +179,19 @@ def _admit(
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
             )
-    is_first = is_free and waiting.count == 0
+    is_first = is_free and waiting.count == 0 and command.collect_seconds <= 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
     session = draft.session
     position = tail_position(session.turn_count, waiting, facts.active)
-    if not is_first:
+    is_busy = not is_free or waiting.count > 0
+    if is_busy:
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
-        if command.on_busy in ("interrupt", "rollback"):
+        if command.on_busy == "steer":
+            position = STEERING + session.turn_count + 1
+        elif command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
@@ -205,7 +208,10 @@ def _admit(
         turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
         draft.add_event("turn.queued", turn)
-        return draft.decide(queued(draft, turn))
+        waits = queued(draft, turn)
+        if not is_busy:
+            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
+        return draft.decide(waits)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
@@ -231,7 +237,7 @@ def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
-    if command.on_busy == "enqueue" and waiting.count >= command.limits.max_waiting:
+    if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:
         return LaneFull(f"{waiting.count} turns wait in session {session.id}, no more may")
     return None
 

@@ -126,6 +126,7 @@ class TurnState(msgspec.Struct, array_like=True, gc=False):
     ended_at: float | None
     input: bytes | None
     """Of a turn that ended before it started; while it waits, the queue has it."""
+    merged_into: TurnId | None = None
 
 
 class RunState(msgspec.Struct, array_like=True, gc=False):
@@ -174,14 +175,15 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     events: list[tuple[str, bool, bytes]]
 
 
-_turn_values = attrgetter(*TurnState.__struct_fields__[:-1])
+_turn_values = attrgetter(*TurnState.__struct_fields__[:-2])
 _run_values = attrgetter(*RunState.__struct_fields__)
 _record_values = attrgetter(*RecordState.__struct_fields__)
 read_body = msgspec.msgpack.Decoder(Body).decode
 
 
 def _turn_state(turn: Turn) -> tuple[Any, ...]:
-    return (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+    values = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+    return values if turn.merged_into is None else (*values, turn.merged_into)
 
 
 def pack_entry(entry: Entry) -> bytes:
@@ -242,7 +244,7 @@ def read_turn(row: Sequence[Any]) -> Turn:
         state.last_seq, state.outcome, state.error_code, state.error_message, state.is_retryable,
         state.accepted_at, state.started_at, state.ended_at,
         found.delivered_at if is_current else None,
-        (found.retry_claim or 0) if is_current else 0,
+        (found.retry_claim or 0) if is_current else 0, state.merged_into,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.plan import Statement, columns
+from holdfast.stores.sql.plan import Statement
 from holdfast.stores.upgrade.databases import Row, Source
 
 PAGE = 64
@@ -33,18 +33,26 @@ PAGE = 64
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
+_NEWER = frozenset({"merged_into"})
+"""Fields that the first schema did not have; they have defaults."""
+
+
+def _old_columns(row: type[msgspec.Struct]) -> str:
+    return ", ".join(name for name in row.__struct_fields__ if name not in _NEWER)
+
+
 def _page(table: str, row: type[msgspec.Struct], owner: str, number: str) -> str:
     """Return a query for the rows of one owner behind a number."""
     return (
-        f"select {columns(row)} from {table} where {owner} = ?1 and {number} > ?2 "
+        f"select {_old_columns(row)} from {table} where {owner} = ?1 and {number} > ?2 "
         f"order by {number} limit {PAGE}"
     )
 
 
-SESSIONS = f"select {columns(Session)} from sessions where id > ?1 order by id limit {PAGE}"
+SESSIONS = f"select {_old_columns(Session)} from sessions where id > ?1 order by id limit {PAGE}"
 TURNS = _page("turns", Turn, "session_id", "number")
-TURN = f"select {columns(Turn)} from turns where id = ?1"
-RUNS = f"select {columns(Run)} from runs where turn_id = ?1 order by epoch"
+TURN = f"select {_old_columns(Turn)} from turns where id = ?1"
+RUNS = f"select {_old_columns(Run)} from runs where turn_id = ?1 order by epoch"
 ITEMS = _page("items", StoredItem, "session_id", "seq")
 RECORDS = _page("records", Record, "session_id", "no")
 EVENTS = _page("events", Event, "session_id", "no")
@@ -97,7 +105,8 @@ _FLAGS = {"is_live", "is_visible", "is_retryable", "is_partial"}
 
 
 def _value(kind: type[ValueT], row: Row) -> ValueT:
-    fields = zip(kind.__struct_fields__, row, strict=True)
+    names = [name for name in kind.__struct_fields__ if name not in _NEWER]
+    fields = zip(names, row, strict=True)
     return kind(*(bool(value) if name in _FLAGS else value for name, value in fields))
 
 
