@@ -102,7 +102,7 @@ LANES = (
     Fault(
         "a hold that ran out keeps its lane",
         f"{CORE}/decisions/lane.py",
-        "if not _is_hold_over(session, turn, facts.now, limits):",
+        "if not _is_hold_over(session, turn, facts.now):",
         "if True:",
         (f"{CONTRACT}::TestHolds",),
     ),

@@ -300,7 +300,7 @@ CLOCKS = (
     Fault(
         "a sweep overlooks holds from before the clock was set back",
         f"{STORES}/sql/statements.py",
-        "where h.hold_until > ?1 + 3600.0 ",
+        "where h.hold_until > ?1 + {MAX_HOLD_SECONDS} ",
         "where h.hold_until > ?1 + 3600000.0 ",
         ("tests/contract/test_store.py::TestClockSteps",),
     ),
