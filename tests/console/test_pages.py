@@ -171,10 +171,10 @@ def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway:
     session = gateway.session("compacted")["id"]
     gateway.post(f"/v1/sessions/{session}/compact")
     show(page, gateway, f"/sessions/{session}/compactions")
-    expect(page.get_by_text("in force")).to_be_visible()
+    expect(page.get_by_text("in force", exact=True)).to_be_visible()
     expect(page.get_by_text("Sent to the model instead")).to_be_visible()
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("undone")).to_be_visible()
+    expect(page.get_by_text("undone", exact=True)).to_be_visible()
 
 
 def test_metadata_is_edited_and_the_session_exported(page: Page, gateway: Gateway) -> None:
