@@ -14,6 +14,7 @@ from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.validation import require_instance
+from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
@@ -150,7 +151,7 @@ async def open_application(
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
-        retention = _start_retention(gateway, settings.retention)
+        background = _start_background(gateway, settings)
         try:
             async with services.run(gateway, turns) as channels:
                 application = Application(
@@ -166,8 +167,9 @@ async def open_application(
                 await application.load_keys()
                 yield application
         finally:
-            retention.cancel()
-            await asyncio.gather(retention, return_exceptions=True)
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
             # Exporting waits for the network: not on the event loop.
@@ -280,6 +282,7 @@ def _http_config(settings: Settings) -> "HttpConfig":
         items=settings.limits.items,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
+        has_search=settings.search.enabled,
     )
 
 
@@ -293,10 +296,18 @@ def connection_limits(settings: Settings) -> "ConnectionLimits":
     )
 
 
-def _start_retention(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[None]":
-    """Start the retention task if it is configured."""
-    if not settings.is_on:
-        return asyncio.get_running_loop().create_future()
+def _start_background(gateway: Gateway, settings: Settings) -> list[asyncio.Task[None]]:
+    """Start what runs beside the turns: indexing and retention, where they are on."""
+    tasks: list[asyncio.Task[None]] = []
+    if settings.search.enabled:
+        indexer = SearchIndexer(gateway)
+        tasks.append(asyncio.create_task(indexer.run(), name="holdfast-search"))
+    if settings.retention.is_on:
+        tasks.append(_start_retention(gateway, settings.retention))
+    return tasks
+
+
+def _start_retention(gateway: Gateway, settings: RetentionSettings) -> asyncio.Task[None]:
     from holdfast.engine.maintenance.retention import Retention
     from holdfast.http.api.archive import SessionArchive
 

@@ -1,7 +1,7 @@
 """The settings of the engine's components."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import InvalidSetting
@@ -69,9 +69,9 @@ class LaneSettings:
                 raise InvalidSetting(f"lanes.{name} must be positive")
         if self.max_attempts < 1:
             raise InvalidSetting("lanes.max_attempts must be at least 1")
-        if self.on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
+        if self.on_busy not in get_args(OnBusy):
             raise InvalidSetting(
-                f"lanes.on_busy must be enqueue, reject, interrupt or rollback, "
+                f"lanes.on_busy must be enqueue, reject, interrupt, rollback or steer, "
                 f"not {self.on_busy!r}"
             )
 

@@ -49,6 +49,7 @@ from holdfast.http.server.types import (
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.http.tools.approvals import ApprovalsApi
 from holdfast.http.tools.catalogue import ToolsApi, ToolServices
+from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
@@ -210,6 +211,7 @@ class Application:
         sessions = SessionsApi(gateway, self._decoder)
         turns = TurnsApi(gateway, turn_service, compactor)
         add = self._routes.add
+        add("GET", "/v1/search", SearchApi(gateway, is_on=self._config.has_search).search)
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
         add("POST", "/v1/conversations/{id}", conversations.update)

@@ -21,6 +21,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.search import SearchIndex
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -95,6 +96,8 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: SessionId | None = None
     limit: int = 20
     order: Order = "desc"
+    sort: Literal["created", "activity"] = "created"
+    """What orders the list; by activity it is always descending."""
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
@@ -334,6 +337,11 @@ class Store(Protocol):
     @property
     def channels(self) -> ChannelReader:
         """The reading side of channels."""
+        ...
+
+    @property
+    def search(self) -> SearchIndex:
+        """Full-text search."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

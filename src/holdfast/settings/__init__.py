@@ -28,6 +28,7 @@ from holdfast.settings.sections import (
     LogSettings,
     OtelSettings,
     ResetSettings,
+    SearchSettings,
     ServerSettings,
     StoreSettings,
     data_directory,
@@ -41,6 +42,7 @@ __all__ = [
     "LogSettings",
     "OtelSettings",
     "ResetSettings",
+    "SearchSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
@@ -72,6 +74,7 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
@@ -126,6 +129,7 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
+        search=sources.section("search", SearchSettings),
         upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))

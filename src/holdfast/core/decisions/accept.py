@@ -36,7 +36,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
-from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
+from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
@@ -189,7 +189,9 @@ def _admit(
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
-        if command.on_busy in ("interrupt", "rollback"):
+        if command.on_busy == "steer":
+            position = STEERING + session.turn_count + 1
+        elif command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
@@ -235,7 +237,7 @@ def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
-    if command.on_busy == "enqueue" and waiting.count >= command.limits.max_waiting:
+    if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:
         return LaneFull(f"{waiting.count} turns wait in session {session.id}, no more may")
     return None
 

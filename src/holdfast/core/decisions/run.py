@@ -1,5 +1,6 @@
 """What a run may write, and how it ends: fenced in every write, all or nothing at the end."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from holdfast.core.decisions.lane import (
     pack_items,
     start_waiting,
     stop_active,
+    unpack_items,
 )
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals, write_heals
@@ -72,11 +74,14 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         return Decision(session)  # an earlier attempt of this turn wrote it; it is written again
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
-    if items:
-        last = draft.append(items, turn.number)
+    if items or command.merges:
+        draft.append(items, turn.number)
+        merged = _merge(draft, turn, command, facts) if command.merges else ()
+        last = draft.head_seq
         draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
         draft.save_run(replace(run, partial=None) if run.partial is not None else run)
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
+        _end_merged(draft, merged)
     if command.idempotency_key is not None and row is None:
         draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
     if command.partial is not None:
@@ -87,6 +92,24 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.journal(turn, command.journal, run.id)
     _keep_step(draft, command, facts)
     return draft.decide(draft.session)
+
+
+def _merge(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> list[Turn]:
+    """Append the input of waiting turns that join the running one; return how they end."""
+    merged: list[Turn] = []
+    for waiting in sorted(facts.open_turns, key=lambda each: each.position):
+        is_waiting = waiting.id in command.merges and waiting.id != turn.id
+        if is_waiting and waiting.first_seq is None and waiting.rewind_after is None:
+            draft.append(unpack_items(waiting.input), turn.number)
+            merged.append(replace(waiting, input=None, merged_into=turn.id))
+    return merged
+
+
+def _end_merged(draft: Draft, merged: Sequence[Turn]) -> None:
+    """End the turns that have joined another one, and have their callers look."""
+    for turn in merged:
+        end_turn(draft, turn, "completed")
+        draft.wake()
 
 
 def _keep_step(draft: Draft, command: Extend, facts: Facts) -> None:

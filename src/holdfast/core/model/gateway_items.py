@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from holdfast.core.model.items import NewItem, message, read_item
+from holdfast.core.model.items import NewItem, read_item
 
 CALL = "gateway_call"
 COMPLETION = "gateway_call_output"
@@ -96,7 +95,7 @@ class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     type: str = msgspec.field(default=WORDS)
     id: str
     role: str
-    text: str
+    content: str
 
 
 GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords
@@ -111,6 +110,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 class _Kind(msgspec.Struct):
     type: str | None = None
+    role: str | None = None
 
 
 _read_kind = msgspec.json.Decoder(_Kind).decode
@@ -125,8 +125,7 @@ def store_item(item: GatewayItem) -> NewItem:
 
 def words_item(item_id: str, role: str, text: str) -> NewItem:
     """Return words as the log stores them: equal, to a reader, to a message that says them."""
-    stored = store_item(GatewayWords(id=item_id, role=role, text=text))
-    return replace(stored, fingerprint=message(role, text).fingerprint)
+    return store_item(GatewayWords(id=item_id, role=role, content=text))
 
 
 def load_item(kind: str, body: bytes) -> GatewayItem:
@@ -252,7 +251,10 @@ def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
     """Return the items of an answer as clients see them: each call once, at its place."""
     if not any(MARK in body[:32] for body in bodies):
         return bodies
-    kinds = [_read_kind(body).type or "" for body in bodies]
+    heads = [_read_kind(body) for body in bodies]
+    # Input that joined the turn is not a part of its answer.
+    bodies = [body for body, head in zip(bodies, heads, strict=True) if head.role != "user"]
+    kinds = [head.type or "" for head in heads if head.role != "user"]
     ended: dict[str, bytes] = {}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == COMPLETION:

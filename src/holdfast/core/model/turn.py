@@ -16,7 +16,9 @@ Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
 TurnStatus = Literal[
     "queued", "running", "requires_action", "completed", "failed", "cancelled", "interrupted"
 ]
-OnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+OnBusy = Literal["enqueue", "reject", "interrupt", "rollback", "steer"]
+STEERING = -(10**9)
+"""Added to the number of a turn that joins the running one: so it waits before all others."""
 
 USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
 """Sources that count as user activity."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
+from holdfast.core.ids import TurnId
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import quarantined
@@ -200,6 +201,7 @@ class ActiveRun:
         *,
         state: ProviderState | None = None,
         usage: Usage | None = None,
+        merges: tuple[TurnId, ...] = (),
     ) -> None:
         """Commit a model's answer or the outputs of its tools before the turn goes on.
 
@@ -213,6 +215,7 @@ class ActiveRun:
             shown_records=self._shown_records,
             provider_state=state,
             usage=usage,
+            merges=merges,
         )
         await self._annotate(command)
         self._unsaved = ()

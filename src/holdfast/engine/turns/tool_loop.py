@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.gateway_items import (
     CALL,
     TOOL_LIST,
@@ -45,6 +45,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.turns.steering import waiting_input
 from holdfast.engine.turns.tool_stream import (
     ToolSink,
     begin_events,
@@ -316,9 +317,13 @@ class ToolLoop:
             progress.writer.begin_step()
 
     async def _commit(
-        self, progress: _Progress, items: Sequence[NewItem], answer: Answer | None = None
+        self,
+        progress: _Progress,
+        items: Sequence[NewItem],
+        answer: Answer | None = None,
+        merges: tuple[TurnId, ...] = (),
     ) -> None:
-        """Commit items while nothing else of the run is written."""
+        """Commit items while nothing else of the run is written; input in `merges` joins them."""
         writer = progress.writer
         if writer is not None:
             await writer.settle()
@@ -326,6 +331,7 @@ class ToolLoop:
             items,
             state=answer.state if answer is not None else None,
             usage=answer.usage if answer is not None else None,
+            merges=merges,
         )
         progress.bodies += [item.body for item in items]
         if writer is not None:
@@ -344,7 +350,10 @@ class ToolLoop:
             )
             completions = self._bounded(progress, completions)
             known = len(progress.shown)
-            await self._commit(progress, [store_item(each) for each in completions])
+            goes_on = len(due) == len(left.calls) and not left.client_calls
+            joining = await waiting_input(self._gateway.read, progress.run) if goes_on else ()
+            items = [store_item(each) for each in completions]
+            await self._commit(progress, items, merges=joining)
             self._show_completions(progress, due, completions, known)
         waiting = tuple(call.id for call in left.calls if _waits(call, left))
         if not waiting and not left.client_calls:
@@ -417,13 +426,15 @@ class ToolLoop:
             log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
             return ToolResult(error=f"The tool failed: {type(exc).__name__}")
         finally:
+            seconds = monotonic() - started
+            self._gateway.meter.tool_called(tool.function, call.call_id, outcome, seconds)
             log.info(
                 "tool.called",
                 turn_id=progress.run.turn.id,
                 session_id=progress.run.session.id,
                 tool=tool.function,
                 outcome=outcome,
-                ms=round((monotonic() - started) * 1000),
+                ms=round(seconds * 1000),
             )
 
     def _bounded(

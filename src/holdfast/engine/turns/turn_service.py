@@ -170,6 +170,10 @@ class TurnService:
                     run = await self._wait_for_lane(task, admission)
                 self.in_flight.runs[run.session.id] = run
                 outcome = await self._executor.execute(run, request, live)
+            except TurnInterrupted as exc:
+                outcome = await self._joined_result(ticket, exc)
+                if live is not None:
+                    live.end(outcome.response)
             finally:
                 if run is not None:
                     self._gateway.leave(run)
@@ -181,10 +185,20 @@ class TurnService:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
             log.info("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
+            self.in_flight.note_failure(ticket.session)
             outcome = exc
         finally:
             del self._tasks[task]
             ticket.settle(_stopped() if outcome is None else outcome)
+
+    async def _joined_result(self, ticket: TurnTicket, exc: TurnInterrupted) -> TurnResult:
+        """Return the answer of the turn that this one joined; raise `exc` if it joined none."""
+        tenant = ticket.turn.tenant
+        view = await self._gateway.read.turn(tenant, ticket.turn.id)
+        if view is None or view.turn.merged_into is None:
+            raise exc
+        await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
+        return await self.load_result(tenant, view.turn, ticket.step)
 
     async def _wait_for_lane(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
         self._queued.add(task)
@@ -274,6 +288,13 @@ class TurnService:
 
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded result of a step, or raise why there is none."""
+        if turn.merged_into is not None:
+            joined = await self._gateway.read.turn(tenant, turn.merged_into)
+            if joined is None:
+                raise SessionDeleted("the session of this turn was deleted")
+            found = await self.load_result(tenant, joined.turn, joined.turn.step)
+            named = replace(found.response, id=response_id(turn.id, step))
+            return TurnResult(turn, found.session, named)
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
 from holdfast.http.api.relay import RelayService
-from holdfast.http.formats.chat import ChatChunks, completion
+from holdfast.http.formats.chat import ChatChunks, completion, tool_trace
 from holdfast.http.request.body import Fields, pop_field, pop_metadata
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
@@ -13,6 +13,8 @@ from holdfast.http.request.submit_turn import TurnSubmitter, target_from_headers
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 _encode = msgspec.json.Encoder().encode
+TRACE = b"x-tool-trace"
+"""A request with this header gets the calls of the gateway's tools beside its answer."""
 
 
 class ChatApi:
@@ -34,9 +36,13 @@ class ChatApi:
         target = target_from_headers(headers)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)
         if turn_request.is_stream:
-            return self._turns.stream(request, ticket, ChatChunks(turn_request))
+            chunks = ChatChunks(turn_request, with_trace=TRACE in request.by_name)
+            return self._turns.stream(request, ticket, chunks)
         answer = await self._turns.answer(request, ticket)
-        reply = json_reply(completion(answer.response), headers=request.session_headers)
+        value = completion(answer.response)
+        if TRACE in request.by_name:
+            value["tool_trace"] = tool_trace(map(msgspec.json.decode, answer.response.output))
+        reply = json_reply(value, headers=request.session_headers)
         reply.delivers = ticket.turn.id, ticket.step
         return reply
 

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
-from holdfast.core.tools.requested import read_tools
+from holdfast.core.tools.requested import read_tools, show_functions
 from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
 from holdfast.http.server.errors import UnsupportedMediaType, error_reply, error_value
@@ -58,7 +58,17 @@ class RelayService:
 
     def dropped_tools(self, turn_request: TurnRequest) -> Sequence[str]:
         """Return the types of hosted tools that the model's upstream does not have."""
-        return self._upstreams.dropped_tools(turn_request.model, turn_request.fields)
+        requested = read_tools(turn_request)
+        if requested is not None:
+            turn_request = show_functions(turn_request, requested, ())
+        dropped = self._upstreams.dropped_tools(turn_request.model, turn_request.fields)
+        if "mcp" in dropped:
+            raise InvalidInput(
+                "the upstream of this model runs no MCP servers; "
+                "configure the server at the gateway, and name it by its server_label alone",
+                param="tools",
+            )
+        return dropped
 
     async def response(self, turn_request: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Responses request without storing anything."""

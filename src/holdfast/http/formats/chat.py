@@ -1,6 +1,6 @@
 """Write responses as chat completions, whole or as chunks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -47,11 +47,17 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
     }
 
 
+def tool_trace(output: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls of the gateway's tools in an answer."""
+    return [item for item in output if str(item.get("type", "")).startswith("mcp_")]
+
+
 class ChatChunks:
     """Encode a response's events as chunks of one chat completion."""
 
-    def __init__(self, request: TurnRequest) -> None:
+    def __init__(self, request: TurnRequest, *, with_trace: bool = False) -> None:
         self._request = request
+        self._with_trace = with_trace
         self._writer: _ChunkWriter | None = None
 
     def __call__(self, events: Sequence[StreamEvent]) -> bytes:
@@ -67,6 +73,8 @@ class ChatChunks:
                 writer = self._writer = _ChunkWriter(self._request, value["response"])
                 chunks.append(writer.chunk({"role": "assistant", "content": "", "refusal": None}))
             chunks += writer.write(event.type, value)
+            if self._with_trace and event.type == "response.completed":
+                chunks.append(writer.trace_chunk(value["response"]))
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
@@ -102,6 +110,11 @@ class _ChunkWriter:
         """Return a chunk of the only choice."""
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return b"data: %s\n\n" % _encode({**self._head, "choices": [choice]})
+
+    def trace_chunk(self, response: dict[str, Any]) -> bytes:
+        """Return a chunk with the calls of the gateway's tools."""
+        trace = tool_trace(response["output"])
+        return b"data: %s\n\n" % _encode({**self._head, "choices": [], "tool_trace": trace})
 
     def text_chunk(self, event: StreamEvent) -> bytes | None:
         """Return the chunk of a plain text delta; `None` for every other event."""

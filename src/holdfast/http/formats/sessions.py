@@ -63,6 +63,7 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "model": read_request(turn.request).model if turn.request else None,
         "step": turn.step,
         "attempts": turn.attempts,
+        "merged_into": turn.merged_into,
         "error": _error(turn),
         "response_id": _response_id(turn, runs),
         "first_sequence": turn.first_seq,

@@ -57,6 +57,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     items: int = DEFAULT_MAX_ITEMS
     requests_per_minute: int = 0
     reset: ResetPolicy = NEVER
+    has_search: bool = True
 
 
 DEFAULT_CONFIG = HttpConfig()

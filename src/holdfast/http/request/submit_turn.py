@@ -105,14 +105,15 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
         is_new = _is_new(headers, target, items)
-        has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
-        if has_tools or not is_new or target.parent is not None:
-            items = await self._with_approvals(request, target, items)
-            turn_request = replace(turn_request, sender=request.sender)
+        may_answer = not is_new or target.parent is not None
+        items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)
-        # A client that stopped reading a stream and sends the same request wants another answer.
-        left = self.turn_service.in_flight.left
-        is_new = is_new and not (left and headers.history != "new" and digest in left)
+        left, failed = self.turn_service.in_flight.left, self.turn_service.in_flight.failed
+        if is_new and (left or failed) and _is_comparable(headers, target):
+            # A client that stopped reading a stream and sends the same request wants another
+            # answer. The same input after a failure takes the place of the first one.
+            name = headers.key or headers.session_id
+            is_new = digest not in left and (request.tenant, name) not in failed
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
             await self._repeat_keyless(request, turn_request, headers, digest)
@@ -268,6 +269,7 @@ class TurnSubmitter:
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
         in_flight = self.turn_service.in_flight
+        in_flight.failed.pop((request.tenant, headers.key or headers.session_id or ""), None)
         arrival = Arrival(
             tenant=request.tenant,
             body_hash=digest,
@@ -306,7 +308,11 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
-            request=write_request(_stored(turn_request)),
+            request=write_request(
+                _stored(turn_request, request.sender)
+                if "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+                else turn_request
+            ),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
@@ -397,11 +403,9 @@ class TurnSubmitter:
             await asyncio.gather(disconnect, return_exceptions=True)
 
 
-def _stored(turn_request: TurnRequest) -> TurnRequest:
-    """Return a request as it is stored: without the credentials of its tools."""
-    if "tools" in turn_request.fields or "tools" in turn_request.chat_fields:
-        return redact_tools(turn_request)
-    return turn_request
+def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
+    """Return a request with tools as it is stored: with its sender, without credentials."""
+    return redact_tools(replace(turn_request, sender=sender))
 
 
 class _StreamClient:
@@ -437,6 +441,11 @@ def caller_hash(request: Request) -> bytes:
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:
     return SessionTarget(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
+
+
+def _is_comparable(headers: SessionHeaders, target: SessionTarget) -> bool:
+    """Return whether a request may be compared with the log of the session that it names."""
+    return headers.history != "new" and not headers.is_internal and target.parent is None
 
 
 def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:

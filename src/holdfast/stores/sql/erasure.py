@@ -23,6 +23,7 @@ from holdfast.stores.sql.entries import (
 )
 from holdfast.stores.sql.lookups import find_number, session_row
 from holdfast.stores.sql.plan import Ask, Plan, every, one
+from holdfast.stores.sql.search import statements as search
 
 AT_ONCE = 256
 """Entries that are read and written back together."""
@@ -119,7 +120,10 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
         return []
     old = items.listed[index]
     items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
-    asks: list[Ask] = [(sql.SAVE_ITEMS, (no, entry[0], pack_states(items)))]
+    asks: list[Ask] = [
+        (sql.SAVE_ITEMS, (no, entry[0], pack_states(items))),
+        (search.REMOVE_ITEMS, (no, change.seq, change.seq)),
+    ]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
     return asks

@@ -431,6 +431,8 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
 def extend_facts(command: Extend, now: float) -> Plan[Facts]:
     """The run's lane; and for a batch that counts once, whether it came before."""
     facts = yield from fenced_facts(command, now)
+    if command.merges and facts.session is not None:
+        facts = replace(facts, open_turns=(yield from open_turns(facts.session.id)))
     if command.idempotency_key is None:
         return facts
     found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)

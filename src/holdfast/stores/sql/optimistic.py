@@ -52,7 +52,8 @@ def _append(command: cmd.Append, now: float, lanes: LaneCache) -> Decision[Any] 
 
 
 def _extend(command: cmd.Extend, now: float, lanes: LaneCache) -> Decision[Any] | None:
-    facts = _of_run(command, now, lanes) if command.idempotency_key is None else None
+    is_known = command.idempotency_key is None and not command.merges
+    facts = _of_run(command, now, lanes) if is_known else None
     return None if facts is None else run_end.extend(command, facts)
 
 

@@ -21,6 +21,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -47,6 +48,8 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
+from holdfast.stores.sql.search.activity import sessions_by_activity
+from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -107,6 +110,8 @@ class SqlReader:
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
+        if query.sort == "activity":
+            return await self._run(lambda now: sessions_by_activity(tenant, query, now))
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
@@ -275,6 +280,8 @@ class SqlStore:
         """The reading side."""
         self.channels: ChannelReader = SqlChannelReader(self.query)
         """The reading side of channels."""
+        self.search: SearchIndex = SqlSearchIndex(self.query)
+        """Full-text search."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

@@ -10,6 +10,7 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
     class TestIdentity(IdentityContract): ...
 """
 
+from holdfast.testing.search_contract import SearchContract
 from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.channels.outbox import (
     BurstContract,
@@ -52,5 +53,6 @@ __all__ = [
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",
+    "SearchContract",
     "TranscriptContract",
 ]

@@ -285,6 +285,13 @@ async def _prune(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Prune(worker=caller.worker, older_than_seconds=86_400.0)
 
 
+async def _index_log(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    command = await caller.store.search.read_backlog(caller.worker, 100)
+    assert command is not None
+    return command
+
+
 async def _renew(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
 

@@ -23,6 +23,12 @@ from holdfast.core.transaction.commands.channels import (
     StopTurns,
 )
 from holdfast.core.transaction.commands.command import Command, LaneLimits
+from holdfast.core.transaction.commands.search import (
+    IndexedItem,
+    IndexLog,
+    LogPosition,
+    RemovedItems,
+)
 from holdfast.core.transaction.commands.sessions import (
     AddApiKey,
     Annotate,
@@ -98,9 +104,12 @@ __all__ = [
     "HoldChannel",
     "Import",
     "ImportedPrefix",
+    "IndexLog",
+    "IndexedItem",
     "JournalEntry",
     "KeepPlaceholder",
     "LaneLimits",
+    "LogPosition",
     "MarkDelivered",
     "OpenPlaceholder",
     "Parent",
@@ -114,6 +123,7 @@ __all__ = [
     "Recover",
     "ReleaseChannel",
     "RememberChat",
+    "RemovedItems",
     "Renew",
     "Repeated",
     "RequestPairing",

@@ -135,6 +135,8 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     """What the provider has stored, where the items are a model's whole answer."""
     usage: Usage | None = None
     """What that answer cost."""
+    merges: tuple[TurnId, ...] = ()
+    """Waiting turns whose input joins the running one, behind the items."""
     tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
     idempotency_key: str | None = None
     body_hash: bytes | None = None

@@ -1,0 +1,23 @@
+"""Steering: input that joins a running turn at its next model call.
+
+It was accepted as a turn of its own and waits before all others. If no further call comes, it
+runs as the next turn.
+"""
+
+from holdfast.core.ids import TurnId
+from holdfast.core.model.turn import STEERING
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.ports.store import Reader
+
+MAX_JOINING = 100
+"""How many inputs join at one model call."""
+
+
+async def waiting_input(read: Reader, run: ActiveRun) -> tuple[TurnId, ...]:
+    """Return the turns that wait to join a run, in the order in which they arrived."""
+    views = await read.turns(run.session.id, after=run.turn.number, limit=MAX_JOINING)
+    return tuple(
+        view.turn.id
+        for view in views
+        if view.turn.is_open and view.turn.position < STEERING // 2 and not view.turn.attempts
+    )

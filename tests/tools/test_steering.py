@@ -1,0 +1,95 @@
+"""Messages that join a running turn at its next model call."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
+from tests.tools.toolboxes import SERVER, Gate, RecordingTools
+
+
+def _model() -> ScriptedModel:
+    def script(items: list[Item]) -> list[Item]:
+        if any(item["type"] == "function_call_output" for item in items):
+            return [said(f"seen {len(items)}")]
+        return [called("desk__slow", "c1")]
+
+    return ScriptedModel(script)
+
+
+async def _steer(gateway: RunningGateway, text: str, **more: Any) -> httpx.Response:
+    return await gateway.respond(text, headers={"X-On-Busy": "steer"}, tools=[SERVER], **more)
+
+
+async def test_messages_join_the_running_turn_after_its_tools_in_order() -> None:
+    gate = Gate()
+    model = _model()
+    async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        waiting = asyncio.create_task(gateway.respond("later"))
+        await gateway.until_queued(1)
+        one = asyncio.create_task(_steer(gateway, "also this"))
+        await gateway.until_queued(2)
+        two = asyncio.create_task(_steer(gateway, "and that"))
+        await gateway.until_queued(3)
+        gate.opened.set()
+        answers = [(await task).json() for task in (first, one, two)]
+        turns = [(await task).headers["x-turn-id"] for task in (first, one)]
+        joined = (await gateway.client.get(f"/v1/turns/{turns[1]}")).json()
+        await waiting
+    assert model.shown[1] == ["go", "desk__slow()", "=opened", "also this", "and that"]
+    assert len(model.calls) == 3
+    texts = [answer["output"][-1]["content"][0]["text"] for answer in answers]
+    assert texts == ["seen 5"] * 3
+    assert len({answer["id"] for answer in answers}) == 3
+    assert (joined["status"], joined["merged_into"]) == ("completed", turns[0])
+    # What joined is input: no answer shows it.
+    assert [item["type"] for item in answers[0]["output"]] == ["mcp_call", "message"]
+    assert model.shown[2][-1] == "later"
+
+
+async def test_the_stored_answer_is_the_one_that_was_given() -> None:
+    gate = Gate()
+    async with open_gateway(_model(), toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        steer = asyncio.create_task(_steer(gateway, "also this"))
+        await gateway.until_queued(1)
+        gate.opened.set()
+        answer = (await first).json()
+        await steer
+        stored = (await gateway.client.get(f"/v1/responses/{answer['id']}")).json()
+    assert stored["output"] == answer["output"]
+
+
+async def test_without_a_further_call_it_is_the_next_turn() -> None:
+    model = ScriptedModel()
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        model.gate.clear()
+        first = asyncio.create_task(gateway.respond("one"))
+        await model.entered.acquire()
+        waiting = asyncio.create_task(gateway.respond("two"))
+        await gateway.until_queued(1)
+        steers = []
+        for count, text in enumerate(("first", "second"), 2):
+            steers.append(asyncio.create_task(_steer(gateway, text)))
+            await gateway.until_queued(count)
+        model.gate.set()
+        await asyncio.gather(first, waiting, *steers)
+    assert [shown[-1] for shown in model.shown] == ["one", "first", "second", "two"]
+
+
+async def test_a_stream_of_a_message_that_joined_ends_with_the_common_answer() -> None:
+    gate = Gate()
+    async with open_gateway(_model(), toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        steer = asyncio.create_task(_steer(gateway, "also this", stream=True))
+        await gateway.until_queued(1)
+        gate.opened.set()
+        await first
+        text = (await steer).text
+    assert "response.completed" in text
+    assert "seen 4" in text
