@@ -28,6 +28,7 @@ from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.memory import SessionMemory
 from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _http_services(
 
     return Services(
         admin=_admin_services(store, settings),
-        tools=ToolServices(toolbox, settings.tools.approvers),
+        tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin),
         channels=channels,
     )
 
@@ -258,8 +259,10 @@ def _new_executor(
 def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
-    """Return the tools that the gateway runs."""
-    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    """Return the tools that the gateway runs; memory is searched where there is an index."""
+    scope = settings.tools.scope
+    memory = SessionMemory(gateway, scope) if settings.search.enabled else None
+    builtin = BuiltinTools(gateway, scope=scope, windows=windows, search=memory)
     if not settings.mcp:
         return GatewayTools(builtin)
     from holdfast.tools.mcp.servers import McpServers

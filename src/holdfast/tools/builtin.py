@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.core.compaction.token_estimate import estimate_tokens
+from holdfast.core.errors import InvalidInput
 from holdfast.core.healing.policy import read_heals
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.openai.chat import text_of
@@ -155,6 +156,8 @@ class BuiltinTools:
             value = await self._run[name](caller, arguments)
         except _BadArgument as exc:
             return ToolResult(error=str(exc))
+        except InvalidInput as exc:
+            return ToolResult(error=exc.message)
         return ToolResult(output=msgspec.json.encode(value).decode())
 
     # ── the tools ───────────────────────────────────────────────────────────────────────────
