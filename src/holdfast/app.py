@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,7 +157,9 @@ async def open_application(
                 streams=settings.sessions,
                 compactor=compactor,
                 admin=_admin_services(store, settings),
-                tools=ToolServices(toolbox, settings.tools.approvers),
+                tools=ToolServices(
+                    toolbox, settings.tools.approvers, _default_tools(settings, upstreams)
+                ),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -229,6 +231,14 @@ def _new_executor(
         toolbox=toolbox,
         tools=settings.tools,
     )
+
+
+def _default_tools(
+    settings: Settings, upstreams: "UpstreamRouter"
+) -> Callable[[str], Sequence[str]] | None:
+    """Return the tools that upstreams add to their requests; None if there are none."""
+    has_tools = any(upstream.tools for upstream in settings.upstreams)
+    return upstreams.tools if has_tools else None
 
 
 def _open_tools(

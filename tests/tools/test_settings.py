@@ -4,10 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.cli.commands.config import masked
 from holdfast.core.errors import InvalidSetting
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.tools.requested import add_tools
 from holdfast.settings import load
 from holdfast.tools.mcp.check import check_servers
 from holdfast.tools.settings import McpSettings
@@ -70,3 +73,19 @@ async def test_a_check_starts_every_server(tmp_path: Path) -> None:
     assert [check.is_ok for check in found] == [True, False, False]
     assert "14 tool" in found[0].detail
     assert "NOT_SET" in found[2].detail
+
+
+def test_an_upstream_adds_tools_to_a_request_once() -> None:
+    sent = msgspec.Raw(b'[{"type":"mcp","server_label":"git"},{"type":"function","name":"f"}]')
+    request = TurnRequest(api="responses", model="m", fields={"tools": sent})
+    named = add_tools(request, ("session_status", "mcp:git"))
+    assert msgspec.json.decode(named.fields["tools"]) == [
+        {"type": "mcp", "server_label": "git"},
+        {"type": "function", "name": "f"},
+        {"type": "holdfast", "name": "session_status"},
+    ]
+    chat = add_tools(TurnRequest(api="chat", model="m"), ("mcp:git",))
+    assert msgspec.json.decode(chat.chat_fields["tools"]) == [
+        {"type": "mcp", "server_label": "git"}
+    ]
+    assert add_tools(request, ()) is request

@@ -1,5 +1,7 @@
 """The tools that the gateway runs for a tenant, and the state of their servers."""
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -12,6 +14,8 @@ class ToolServices(msgspec.Struct, frozen=True):
     toolbox: Toolbox
     approvers: tuple[str, ...] = ()
     """Who may answer every approval request, beside the sender of its turn."""
+    defaults: Callable[[str], Sequence[str]] | None = None
+    """Returns the tools that every request for a model uses."""
 
 
 class ToolsApi:
