@@ -23,7 +23,7 @@ from holdfast.engine.settings import (
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.operations import AdminServices
-from holdfast.http.app import Application
+from holdfast.http.app import Application, Services
 from holdfast.ports.provider import (
     Answer,
     EventSink,
@@ -237,7 +237,7 @@ async def open_gateway(
         OnlyModel(model),
         streams=streams,
         compactor=compactor,
-        admin=AdminServices(SqlReports(store), doctor.diagnose),
+        services=Services(admin=AdminServices(SqlReports(store), doctor.diagnose)),
     )
     try:
         async with serving(application) as server:

@@ -388,7 +388,9 @@ def _schema() -> dict[str, list[str]]:
         for text, parameters in migrations.installation(DIALECT, 0.0):
             connection.execute(text, parameters)
         names = connection.execute(
-            "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+            # The tables of FTS5 are one index.
+            "select name from sqlite_master where type = 'table' and name not like 'sqlite_%' "
+            "and name not like 'search_text%'"
         )
         return {
             name: [row[1] for row in connection.execute(f"pragma table_info({name})")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from holdfast.channels.settings import ChannelSettings
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import AccessKey, Settings
 from holdfast.settings.reading import SECRET_FIELDS
@@ -39,6 +40,14 @@ In the file, a list always has brackets, even with one entry.
 Python values.
 """
 
+PEOPLE = """## `[people]`
+
+One memory for one person over all channels: a name, and the person's accounts, such as
+`michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place
+of the platform's user id.
+"""
+TABLES = ("upstreams", "keys", "mcp", "channels", "people")
+"""Fields of `Settings` that are not one section each."""
 SECTIONS = {"reset": "sessions.reset"}
 LONGEST_DEFAULT = 60
 """A longer text would make its table unreadable."""
@@ -49,7 +58,7 @@ def page() -> str:
     parts = [HEAD]
     settings = Settings()
     for field in dataclasses.fields(Settings):
-        if field.name in ("upstreams", "keys", "mcp"):
+        if field.name in TABLES:
             continue
         name = SECTIONS.get(field.name, field.name)
         parts.append(_section(f"[{name}]", type(getattr(settings, field.name)), name))
@@ -57,6 +66,8 @@ def page() -> str:
     parts.append(_section("timeouts of an [[upstream]]", TimeoutSettings, None))
     parts.append(_section("[[key]]", AccessKey, None))
     parts.append(_section("[[mcp]]", McpSettings, None))
+    parts.append(_section("[[channel]]", ChannelSettings, None))
+    parts.append(PEOPLE)
     return "\n".join(parts)
 
 

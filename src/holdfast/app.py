@@ -14,6 +14,7 @@ from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.validation import require_instance
+from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
@@ -27,16 +28,19 @@ from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.memory import SessionMemory
 from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.admin.operations import AdminServices
-    from holdfast.http.app import Application
+    from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.ports.channel import ChannelDirectory
     from holdfast.providers.routing import UpstreamRouter
 
 
@@ -125,8 +129,8 @@ async def open_application(
 
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.app import Application
-    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -144,29 +148,31 @@ async def open_application(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
+        services = ChannelServices(settings)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
-        retention = _start_retention(gateway, settings.retention)
+        background = _start_background(gateway, settings)
         try:
-            application = Application(
-                gateway,
-                turns,
-                upstreams,
-                _http_config(settings),
-                streams=settings.sessions,
-                compactor=compactor,
-                admin=_admin_services(store, settings),
-                tools=ToolServices(
-                    toolbox, settings.tools.approvers, _default_tools(settings, upstreams)
-                ),
-            )
-            # Before anybody can connect: a request must never find the keys unread.
-            await application.load_keys()
-            yield application
+            async with services.run(gateway, turns) as channels:
+                application = Application(
+                    gateway,
+                    turns,
+                    upstreams,
+                    _http_config(settings),
+                    streams=settings.sessions,
+                    compactor=compactor,
+                    services=_http_services(
+                        store, settings, toolbox, channels, _default_tools(settings, upstreams)
+                    ),
+                )
+                # Before anybody can connect: a request must never find the keys unread.
+                await application.load_keys()
+                yield application
         finally:
-            retention.cancel()
-            await asyncio.gather(retention, return_exceptions=True)
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
             # Exporting waits for the network: not on the event loop.
@@ -202,6 +208,24 @@ def _new_gateway(
     )
 
 
+def _http_services(
+    store: SqlStore,
+    settings: Settings,
+    toolbox: GatewayTools,
+    channels: "ChannelDirectory | None",
+    default_tools: Callable[[str], Sequence[str]] | None,
+) -> "Services":
+    """Return the parts of the gateway that have endpoints of their own."""
+    from holdfast.http.app import Services
+    from holdfast.http.tools.catalogue import ToolServices
+
+    return Services(
+        admin=_admin_services(store, settings),
+        tools=ToolServices(toolbox, settings.tools.approvers, default_tools),
+        channels=channels,
+    )
+
+
 def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.console.files import load_files
@@ -220,6 +244,7 @@ def _new_executor(
     upstreams: "UpstreamRouter",
     compactor: Compactor,
     toolbox: GatewayTools,
+    services: "ChannelServices",
 ) -> TurnExecutor:
     """Return what executes turns with the configured upstreams and tools."""
     return TurnExecutor(
@@ -230,6 +255,7 @@ def _new_executor(
         fitter=compactor,
         toolbox=toolbox,
         tools=settings.tools,
+        splitter=services.splitter,
     )
 
 
@@ -245,7 +271,9 @@ def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    scope = settings.tools.scope
+    memory = SessionMemory(gateway, scope) if settings.search.enabled else None
+    builtin = BuiltinTools(gateway, scope=scope, windows=windows, search=memory)
     if not settings.mcp:
         return GatewayTools(builtin)
     from holdfast.tools.mcp.servers import McpServers
@@ -268,6 +296,7 @@ def _http_config(settings: Settings) -> "HttpConfig":
         items=settings.limits.items,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
+        has_search=settings.search.enabled,
     )
 
 
@@ -281,10 +310,18 @@ def connection_limits(settings: Settings) -> "ConnectionLimits":
     )
 
 
-def _start_retention(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[None]":
-    """Start the retention task if it is configured."""
-    if not settings.is_on:
-        return asyncio.get_running_loop().create_future()
+def _start_background(gateway: Gateway, settings: Settings) -> list[asyncio.Task[None]]:
+    """Start what runs beside the turns: indexing and retention, where they are on."""
+    tasks: list[asyncio.Task[None]] = []
+    if settings.search.enabled:
+        indexer = SearchIndexer(gateway)
+        tasks.append(asyncio.create_task(indexer.run(), name="holdfast-search"))
+    if settings.retention.is_on:
+        tasks.append(_start_retention(gateway, settings.retention))
+    return tasks
+
+
+def _start_retention(gateway: Gateway, settings: RetentionSettings) -> asyncio.Task[None]:
     from holdfast.engine.maintenance.retention import Retention
     from holdfast.http.api.archive import SessionArchive
 

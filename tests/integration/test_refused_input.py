@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.settings import HealSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.upstream_gateway import (
     UpstreamGateway,
@@ -192,3 +193,33 @@ async def test_an_error_that_names_something_else_leaves_the_input_visible(error
         async with open_upstream_gateway(upstream(simulator)) as gateway:
             assert (await _say(gateway, [_user("forbidden")]))[0] >= 400
             assert await _shown(gateway) == ["forbidden"]
+
+
+async def test_input_that_comes_again_after_an_outage_takes_its_own_place(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator, status=503, type="server_error", code="overloaded", message="Down.")
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=HealSettings(transient_retries=0)
+        ) as gateway:
+            await _say(gateway, [_user("hello")])
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 503
+            assert (await _shown(gateway))[-1] == "forbidden"
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 503
+            simulator.clear_faults()
+            said = await _say(gateway, [_user("forbidden")])
+            assert said == (200, "Messages seen: 3. Last text: forbidden")
+            # A second message with the same words is another one.
+            said = await _say(gateway, [_user("forbidden")])
+            assert said == (200, "Messages seen: 5. Last text: forbidden")
+
+
+async def test_other_input_after_an_outage_follows_what_failed(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator, status=503, type="server_error", code="overloaded", message="Down.")
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=HealSettings(transient_retries=0)
+        ) as gateway:
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 503
+            simulator.clear_faults()
+            said = await _say(gateway, [_user("and you?")])
+            assert said == (200, "Messages seen: 2. Last text: and you?")

@@ -19,11 +19,14 @@ from tests.migration.golden_store import NOW, golden, install
 
 ROOT = Path(__file__).parent.parent.parent
 NEWEST = len(migrations.all_migrations())
+LATEST = migrations.all_migrations()[-1].version
 STARTERS = 4
 
 
-def test_steps_are_numbered_without_gaps() -> None:
-    assert [step.version for step in migrations.all_migrations()] == list(range(1, NEWEST + 1))
+def test_steps_have_ascending_numbers_from_one() -> None:
+    numbers = [step.version for step in migrations.all_migrations()]
+    assert numbers[0] == 1
+    assert numbers == sorted(set(numbers))
 
 
 # ── SQLite ──────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +121,7 @@ async def test_a_newer_file_is_refused_with_both_versions_and_left_as_it_is(
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match=rf"version 9000.*up to {NEWEST}"):
+    with pytest.raises(SchemaTooNew, match=rf"version 9000.*up to {LATEST}"):
         await open_store(f"sqlite:///{path}", clock=ManualClock())
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.db"]

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+import msgspec
+
 from holdfast.core.errors import HoldfastError, ModelNotFound
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
@@ -11,6 +13,7 @@ from holdfast.engine.settings import StreamSettings
 from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.admin.channels import ChannelsApi
 from holdfast.http.admin.console import ConsoleApi
 from holdfast.http.admin.keys import KeysApi
 from holdfast.http.admin.operations import AdminServices, OperationsApi
@@ -46,8 +49,21 @@ from holdfast.http.server.types import (
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.http.tools.approvals import ApprovalsApi
 from holdfast.http.tools.catalogue import ToolsApi, ToolServices
+from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
+from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a gateway that an application may do without; their endpoints go with them."""
+
+    admin: AdminServices | None = None
+    tools: ToolServices | None = None
+    channels: ChannelDirectory | None = None
+
+
+NO_SERVICES = Services()
 
 
 class Application:
@@ -62,8 +78,7 @@ class Application:
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
-        admin: AdminServices | None = None,
-        tools: ToolServices | None = None,
+        services: Services = NO_SERVICES,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -75,7 +90,7 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = self._new_submitter(streams, tools)
+        turns = self._new_submitter(streams, services.tools)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -98,7 +113,7 @@ class Application:
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, turn_service)
         self._add_session_routes(gateway, turn_service, compactor)
-        self._add_admin_routes(gateway, admin)
+        self._add_admin_routes(gateway, services.admin)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
         )
@@ -107,6 +122,7 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+        self._add_channel_routes(gateway, services.channels)
 
     def _new_submitter(
         self, streams: StreamSettings | None, tools: ToolServices | None
@@ -147,6 +163,21 @@ class Application:
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
+
+    def _add_channel_routes(self, gateway: Gateway, directory: ChannelDirectory | None) -> None:
+        if directory is None:
+            return
+        channels = ChannelsApi(gateway, directory)
+        add = self._routes.add
+        add("GET", "/v1/channels", channels.list_page)
+        add("POST", "/v1/channels/{name}/messages", channels.send)
+        add("POST", "/v1/channels/{name}/webhook", channels.webhook)
+        add("GET", "/v1/channels/{name}/pairings", channels.pairings)
+        add("POST", "/v1/channels/{name}/pairings/{code}/approve", channels.approve)
+        add("DELETE", "/v1/channels/{name}/pairings/{sender}", channels.revoke)
+        add("GET", "/v1/outbox", channels.outbox)
+        add("POST", "/v1/outbox/{id}/retry", channels.retry)
+        add("POST", "/v1/outbox/{id}/drop", channels.drop)
 
     def _add_completion_routes(self, gateway: Gateway, turn_service: TurnService) -> None:
         completions = CompletionsApi(gateway, turn_service)
@@ -190,6 +221,7 @@ class Application:
         sessions = SessionsApi(gateway, self._decoder)
         turns = TurnsApi(gateway, turn_service, compactor)
         add = self._routes.add
+        add("GET", "/v1/search", SearchApi(gateway, is_on=self._config.has_search).search)
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
         add("POST", "/v1/conversations/{id}", conversations.update)

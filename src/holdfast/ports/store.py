@@ -20,6 +20,8 @@ from holdfast.core.transaction.changes import (
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.search import SearchIndex
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -94,6 +96,8 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: SessionId | None = None
     limit: int = 20
     order: Order = "desc"
+    sort: Literal["created", "activity"] = "created"
+    """What orders the list; by activity it is always descending."""
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
@@ -328,6 +332,16 @@ class Store(Protocol):
     @property
     def read(self) -> Reader:
         """The reading side."""
+        ...
+
+    @property
+    def channels(self) -> ChannelReader:
+        """The reading side of channels."""
+        ...
+
+    @property
+    def search(self) -> SearchIndex:
+        """Full-text search."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.engine.settings import (
@@ -27,6 +28,7 @@ from holdfast.settings.sections import (
     LogSettings,
     OtelSettings,
     ResetSettings,
+    SearchSettings,
     ServerSettings,
     StoreSettings,
     data_directory,
@@ -40,6 +42,7 @@ __all__ = [
     "LogSettings",
     "OtelSettings",
     "ResetSettings",
+    "SearchSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
@@ -71,12 +74,17 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
     """`[[key]]` tables."""
     mcp: tuple[McpSettings, ...] = ()
     """`[[mcp]]` tables: servers whose tools the gateway runs."""
+    channels: tuple[ChannelSettings, ...] = ()
+    """`[[channel]]` tables."""
+    people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """`[people]`: one memory for one person over all channels."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -121,16 +129,20 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
+        search=sources.section("search", SearchSettings),
         upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
         mcp=_mcp_servers(sources, env),
+        channels=_channels(sources, env, is_required=with_secrets),
+        people=sources.lists("people"),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
     named = named.union(*(server.variables for server in settings.mcp))
+    named |= {name for channel in settings.channels for name in channel.variables}
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
 
@@ -146,6 +158,24 @@ def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings,
         return server.filled(env)
 
     return tuple(sources.tables("mcp", McpSettings, check_unique))
+
+
+def _channels(
+    sources: Sources, env: Mapping[str, str], *, is_required: bool
+) -> tuple[ChannelSettings, ...]:
+    """Return the channels, with their secrets; two of one name would share an outbox."""
+    names: set[str] = set()
+
+    def finish(channel: ChannelSettings) -> ChannelSettings:
+        if channel.name in names:
+            raise InvalidSetting(
+                f"channel.name: {channel.name!r} is used by another [[channel]]; "
+                "names must be unique"
+            )
+        names.add(channel.name)
+        return channel.filled(env, is_required=is_required)
+
+    return tuple(sources.tables("channel", ChannelSettings, finish))
 
 
 def _agent_runtime(

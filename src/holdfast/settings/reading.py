@@ -17,7 +17,7 @@ SourcedValue = tuple[Any, Origin]
 """A raw value and its origin."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets"})
+SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "app_token", "secret"})
 """Fields that may hold secrets: filled from the environment, never set directly."""
 TEST_PREFIX = "HOLDFAST_TEST_"
 """Variables of the test suite, which are not settings."""
@@ -75,6 +75,16 @@ class Sources:
             convert_table(table, kind, self._file.origin(name, index), finish)
             for index, table in enumerate(tables)
         ]
+
+    def lists(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Return a section whose fields the user names, each a list of texts."""
+        table = self._table(name)
+        self._known[name] = set(table)
+        found: dict[str, tuple[str, ...]] = {}
+        for field, value in table.items():
+            assert self._file is not None
+            found[field] = convert(value, tuple[str, ...], self._file.origin(name, field))
+        return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
         """Return a table made of flags and environment alone, if they set the field `needs`."""

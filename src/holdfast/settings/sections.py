@@ -186,6 +186,14 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """`[search]`: full-text search over everything that is stored."""
+
+    enabled: bool = True
+    """Whether what is stored is indexed; the index is about as large as the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtelSettings:
     """`[otel]`: OpenTelemetry traces, one per turn; needs the extra `otel`."""
 

@@ -39,7 +39,8 @@ def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for table, column in connection.execute(
         "select m.name, c.name from sqlite_master m, pragma_table_info(m.name) c "
-        "where m.type = 'table' and m.name not like 'sqlite_%'"
+        "where m.type = 'table' and m.name not like 'sqlite_%' "
+        "and m.name not like 'search_text%'"
     ):
         found.setdefault(table, set()).add(column)
     return found

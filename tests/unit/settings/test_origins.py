@@ -8,6 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 from website import configuration
 
+from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import InvalidSetting
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import AccessKey, Settings, load
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 SECTIONS = {
     configuration.SECTIONS.get(field.name, field.name): type(getattr(Settings(), field.name))
     for field in dataclasses.fields(Settings)
-    if field.name not in ("upstreams", "keys", "mcp")
+    if field.name not in configuration.TABLES
 }
 FIELDS = [
     (section, field.name, get_type_hints(kind)[field.name])
@@ -138,7 +139,7 @@ def test_fractions_of_minutes_are_allowed(tmp_path: Path) -> None:
 
 def test_the_configuration_reference_matches_the_code() -> None:
     assert (ROOT / configuration.PAGE).read_text() == configuration.page(), "run `make docs`"
-    for kind in (UpstreamSettings, AccessKey):
+    for kind in (UpstreamSettings, AccessKey, ChannelSettings):
         for field in dataclasses.fields(kind):
             if field.name not in SECRET_FIELDS:
                 assert f"| `{field.name}` |" in configuration.page()

@@ -41,7 +41,9 @@ class GatewayClient:
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON that a path answers."""
         given = {name: value for name, value in query.items() if value is not None}
-        return self._request_json("GET", f"{path}?{urlencode(given)}" if given else path)
+        return self._request_json(
+            "GET", f"{path}?{urlencode(given, doseq=True)}" if given else path
+        )
 
     def post(self, path: str, body: Value | None = None) -> Any:
         """Post to a path and return the JSON it answers."""

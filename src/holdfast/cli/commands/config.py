@@ -72,7 +72,7 @@ def _print_checks(source: str, results: "list[CheckResult]") -> None:
 
 def masked(settings: Any) -> dict[str, Any]:
     """Return settings as plain values, with secrets masked."""
-    renamed = {"upstreams": "upstream", "keys": "key"}
+    renamed = {"upstreams": "upstream", "keys": "key", "channels": "channel"}
     value = {renamed.get(name, name): inner for name, inner in dataclasses.asdict(settings).items()}
     value["sessions"]["reset"] = value.pop("reset")
     value["store"]["url"] = mask_url(value["store"]["url"])
@@ -84,6 +84,10 @@ def masked(settings: Any) -> dict[str, Any]:
     for table in value["mcp"]:
         del table["secrets"]
         table["url"] = mask_url(table["url"])
+    for table in value["channel"]:
+        for name in ("token", "app_token", "secret"):
+            if table.get(name):
+                table[name] = SECRET
     return value
 
 

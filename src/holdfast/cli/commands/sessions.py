@@ -1,6 +1,5 @@
 """`holdfast sessions`: list, read, reset, fork and delete sessions."""
 
-import heapq
 from typing import Annotated, Literal
 
 import typer
@@ -10,20 +9,17 @@ from holdfast.cli.commands.export_sessions import export
 from holdfast.cli.commands.import_sessions import import_sessions
 from holdfast.cli.options import ConfigFlag, JsonFlag, SessionName, UrlFlag, connect, find_session
 from holdfast.cli.output.formatting import (
-    last_activity,
     print_items,
     print_session,
     print_session_details,
     print_sessions,
 )
-from holdfast.cli.output.terminal import confirm, print_error, print_json, print_line
+from holdfast.cli.output.terminal import confirm, print_json, print_line
 
 app = typer.Typer(help="Sessions: list, read, reset, export, import.", no_args_is_help=True)
 
 Status = Literal["idle", "running", "retired"]
 Limit = Annotated[int, typer.Option(min=0, help="Maximum number; 0 for all.")]
-MAX_SCANNED = 10_000
-"""Sessions that `list` compares by activity; the API lists them by creation."""
 
 
 @app.command("list")
@@ -45,10 +41,7 @@ def list_sessions(
         "generations": "true" if generations or status == "retired" else None,
     }
     client = connect(url, config)
-    candidates = list(client.list_all("/v1/sessions", limit=MAX_SCANNED + 1, **query))
-    if len(candidates) > MAX_SCANNED:
-        print_error(f"more than {MAX_SCANNED} sessions: only the newest of them are compared")
-    sessions = heapq.nlargest(limit or len(candidates), candidates[:MAX_SCANNED], last_activity)
+    sessions = list(client.list_all("/v1/sessions", limit=limit, sort="activity", **query))
     if as_json:
         print_json(sessions)
     else:

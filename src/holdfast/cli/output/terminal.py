@@ -83,6 +83,17 @@ def print_line(text: str = "") -> None:
     print(text, flush=True)
 
 
+def highlight(text: str, spans: Sequence[Sequence[int]]) -> str:
+    """Return a text with ranges in bold; in a pipe or without colours, in `**`."""
+    is_bold = is_terminal() and not colors_disabled()
+    begin, end = ("\x1b[1m", "\x1b[0m") if is_bold else ("**", "**")
+    parts, last = [], 0
+    for start, stop in spans:
+        parts += [printable(text[last:start]), begin, printable(text[start:stop]), end]
+        last = stop
+    return "".join([*parts, printable(text[last:])])
+
+
 def print_error(text: str) -> None:
     """Print one line on standard error, whatever the text contains."""
     print(f"holdfast: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)

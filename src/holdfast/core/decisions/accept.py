@@ -179,18 +179,21 @@ def _admit(
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
             )
-    is_first = is_free and waiting.count == 0
+    is_first = is_free and waiting.count == 0 and command.collect_seconds <= 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
     session = draft.session
-    position = tail_position(session.turn_count, waiting, facts.active)
-    if not is_first:
+    position = (
+        STEERING + session.turn_count + 1
+        if command.on_busy == "steer"
+        else tail_position(session.turn_count, waiting, facts.active)
+    )
+    is_busy = not is_free or waiting.count > 0
+    if is_busy:
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
-        if command.on_busy == "steer":
-            position = STEERING + session.turn_count + 1
-        elif command.on_busy in ("interrupt", "rollback"):
+        if command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
@@ -207,7 +210,10 @@ def _admit(
         turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
         draft.add_event("turn.queued", turn)
-        return draft.decide(queued(draft, turn))
+        waits = queued(draft, turn)
+        if not is_busy:
+            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
+        return draft.decide(waits)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )

@@ -18,6 +18,7 @@ from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, 
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.outgoing import report_end
 from holdfast.core.transaction.session_draft import Draft
 
 WORKER_LOST = "worker_lost"
@@ -182,8 +183,9 @@ def end_turn(
     code: str | None = None,
     message: str | None = None,
     is_retryable: bool = False,
+    partial: bytes | None = None,
 ) -> Turn:
-    """End a turn, whether it held the lane or waited."""
+    """End a turn, whether it held the lane or waited; `partial` is what it had begun to say."""
     ended = replace(
         turn,
         outcome=outcome,
@@ -199,6 +201,8 @@ def end_turn(
     detail = {"code": code} if code else {}
     draft.add_event(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
                **detail)  # fmt: skip
+    if ended.source == "channel" and outcome != "completed":
+        report_end(draft, ended, outcome, unpack_items(partial))
     return ended
 
 
@@ -208,7 +212,11 @@ def stop_active(
     """Take the lane from the turn that holds it; what its run had finished and begun is kept."""
     assert facts.active is not None
     turn = _let_go(draft, facts, outcome, code)
-    return end_turn(draft, turn, outcome, code=code, message=message, is_retryable=is_retryable)
+    partial = facts.active_run.partial if facts.active_run is not None else None
+    return end_turn(
+        draft, turn, outcome, code=code, message=message, is_retryable=is_retryable,
+        partial=partial,
+    )  # fmt: skip
 
 
 def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:

@@ -34,6 +34,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Annotate, Delete, ForgetState, Fork, Reset, Restore
 from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import queue_parts
 from holdfast.core.transaction.session_draft import Draft
 
 
@@ -81,6 +82,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         "session.created", generation=facts.next_generation, previous_session_id=session.id
     )
     _remember(command, fresh)
+    queue_parts(fresh, command.messages, fresh.session.id)
     return _both(old, fresh)
 
 

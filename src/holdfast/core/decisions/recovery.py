@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.decisions.channels.bursts import burst_of, collects, merge, ready_at
 from holdfast.core.decisions.lane import (
     WORKER_LOST,
     end_dead_owner,
@@ -10,6 +11,7 @@ from holdfast.core.decisions.lane import (
     start_waiting,
 )
 from holdfast.core.errors import (
+    HoldfastError,
     RunFenced,
     SessionDeleted,
     SessionNotFound,
@@ -36,10 +38,8 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
         fence = Fence(session.id, run.generation, run.id, run.epoch)
         if fence.holds(session):
             return Decision(Started(turn, session, run, fence))
-    if turn.outcome == "cancelled":
-        return refuse(TurnCancelled(turn.id, turn.error_code))
     if not turn.is_open:
-        return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
+        return refuse(_why_ended(turn))
     if command.again and run is not None:
         return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
     draft = Draft(session, now=facts.now)
@@ -48,12 +48,36 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     )
     if session.active_turn_id == turn.id:
         # Its own earlier run: still under way, or settled only now and to be looked at afresh.
-        return draft.decide(queued(draft, settled)) if settled else Decision(queued(draft, turn))
+        return _waits(draft, queued(draft, settled or turn), settled)
     if not is_free or waiting.first_position != turn.position:
-        outcome = queued(draft, turn)
-        return draft.decide(outcome) if settled else Decision(outcome)
-    begun = start_waiting(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+        return _waits(draft, queued(draft, turn), settled)
+    gathered = _gather(draft, turn, facts)
+    if isinstance(gathered, Queued):
+        return _waits(draft, gathered, settled)
+    begun = start_waiting(
+        draft, gathered, run_id=command.run_id, worker=command.worker, facts=facts
+    )
     return draft.decide(begun)
+
+
+def _why_ended(turn: Turn) -> HoldfastError:
+    if turn.outcome == "cancelled":
+        return TurnCancelled(turn.id, turn.error_code)
+    return TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}")
+
+
+def _waits(draft: Draft, outcome: Queued, settled: Turn | None) -> Decision[Started | Queued]:
+    """Answer for a turn that waits on; what a dead owner left is written, if there was one."""
+    return draft.decide(outcome) if settled else Decision(outcome)
+
+
+def _gather(draft: Draft, turn: Turn, facts: Facts) -> Turn | Queued:
+    """Return the turn with all of its burst, or until when more of it is waited for."""
+    if not collects(turn):
+        return turn
+    burst = burst_of(turn, facts.open_turns)
+    ready = ready_at(burst)
+    return Queued(turn, draft.session, ready) if facts.now < ready else merge(draft, burst)
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:

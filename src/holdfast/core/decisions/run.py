@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.channels.bursts import collects
 from holdfast.core.decisions.hide import is_changed, without_hidden
 from holdfast.core.decisions.lane import (
     end_turn,
@@ -49,6 +50,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import queue_parts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
@@ -166,6 +168,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             code=command.error_code,
             message=command.error_message,
             is_retryable=command.is_retryable,
+            partial=pack_items(command.partial) if command.partial else None,
         )
     if command.refused_from is not None:
         facts = _hide_refused(draft, turn, command.refused_from, facts)
@@ -190,6 +193,10 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
     if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
         draft.wake()
         return None
+    if collects(turn):
+        # It may have to wait for the rest of its burst, which only a claim looks for.
+        draft.wake()
+        return None
     return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
 
 
@@ -205,6 +212,8 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         draft.index_history(command.history_hash)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
+    if command.outbox:
+        queue_parts(draft, command.outbox, turn.id)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:

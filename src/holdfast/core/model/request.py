@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ids import TurnId
+from holdfast.core.model.delivery import Delivery
 
 Api = Literal["responses", "chat"]
 RESPONSE_PREFIX = "resp_"
@@ -39,6 +40,10 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Who else may approve calls of its tools."""
     history_hash: bytes = b""
     """Hash of the history in the request; later requests find its answer by it."""
+    delivery: Delivery | None = None
+    """Where the answer is sent, for turns of channels and schedules."""
+    fixed_answer: str | None = None
+    """The text that the turn adds to the transcript instead of calling a model."""
 
 
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):

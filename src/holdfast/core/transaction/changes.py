@@ -11,7 +11,9 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record
@@ -268,6 +270,89 @@ class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
+class OutboxAdded(msgspec.Struct, frozen=True, gc=False):
+    """A message to send; it takes the place of its turn's placeholder, where there is one."""
+
+    row: OutboxRow
+
+
+class PlaceholderOpened(msgspec.Struct, frozen=True, gc=False):
+    """A message that is edited while its turn runs."""
+
+    row: OutboxRow
+
+
+class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
+    """The last text of a placeholder whose turn was stopped; nothing, if it has none."""
+
+    id: str
+    text: str
+    at: float
+
+
+class OutboxSaved(msgspec.Struct, frozen=True, gc=False):
+    """How a message is now; written only if its state and owner are as they were read."""
+
+    row: OutboxRow
+    before: OutboxRow
+
+
+class OutboxRestDropped(msgspec.Struct, frozen=True, gc=False):
+    """The parts behind one that was given up are given up with it."""
+
+    source: str
+    part: int
+    error: str
+    at: float
+
+
+class OutboxPruned(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were settled before a time are forgotten."""
+
+    before: float
+
+
+class PairingSaved(msgspec.Struct, frozen=True, gc=False):
+    """A pairing as it is now; the sender's earlier one is replaced."""
+
+    row: PairingRow
+
+
+class PairingDropped(msgspec.Struct, frozen=True, gc=False):
+    """A pairing is forgotten."""
+
+    channel: str
+    sender: str
+
+
+class ChannelHeld(msgspec.Struct, frozen=True, gc=False):
+    """Who receives for a channel; written only if the owner before is still the one."""
+
+    channel: str
+    owner: WorkerId
+    before: str | None
+    at: float
+
+
+class ChannelReleased(msgspec.Struct, frozen=True, gc=False):
+    """Nobody receives for a channel any more, if this worker did."""
+
+    channel: str
+    owner: WorkerId
+
+
+class ChatSaved(msgspec.Struct, frozen=True, gc=False):
+    """A chat that wrote to a channel."""
+
+    row: ChatRow
+
+
+class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
+    """An update that could not be handled."""
+
+    row: DeadUpdateRow
+
+
 Change = (
     LogAppended
     | QueueSaved
@@ -292,6 +377,18 @@ Change = (
     | ResponseDropped
     | HistoryHashAdded
     | ItemPlaced
+    | OutboxAdded
+    | PlaceholderOpened
+    | PlaceholderStopped
+    | OutboxSaved
+    | OutboxRestDropped
+    | OutboxPruned
+    | PairingSaved
+    | PairingDropped
+    | ChannelHeld
+    | ChannelReleased
+    | ChatSaved
+    | UpdateBuried
 )
 
 

@@ -4,6 +4,8 @@ import msgspec
 
 from holdfast.core.compaction.records import RecordHead
 from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.model.channels import ChannelHoldRow, PairingRow
+from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
@@ -81,3 +83,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last visible item, or the one that the same command took before."""
     is_popped: bool = False
     """Whether the same command has taken `last_item` out of the view before."""
+    messages: tuple[OutboxRow, ...] = ()
+    """Messages of the outbox that the command names, or that are due."""
+    pairings: tuple[PairingRow, ...] = ()
+    """Pairings of the channel that the command names."""
+    hold: ChannelHoldRow | None = None
+    """Who receives for the channel."""
+    is_holder_alive: bool = False

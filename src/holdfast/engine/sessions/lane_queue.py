@@ -1,5 +1,6 @@
 """Waiting for a lane: a queued turn waits until its lane is handed to it or free to be claimed."""
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -7,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import LaneTimeout, RunFenced, StoreClosed
 from holdfast.core.ids import RunId
-from holdfast.core.model.turn import Successor, Turn
+from holdfast.core.model.turn import Source, Successor, Turn
 from holdfast.core.transaction.commands import Cancel, Claim, LaneLimits, Queued, Started
 from holdfast.engine.sessions.submission import submit
 from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
@@ -17,6 +18,8 @@ from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store
 
+UNBOUNDED: frozenset[Source] = frozenset({"channel", "cron"})
+"""Sources whose turns wait as long as it takes: nobody would send them again."""
 SubmitClaim = Callable[[Claim], Awaitable[Started | Queued]]
 """Submits a claim; if its caller is cancelled meanwhile, the lane is freed again."""
 
@@ -56,6 +59,8 @@ class LaneQueue:
         context, turn = self._context, queued.turn
         began = context.clock.now()
         until = began + context.settings.max_wait_seconds
+        if turn.source in UNBOUNDED:
+            until = math.inf
         waiter = self._registry.join_lane(
             turn.session_id, turn.position, since=since, successor=self._new_run(turn)
         )

@@ -15,7 +15,8 @@ from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
-from holdfast.core.model.items import NewItem, StoredItem, item_value, read_item
+from holdfast.core.model.delivery import Delivery, OutboxMessage
+from holdfast.core.model.items import NewItem, StoredItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
     TurnRequest,
@@ -34,6 +35,7 @@ from holdfast.core.openai.response import (
     usage_value,
 )
 from holdfast.core.transaction.commands import Finish, StoredCompletion
+from holdfast.core.transaction.outgoing import output_text, to_message
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
@@ -45,6 +47,7 @@ from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
 from holdfast.engine.turns.tool_loop import ToolLoop, ToolTurn
+from holdfast.ports.channel import MessageSplitter
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.tools import Toolbox
 
@@ -57,6 +60,11 @@ CLIENT_CALLS = frozenset(
     }
 )  # fmt: skip
 """Kinds of calls that the client's own tools answer."""
+
+
+NO_REPLY = "NO_REPLY"
+"""The answer by which a scheduled turn says that there is nothing to tell."""
+EMPTY_ANSWER = "(The answer has no text.)"
 
 
 class TurnResult(msgspec.Struct, frozen=True):
@@ -78,9 +86,11 @@ class TurnExecutor:
         *,
         fallbacks: Fallbacks | None = None,
         fitter: ContextFitter | None = None,
+        splitter: MessageSplitter | None = None,
         toolbox: Toolbox | None = None,
         tools: ToolSettings | None = None,
     ) -> None:
+        self._splitter = splitter
         self._gateway = gateway
         self._route = route
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
@@ -130,15 +140,7 @@ class TurnExecutor:
                     writer.start()
                 if request.waits_for_parent:
                     await self._check_parent(run, request)
-                tool_turn = None
-                has_tools = "tools" in request.fields or "tools" in request.chat_fields
-                if request.is_compaction and self._fitter is not None:
-                    answer = await self._compact(self._fitter, run, request, writer)
-                elif has_tools and self._tools is not None and self._tools.applies(request):
-                    tool_turn = await self._tools.run(run, request, writer)
-                    answer = tool_turn.answer
-                else:
-                    answer = await self._caller.call(run, request, writer)
+                answer, tool_turn = await self._answer(run, request, writer)
             except BaseException as exc:
                 await self._end_unanswered(run, request, exc, writer)
                 raise
@@ -153,6 +155,20 @@ class TurnExecutor:
             if task is not None and isinstance(exc, asyncio.CancelledError):
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
+
+    async def _answer(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> tuple[Answer, ToolTurn | None]:
+        """Return the answer of a turn, and the tool steps that led to it."""
+        if request.fixed_answer is not None:
+            return Answer(items=[message("assistant", request.fixed_answer).body]), None
+        if request.is_compaction and self._fitter is not None:
+            return await self._compact(self._fitter, run, request, writer), None
+        has_tools = "tools" in request.fields or "tools" in request.chat_fields
+        if has_tools and self._tools is not None and self._tools.applies(request):
+            tool_turn = await self._tools.run(run, request, writer)
+            return tool_turn.answer, tool_turn
+        return await self._caller.call(run, request, writer), None
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
         """Raise if the response that was waited for in the lane cannot be continued."""
@@ -214,12 +230,25 @@ class TurnExecutor:
             command = replace(
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
+        if request.delivery is not None and not command.pending_calls:
+            command = replace(command, outbox=self._messages(request.delivery, answer))
         ended = await run.finish(command)
         output = answer.items if tool_turn is None else tool_turn.output
         facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
+
+    def _messages(self, delivery: Delivery, answer: Answer) -> tuple[OutboxMessage, ...]:
+        """Return the messages that a channel sends for an answer."""
+        text = output_text(answer.items).strip()
+        if delivery.is_quiet and text == NO_REPLY:
+            return ()
+        text = text or EMPTY_ANSWER
+        parts: Sequence[str] = [text]
+        if self._splitter is not None:
+            parts = self._splitter.split(delivery.channel, text)
+        return tuple(to_message(delivery, part) for part in parts)
 
     async def _end_unanswered(
         self,

@@ -62,11 +62,20 @@ class RunsInFlight:
         self._lives = lives
         self.runs: dict[SessionId, ActiveRun] = {}
         """The runs that a task of this process executes."""
+        self.failed: dict[tuple[Tenant, str], None] = {}
+        """Keys and ids of sessions in which a turn failed lately: its input may come again."""
         self._serving: set[asyncio.Task[None]] = set()
         gateway.store.listen(self._on_woken)
         gateway.worker.on_news = self.serve_requests
         self.left: dict[bytes, TurnId] = {}
         """Turns in flight whose reader has left after some output, by the hash of their body."""
+
+    def note_failure(self, session: Session) -> None:
+        """Note that a turn of a session failed."""
+        self.failed.pop((session.tenant, session.key or session.id), None)
+        self.failed[session.tenant, session.key or session.id] = None
+        while len(self.failed) > MAX_LEFT:
+            del self.failed[next(iter(self.failed))]
 
     # ── readers ─────────────────────────────────────────────────────────────────────────────
 

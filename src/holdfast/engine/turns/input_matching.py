@@ -22,7 +22,7 @@ from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import INSTRUCTION_ROLES, text_of
 from holdfast.engine.turns.in_flight import Meeting, SameRequest
-from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
+from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader, SessionView
 
 MeetRun = Callable[[Session], Awaitable[Meeting]]
 """Decides about a request that finds a run in its session."""
@@ -86,7 +86,7 @@ async def match_input(
 
     System and developer messages at the beginning are compared apart from the history. Input
     without output of a model is new, unless the client is known to send its whole history
-    (`is_whole`) or the input begins with what was refused before.
+    (`is_whole`) or the input repeats what was refused or what failed before.
     """
     lead = _leading_instructions(items)
     items = items[len(lead) :]
@@ -95,8 +95,9 @@ async def match_input(
     has_outputs = any(item.is_output for item in sent)
     if not (is_history or has_outputs or lead):
         view = await read.session(tenant, session_id=session_id, key=key)
-        if view is None or not view.session.hidden_count:
-            return MatchedInput(tuple(items))
+        again = await _repeated_failure(read, view, items)
+        if again is not None or view is None or not view.session.hidden_count:
+            return again or MatchedInput(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
     if not is_history:
         if has_outputs:
@@ -114,6 +115,29 @@ async def match_input(
             outline = await read.outline(tenant, session_id=session_id, key=key)
     matched = await _match_history(read, outline, items, is_whole=is_whole, cut_from=cut_from)
     return await _with_instructions(read, outline, matched, lead)
+
+
+async def _repeated_failure(
+    read: Reader, view: SessionView | None, items: Sequence[NewItem]
+) -> MatchedInput | None:
+    """Return the input in the place of the same input of a turn that failed just before."""
+    turn = view.last_turn if view is not None else None
+    if view is None or turn is None or turn.outcome != "failed" or not turn.is_retryable:
+        return None
+    session, first, last = view.session, turn.first_seq, turn.last_seq
+    if first is None or last is None or last != session.head_seq or view.queued_turns:
+        return None
+    query = ItemQuery(after=first - 1, limit=len(items) + 1, view="log")
+    stored = await read.items(session, query)
+    asked = [item.fingerprint for item in stored[: len(items)]]
+    if asked != [item.fingerprint for item in items]:
+        return None
+    rest = [_sent(item.as_new()) for item in stored[len(items) :]]
+    if any(item.role is not None and item.role != ASSISTANT for item in rest):
+        return None  # the turn was given more than this
+    return MatchedInput(
+        tuple(items), (first - 1, last), seen_seq=last, after_turn=session.turn_count
+    )
 
 
 def _leading_instructions(items: Sequence[NewItem]) -> list[NewItem]:

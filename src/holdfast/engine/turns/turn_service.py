@@ -185,6 +185,7 @@ class TurnService:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
             log.info("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
+            self.in_flight.note_failure(ticket.session)
             outcome = exc
         finally:
             del self._tasks[task]

@@ -9,10 +9,10 @@ from holdfast.core.model.request import conversation_id
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Delete, Reserve
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import SessionItems, item_value, read_flag
+from holdfast.http.api.session_items import SessionItems, item_value
 from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.pagination import read_page
+from holdfast.http.request.pagination import read_flag, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import ConversationNotFound, session_id_of
 from holdfast.http.server.types import AnyReply, Request, json_reply

@@ -180,11 +180,3 @@ def log_entry(listed: ListedItem) -> dict[str, Any]:
         "hidden_by": hidden_by,
         "item": item_value(listed),
     }
-
-
-def read_flag(query: dict[str, str], name: str) -> bool:
-    """Return a boolean query parameter."""
-    raw = query.get(name, "false").lower()
-    if raw not in ("true", "false", "1", "0", ""):
-        raise InvalidInput(f"{name} must be true or false, not {raw!r}")
-    return raw in ("true", "1", "")

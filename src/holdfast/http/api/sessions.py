@@ -7,7 +7,7 @@ from holdfast.core.ids import SessionId, read_key
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import SessionItems, read_flag
+from holdfast.http.api.session_items import SessionItems
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
@@ -17,6 +17,7 @@ from holdfast.http.request.pagination import (
     UnknownCursor,
     page,
     read_choice,
+    read_flag,
     read_page,
 )
 from holdfast.http.request.session_headers import read_session_headers
@@ -44,6 +45,9 @@ class SessionsApi:
         query, page_request = request.query(), read_page(request)
         key = query.get("key")
         status = read_choice(query, "status", tuple(STATUSES))
+        sort = read_choice(query, "sort", ("created", "activity"))
+        if sort == "activity" and page_request.order == "asc":
+            raise InvalidInput("sort=activity lists the latest first: order=asc is not supported")
         after = page_request.after
         if after is not None and await self._visible(request, after) is None:
             raise UnknownCursor(f"after: there is no session {after!r}")
@@ -54,6 +58,7 @@ class SessionsApi:
             after=SessionId(after) if after else None,
             limit=page_request.limit + 1,
             order=page_request.order,
+            sort="activity" if sort == "activity" else "created",
         )
         views = await self._gateway.read.sessions(request.tenant, session_query)
         ids = [view.session.id for view in views]

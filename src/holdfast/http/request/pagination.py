@@ -66,3 +66,11 @@ def page(
         "last_id": shown[-1] if shown else None,
         "has_more": len(entries) > limit,
     }
+
+
+def read_flag(query: dict[str, str], name: str) -> bool:
+    """Return a boolean query parameter."""
+    raw = query.get(name, "false").lower()
+    if raw not in ("true", "false", "1", "0", ""):
+        raise InvalidInput(f"{name} must be true or false, not {raw!r}")
+    return raw in ("true", "1", "")

@@ -112,9 +112,12 @@ class TurnSubmitter:
         may_answer = not is_new or target.parent is not None
         items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)
-        # A client that stopped reading a stream and sends the same request wants another answer.
-        left = self.turn_service.in_flight.left
-        is_new = is_new and not (left and headers.history != "new" and digest in left)
+        left, failed = self.turn_service.in_flight.left, self.turn_service.in_flight.failed
+        if is_new and (left or failed) and _is_comparable(headers, target):
+            # A client that stopped reading a stream and sends the same request wants another
+            # answer. The same input after a failure takes the place of the first one.
+            name = headers.key or headers.session_id
+            is_new = digest not in left and (request.tenant, name) not in failed
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
             await self._repeat_keyless(request, turn_request, headers, digest)
@@ -270,6 +273,7 @@ class TurnSubmitter:
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
         in_flight = self.turn_service.in_flight
+        in_flight.failed.pop((request.tenant, headers.key or headers.session_id or ""), None)
         arrival = Arrival(
             tenant=request.tenant,
             body_hash=digest,
@@ -441,6 +445,11 @@ def caller_hash(request: Request) -> bytes:
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:
     return SessionTarget(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
+
+
+def _is_comparable(headers: SessionHeaders, target: SessionTarget) -> bool:
+    """Return whether a request may be compared with the log of the session that it names."""
+    return headers.history != "new" and not headers.is_internal and target.parent is None
 
 
 def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:

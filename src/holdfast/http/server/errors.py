@@ -7,9 +7,11 @@ import msgspec
 
 from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
+from holdfast.core.decisions.channels.outbox import MessageSettled
 from holdfast.engine.streaming.event_feed import TooManyFollowers
 from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.types import JSON, BodyTooLarge, Header, Reply
+from holdfast.ports.channel import DeliveryDelayed, WebhookRejected
 
 
 class UnsupportedMediaType(err.InvalidInput):
@@ -41,9 +43,12 @@ STATUS: dict[type[err.HoldfastError], int] = {
     UnsupportedMediaType: 415,
     ServerBusy: 503,
     NotAuthenticated: 401,
+    WebhookRejected: 401,
     NotAllowed: 403,
     RateLimited: 429,
     err.InvalidInput: 400,
+    MessageSettled: 409,
+    DeliveryDelayed: 503,
     err.NotFound: 404,
     err.SessionRetired: 409,
     err.SessionChanged: 409,

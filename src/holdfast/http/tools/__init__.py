@@ -1,1 +1,1 @@
-"""Endpoints of tools that the gateway runs: what there is, and which calls wait for approvals."""
+"""Endpoints for agents and their tools: which there are, approvals, and full-text search."""

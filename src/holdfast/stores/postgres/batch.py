@@ -156,7 +156,12 @@ async def _execute(connection: Connection, chosen: Writes) -> None:
 async def _forms(connection: Connection, chosen: Writes) -> tuple[Written, ...]:
     return tuple(
         [
-            Written(one.text, await _types(connection, one), one.is_fenced, len(sets) == 1)
+            Written(
+                one.postgres or one.text,
+                await _types(connection, one),
+                one.is_fenced,
+                len(sets) == 1,
+            )
             for one, sets in chosen.items()
         ]
     )

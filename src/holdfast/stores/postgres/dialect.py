@@ -22,6 +22,10 @@ TYPES = {
     "txid": "(pg_current_xact_id()::text::bigint)",
     "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     "feed_index": "create index log_feed on log (txid, pos)",
+    "terms": "tsvector",
+    "search_index": "create index search_items_terms on search_items using gin (terms)",
+    "search_added": "",
+    "search_removed": "",
 }
 
 _PARAMETER = re.compile(r"\?(\d+)")

@@ -87,8 +87,8 @@ def lock_keys(command: Command[Any]) -> list[Name]:
             if command.known is not None:
                 names.append(Name("session", command.known.session.id))
             return names
-        case cmd.Reserve(key=str(key)):
-            return [Name("key", command.tenant, key)]
+        case cmd.Reserve(key=str(key)) | cmd.StopTurns(key=key):
+            return [Name("key", command.tenant, key), *_names_of_repeat(command)]
         case cmd.Import():
             keys = [Name("key", command.tenant, command.key)] if command.key is not None else []
             return [Name("session", command.session_id), *keys]
@@ -99,7 +99,7 @@ def lock_keys(command: Command[Any]) -> list[Name]:
         case cmd.Reset() | cmd.Restore():
             rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
             return [*rivals, *_names_of_repeat(command)]
-        case cmd.Renew() | cmd.ExpireWorker() | cmd.Prune():
+        case cmd.Renew() | cmd.ExpireWorker() | cmd.Prune() | cmd.IndexLog():
             return [Name("worker", command.worker)]
         case _:
             return list(_names_in_fields(command))

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 from holdfast.core.model.session import Session
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.rows import WRITERS as CHANNEL_WRITERS
 from holdfast.stores.sql.entries import (
     identity_values,
     kind_of,
@@ -213,6 +214,8 @@ def writes(changes: Sequence[ch.Change]) -> list[Ask]:
         write = _WRITERS.get(type(change))
         if write is not None:
             write(change, asks)
+        elif type(change) in CHANNEL_WRITERS:
+            asks.append(CHANNEL_WRITERS[type(change)](change))
         else:
             assert isinstance(change, ERASING), change
     return asks

@@ -26,8 +26,10 @@ from holdfast.stores.sql import facts, queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
+from holdfast.stores.sql.channels import plans as channel_plans
 from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
+from holdfast.stores.sql.search.index import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
 """How long it is known which answers were delivered: twice as long as a retry may ask."""
@@ -65,6 +67,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
     cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
     cmd.Recover: (facts.recover_facts, succession.recover),
+    **channel_plans.DECIDED,
 }
 
 # Commands whose facts are those of a lane, and more.
@@ -105,6 +108,8 @@ def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
         return Planned(*(yield from queries.prune(command, now)))
+    if isinstance(command, cmd.IndexLog):
+        return Planned(*(yield from index_log(command)))
     assert isinstance(command, cmd.MarkDelivered), command
     return Planned(Decision(None), marks(command, now))
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
 from holdfast.stores.sql.entries import (
     Body,
     ItemState,
@@ -22,6 +23,7 @@ from holdfast.stores.sql.entries import (
 )
 from holdfast.stores.sql.lookups import find_number, session_row
 from holdfast.stores.sql.plan import Ask, Plan, every, one
+from holdfast.stores.sql.search import statements as search
 
 AT_ONCE = 256
 """Entries that are read and written back together."""
@@ -76,7 +78,7 @@ def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
 def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
     no = session_no(session_id)
     asks: list[Ask] = [(statement, (no,)) for statement in sql.ERASURES]
-    asks += [(statement, (session_id,)) for statement in sql.ERASURES_BY_ID]
+    asks += [(statement, (session_id,)) for statement in (*sql.ERASURES_BY_ID, ERASE_MESSAGES)]
     n = 0
     while True:
         rows = yield from every(sql.ENTRIES, no, n + 1, n + AT_ONCE, AT_ONCE)
@@ -118,7 +120,10 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
         return []
     old = items.listed[index]
     items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
-    asks: list[Ask] = [(sql.SAVE_ITEMS, (no, entry[0], pack_states(items)))]
+    asks: list[Ask] = [
+        (sql.SAVE_ITEMS, (no, entry[0], pack_states(items))),
+        (search.REMOVE_ITEMS, (no, change.seq, change.seq)),
+    ]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
     return asks

@@ -314,6 +314,8 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     if command.again:
         facts = replace(facts, run=(yield from find_run(turn.id, command.run_id)))
+    if turn.source == "channel":
+        facts = replace(facts, open_turns=(yield from open_turns(turn.session_id)))
     return (yield from with_block(facts, turn))
 
 

@@ -4,8 +4,8 @@ A plan never touches a connection, so the same text runs in a thread on SQLite, 
 PostgreSQL, and in place in a simulation.
 """
 
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,14 @@ class Statement(NamedTuple):
 Row = Sequence[Any]
 Ask = tuple[Statement, tuple[Any, ...]]
 Plan = Generator[Ask, list[Row], ResultT]
+
+
+class QueryRunner(Protocol):
+    """Runs a read in one snapshot."""
+
+    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Return what the query finds; it is given the database's time."""
+        ...
 
 
 def columns(row: type[msgspec.Struct], prefix: str = "") -> str:

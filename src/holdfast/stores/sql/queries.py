@@ -87,11 +87,11 @@ def session(
     found = read_session(row)
     if found.tenant != tenant or found.deleted_at is not None:
         return None
-    return (yield from view_of(row, now))
+    return (yield from session_view(row, now))
 
 
-def view_of(row: Row, now: float) -> Plan[SessionView]:
-    """Return the session of a row with its state now."""
+def session_view(row: Row, now: float) -> Plan[SessionView]:
+    """Return the session of a row as the outside may see it."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -124,7 +124,7 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
-            view = yield from view_of(row, now)
+            view = yield from session_view(row, now)
             if query.status is None or view.status == query.status:
                 found.append(view)
         if len(rows) < wanted:

@@ -169,7 +169,7 @@ def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[Se
     rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
     found: list[SessionView] = []
     for row in rows:
-        view = yield from queries.view_of(row, now)
+        view = yield from queries.session_view(row, now)
         found.append(view)
     return found
 

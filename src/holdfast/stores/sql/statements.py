@@ -146,6 +146,18 @@ LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
 
+# By last activity; the session's number decides between equals.
+_LISTED_BY = _LISTED.replace("?6", "?4")
+LISTED_SESSION = Statement("listed_session", _LISTED_BY + "and s.no = ?5")
+LIST_BY_ACTIVITY = Statement(
+    "list_sessions_by_activity",
+    _LISTED_BY.replace("w.alive_until from", "w.alive_until, v.at from", 1).replace(
+        "where s.tenant", "join activity v on v.session = s.no where s.tenant", 1
+    )
+    + "and v.tenant = ?1 and (v.at, v.session) < (?5, ?6) "
+    "order by v.at desc, v.session desc limit ?7",
+)
+
 # ── LaneCache and queues ────────────────────────────────────────────────────────────────────────
 
 HOLD_LANE = Statement(
@@ -474,6 +486,8 @@ ERASURES = (
     Statement("erase_late_writes", "delete from late_writes where session = ?1"),
     Statement("erase_item_ids", "delete from item_ids where session = ?1"),
     Statement("erase_journals", "delete from journals where session = ?1"),
+    Statement("erase_search_items", "delete from search_items where session = ?1"),
+    Statement("erase_activity", "delete from activity where session = ?1"),
 )
 """By the session's number in the log."""
 ERASURES_BY_ID = (

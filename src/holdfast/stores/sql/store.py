@@ -20,6 +20,8 @@ from holdfast.core.transaction.changes import (
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -43,8 +45,11 @@ from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
-from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.plan import Plan, QueryRunner, every
+from holdfast.stores.sql.search.activity import sessions_by_activity
+from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -82,14 +87,6 @@ class SqlDriver(BatchDriver, Protocol):
         ...
 
 
-class QueryRunner(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
-        ...
-
-
 class SqlReader:
     """Reads, each in one snapshot."""
 
@@ -113,6 +110,8 @@ class SqlReader:
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
+        if query.sort == "activity":
+            return await self._run(lambda now: sessions_by_activity(tenant, query, now))
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
@@ -279,6 +278,10 @@ class SqlStore:
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
+        self.channels: ChannelReader = SqlChannelReader(self.query)
+        """The reading side of channels."""
+        self.search: SearchIndex = SqlSearchIndex(self.query)
+        """Full-text search."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

@@ -51,6 +51,15 @@ DIALECT = {
     "horizon": "1",
     # Commits come one after the other: the position alone is the order.
     "feed_index": "",
+    # Terms are made by us and separated by blanks: only ASCII separates them here.
+    "terms": "text",
+    "search_index": "create virtual table search_text using fts5(terms, tokenize = 'ascii', "
+    "content = 'search_items', content_rowid = 'id')",
+    "search_added": "create trigger search_added after insert on search_items begin "
+    "insert into search_text (rowid, terms) values (new.id, new.terms); end",
+    "search_removed": "create trigger search_removed after delete on search_items begin "
+    "insert into search_text (search_text, rowid, terms) values ('delete', old.id, old.terms); "
+    "end",
 }
 
 

@@ -10,7 +10,13 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
     class TestIdentity(IdentityContract): ...
 """
 
+from holdfast.testing.search_contract import SearchContract
 from holdfast.testing.store_contract.blocks import BlockContract
+from holdfast.testing.store_contract.channels.outbox import (
+    BurstContract,
+    ChannelAccessContract,
+    OutboxContract,
+)
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
@@ -28,6 +34,8 @@ from holdfast.testing.store_contract.transcript import TranscriptContract
 
 __all__ = [
     "BlockContract",
+    "BurstContract",
+    "ChannelAccessContract",
     "CompactionContract",
     "FencingContract",
     "ForkContract",
@@ -40,9 +48,11 @@ __all__ = [
     "LifecycleContract",
     "ListingContract",
     "OnceContract",
+    "OutboxContract",
     "ProviderStateContract",
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",
+    "SearchContract",
     "TranscriptContract",
 ]

@@ -18,6 +18,10 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered, said
+from holdfast.testing.store_contract.channels.commands import (
+    CHANNEL_PREPARATIONS,
+    channel_picture,
+)
 from holdfast.testing.store_contract.lanes import ask_the_client, call, output
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
@@ -281,6 +285,13 @@ async def _prune(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Prune(worker=caller.worker, older_than_seconds=86_400.0)
 
 
+async def _index_log(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    command = await caller.store.search.read_backlog(caller.worker, 100)
+    assert command is not None
+    return command
+
+
 async def _renew(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
 
@@ -293,7 +304,7 @@ PREPARATIONS: dict[str, Prepare] = {
     name.removeprefix("_"): prepare
     for name, prepare in list(globals().items())
     if name.startswith("_") and callable(prepare) and not name.startswith("__")
-}
+} | CHANNEL_PREPARATIONS
 
 
 class ResubmissionContract:
@@ -341,6 +352,7 @@ async def _everything(caller: StoreClient) -> list[object]:
         journals,
         await caller.store.gone_workers(),
         await caller.read.api_keys(),
+        await channel_picture(caller),
     ]
 
 

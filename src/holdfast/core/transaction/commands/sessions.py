@@ -1,6 +1,7 @@
 """Commands about whole sessions and the access to them: reserve, reset, restore, fork, delete."""
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
+from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.import_rows import Imported, ImportedTurn, Order
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.transaction.changes import ApiKeyRow
@@ -17,6 +18,8 @@ class Reset(Command[Session], frozen=True, kw_only=True):
     reason: str = "session_reset"
     idempotency_key: str | None = None
     body_hash: bytes | None = None
+    messages: tuple[OutboxMessage, ...] = ()
+    """What a channel sends about it."""
 
 
 class Restore(Command[Session], frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -97,6 +98,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The turn whose tool calls the client goes on without: its wait for them ends."""
     brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
+    collect_seconds: float = 0.0
+    """How long the turn waits for more of the same sender, also where the lane is free."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
 
@@ -177,6 +180,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None
     """The next turn of this process; it starts in the same commit if it is first in the queue."""
+    outbox: tuple[OutboxMessage, ...] = ()
+    """The parts of the answer that a channel sends, in order."""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):

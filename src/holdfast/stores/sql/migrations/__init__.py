@@ -34,7 +34,8 @@ class Migration(NamedTuple):
     def statements(self, dialect: Mapping[str, str]) -> list[str]:
         """Return the step's statements in a database's own spelling."""
         text = re.sub(r"^\s*--.*$", "", self.text, flags=re.MULTILINE)
-        return [part.strip().format_map(dialect) for part in text.split(";") if part.strip()]
+        spelled = (part.strip().format_map(dialect) for part in text.split(";"))
+        return [statement for statement in spelled if statement]
 
 
 def all_migrations() -> list[Migration]:

@@ -1,0 +1,1 @@
+"""Chat platforms in front of sessions: who writes, what is sent back, and how it looks."""

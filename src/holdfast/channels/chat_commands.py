@@ -1,0 +1,116 @@
+"""Carry out the commands of a chat: once each, however often they are delivered."""
+
+from holdfast.channels.commands import HELP, ChatCommand
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.errors import SessionChanged, SessionNotFound
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.model.delivery import OutboxMessage
+from holdfast.core.transaction.commands import QueueMessages, Reset, StopTurns
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.ports.channel import InboundMessage
+
+NEW_TEXT = "A new conversation has begun."
+STOP_TEXT = "Stopped."
+
+
+class ChatCommands:
+    """The commands of one channel; each records its key and outcome in one commit."""
+
+    def __init__(self, gateway: Gateway, settings: ChannelSettings) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._tenant = Tenant(settings.tenant)
+
+    async def run(self, command: ChatCommand, message: InboundMessage, key: Key, once: str) -> str:
+        """Carry out a command; return the text that is to be the first message behind it."""
+        match command.name:
+            case "new" | "reset":
+                await self._reset(message, key, once, is_silent=bool(command.rest))
+                return command.rest
+            case "stop":
+                await self._stop(message, key, once)
+            case "status":
+                await self._reply(message, once, await self._status(key))
+            case "compact":
+                await self._reply(message, once, await self._compact(key))
+            case "whoami":
+                name = message.sender_name or "unknown"
+                text = f"You are {name} ({message.sender}). This conversation is `{key}`."
+                await self._reply(message, once, text)
+            case "help" | "start":
+                prefix = "!" if self._settings.kind == "slack" else "/"
+                await self._reply(message, once, HELP.replace("/", prefix))
+        return ""
+
+    def _message(self, message: InboundMessage, text: str) -> OutboxMessage:
+        return OutboxMessage(
+            channel=self._settings.name,
+            chat=message.place.chat,
+            thread=message.place.thread,
+            text=text,
+        )
+
+    async def _reply(self, message: InboundMessage, once: str, text: str) -> None:
+        await self._gateway.submit(
+            QueueMessages(
+                tenant=self._tenant,
+                record_id=self._gateway.ids.new("rec"),
+                idempotency_key=once,
+                messages=(self._message(message, text),),
+            )
+        )
+
+    async def _reset(
+        self, message: InboundMessage, key: Key, once: str, *, is_silent: bool
+    ) -> None:  # fmt: skip
+        """Start the next generation; a key without a session has nothing to reset."""
+        for _ in range(5):
+            view = await self._gateway.read.session(self._tenant, key=key)
+            if view is None:
+                break
+            command = Reset(
+                tenant=self._tenant,
+                session_id=view.session.id,
+                new_id=SessionId(self._gateway.ids.new("ses")),
+                reason="chat_command",
+                idempotency_key=once,
+                messages=() if is_silent else (self._message(message, NEW_TEXT),),
+            )
+            try:
+                await self._gateway.submit(command)
+            except (SessionChanged, SessionNotFound):
+                continue  # another reset came first: judge the live one
+            return
+        if not is_silent:
+            await self._reply(message, once, NEW_TEXT)
+
+    async def _stop(self, message: InboundMessage, key: Key, once: str) -> None:
+        await self._gateway.submit(
+            StopTurns(
+                tenant=self._tenant,
+                key=key,
+                record_id=TurnId(self._gateway.ids.new("rec")),
+                idempotency_key=once,
+                messages=(self._message(message, STOP_TEXT),),
+            )
+        )
+
+    async def _status(self, key: Key) -> str:
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None:
+            return f"No conversation yet (`{key}`)."
+        session = view.session
+        lines = [
+            f"{view.status}, {view.queued_turns} waiting",
+            f"generation {session.generation}, {session.turn_count} turns",
+            f"tokens: {session.input_tokens} in, {session.output_tokens} out",
+            f"model: {self._settings.model or 'default'}",
+            f"session `{session.id}`",
+        ]
+        return "\n".join(f"- {line}" for line in lines)
+
+    async def _compact(self, key: Key) -> str:
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None:
+            return "There is nothing to compact."
+        return "The history is shortened by itself when the model's context is nearly full."

@@ -1,0 +1,210 @@
+"""Send what the outbox holds: at least once, in order per conversation, with back-off."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.transaction.commands import (
+    ClaimDeliveries,
+    DeliveryOutcome,
+    PruneOutbox,
+    RememberChat,
+    SettleDelivery,
+)
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.ports.channel import (
+    Channel,
+    ChatMoved,
+    DeliveryDelayed,
+    DeliveryImpossible,
+    DeliveryRefused,
+    Place,
+)
+
+IDLE_SECONDS = 0.5
+"""How often the outbox is looked at for messages that other processes wrote."""
+FIRST_DELAY_SECONDS = 1.0
+MAX_DELAY_SECONDS = 300.0
+MAX_AT_ONCE = 16
+PRUNE_AFTER_SECONDS = 7 * 24 * 3600.0
+PRUNE_EVERY_SECONDS = 3600.0
+
+
+class Sender:
+    """Sends rows of one channel; webhooks have one of their own."""
+
+    def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
+        self._channel = channel
+        self._current_chat = current_chat
+        """Returns the id under which a chat goes on, where it was moved."""
+
+    async def send(self, row: OutboxRow) -> str | None:
+        """Send a message, or edit the one that is there; return the platform's id."""
+        place = Place(self._current_chat(row.chat), row.thread)
+        try:
+            return await self._send(row, place, plain=False)
+        except DeliveryRefused as exc:
+            if not exc.is_formatting:
+                raise
+            return await self._send(row, place, plain=True)
+
+    async def _send(self, row: OutboxRow, place: Place, *, plain: bool) -> str | None:
+        if row.external_id is not None:
+            await self._channel.edit(place, row.external_id, row.text, plain=plain)
+            return row.external_id
+        return await self._channel.send(place, row.text, reply_to=row.reply_to, plain=plain)
+
+
+SendRow = Callable[[OutboxRow], Awaitable[str | None]]
+
+
+class Deliverer:
+    """The task of one process that empties the outbox."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        senders: Mapping[str, SendRow],
+        *,
+        expire_seconds: Mapping[str, float],
+        on_settled: Callable[[OutboxRow, str], None] = lambda _row, _outcome: None,
+        on_moved: Callable[[str, str, str], None] = lambda _channel, _old, _new: None,
+        before_send: Callable[[OutboxRow], Awaitable[OutboxRow]] | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._senders = senders
+        self._expire_seconds = expire_seconds
+        self._on_settled = on_settled
+        self._on_moved = on_moved
+        self._before_send = before_send
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._delays: dict[str, float] = {}
+        """The last delay of each channel that is away."""
+        self._news = asyncio.Event()
+        self._next_prune = 0.0
+
+    def wake(self) -> None:
+        """Look at the outbox now."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        try:
+            while True:
+                self._news.clear()
+                try:
+                    is_full = await self._deliver_due()
+                except HoldfastError as exc:
+                    log.warning("outbox.not_read", code=exc.code)
+                    is_full = False
+                if not is_full:
+                    await self._wait()
+        finally:
+            for task in self._in_flight.values():
+                task.cancel()
+            await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _deliver_due(self) -> bool:
+        """Start sending what is due; return whether there may be more."""
+        await self._prune()
+        free = MAX_AT_ONCE - len(self._in_flight)
+        counts = await self._gateway.store.channels.counts()
+        waiting = {count.channel for count in counts if count.state in ("pending", "sending")}
+        channels = tuple(sorted(waiting & self._senders.keys()))
+        if not channels or free <= 0:
+            return False
+        claim = ClaimDeliveries(
+            worker=self._gateway.worker.id,
+            channels=channels,
+            limit=free,
+            patience_seconds=self._gateway.settings.lease_seconds / 2,
+        )
+        rows = await self._gateway.submit(claim)
+        for row in rows:
+            if row.id not in self._in_flight:
+                task = asyncio.create_task(self._deliver(row), name="holdfast-delivery")
+                self._in_flight[row.id] = task
+        return len(rows) >= free
+
+    async def _prune(self) -> None:
+        now = self._gateway.clock.now()
+        if now >= self._next_prune:
+            self._next_prune = now + PRUNE_EVERY_SECONDS
+            command = PruneOutbox(
+                worker=self._gateway.worker.id, older_than_seconds=PRUNE_AFTER_SECONDS
+            )
+            await self._gateway.submit(command)
+
+    async def _deliver(self, row: OutboxRow) -> None:
+        try:
+            if self._before_send is not None:
+                row = await self._before_send(row)
+            command = await self._attempt(row)
+            self._on_settled(row, command.outcome)
+            await self._settle(command)
+        finally:
+            self._in_flight.pop(row.id, None)
+            self._news.set()
+
+    async def _attempt(self, row: OutboxRow) -> SettleDelivery:
+        """Send one message; return what became of it and when to try again."""
+        try:
+            external_id = await self._senders[row.channel](row)
+        except ChatMoved as exc:
+            moved = RememberChat(channel=row.channel, chat=row.chat, successor=exc.successor)
+            await self._gateway.submit(moved)
+            self._on_moved(row.channel, row.chat, exc.successor)
+            return self._settlement(row, "delayed", error=exc.message, delay_seconds=0.0)
+        except DeliveryDelayed as exc:
+            return self._settlement(
+                row, "delayed", error=exc.message, is_uncertain=exc.is_uncertain,
+                delay_seconds=self._delay(row, exc.retry_after),
+            )  # fmt: skip
+        except DeliveryImpossible as exc:
+            return self._settlement(row, "impossible", error=exc.message)
+        except DeliveryRefused as exc:
+            delay = min(FIRST_DELAY_SECONDS * 2**row.refusals, MAX_DELAY_SECONDS)
+            return self._settlement(row, "refused", error=exc.message, delay_seconds=delay)
+        except Exception as exc:  # noqa: BLE001 - a bug of an adapter must not stop the others
+            log.exception("outbox.send_failed", message_id=row.id, channel=row.channel)
+            return self._settlement(row, "refused", error=type(exc).__name__)
+        self._delays.pop(row.channel, None)
+        return self._settlement(row, "sent", external_id=external_id)
+
+    def _settlement(self, row: OutboxRow, outcome: DeliveryOutcome, **more: Any) -> SettleDelivery:
+        return SettleDelivery(
+            id=row.id,
+            worker=row.owner or self._gateway.worker.id,
+            outcome=outcome,
+            expire_seconds=self._expire_seconds.get(row.channel, 24 * 3600.0),
+            **more,
+        )
+
+    def _delay(self, row: OutboxRow, retry_after: float | None) -> float:
+        """Return how long to wait for a platform that is away: longer each time, with jitter."""
+        if retry_after is not None:
+            return retry_after
+        known = self._delays.get(row.channel, FIRST_DELAY_SECONDS / 2)
+        delay = self._delays[row.channel] = min(known * 2, MAX_DELAY_SECONDS)
+        return delay * random.uniform(0.75, 1.25)
+
+    async def _settle(self, command: SettleDelivery) -> None:
+        """Record an outcome; nobody else may, as long as this process lives."""
+        while True:
+            try:
+                await self._gateway.submit(command)
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)
+            else:
+                return

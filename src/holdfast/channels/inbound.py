@@ -1,0 +1,321 @@
+"""What arrives from a platform: judged, then made durable as a turn, a command or a pairing."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.channels.access import is_addressed, judge
+from holdfast.channels.chat_commands import ChatCommands
+from holdfast.channels.commands import parse_command
+from holdfast.channels.session_keys import People, session_key
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.errors import (
+    HoldfastError,
+    IdempotencyMismatch,
+    LaneFull,
+    SessionBusy,
+    SessionDeleted,
+    StorageFull,
+    StoreUnavailable,
+    TenantFull,
+)
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
+from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.request import TurnRequest, write_request
+from holdfast.core.model.reset_policy import ResetPolicy
+from holdfast.core.model.turn import OnBusy
+from holdfast.core.transaction.commands import (
+    Accept,
+    BuryUpdate,
+    QueueMessages,
+    RememberChat,
+    RequestPairing,
+)
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.ports.channel import Capabilities, InboundMessage
+
+CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+MAX_TRIES = 3
+MAX_REMEMBERED = 4096
+MAX_QUOTE = 2000
+MAX_TEXT = 100_000
+REFUSAL_SECONDS = 600.0
+MAX_BOT_TURNS = 5
+QUOTE_LABEL = "[Quoted text, not the sender's own words]"
+BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
+
+Outcome = Literal[
+    "accepted", "repeated", "command", "pairing", "ignored", "refused", "moved", "edit"
+]
+
+
+class InboundHandler:
+    """The inbox of one channel."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        turns: TurnService,
+        settings: ChannelSettings,
+        capabilities: Capabilities,
+        *,
+        people: People,
+        reset: ResetPolicy,
+        triggers: tuple[str, ...],
+        attend: Callable[[TurnTicket, Delivery, bool], None],
+    ) -> None:
+        self._gateway = gateway
+        self._turns = turns
+        self._settings = settings
+        self._capabilities = capabilities
+        self._people = people
+        self._reset = reset
+        self._triggers = triggers
+        self._attend = attend
+        self._tenant = Tenant(settings.tenant)
+        self._commands = ChatCommands(gateway, settings)
+        self._tries: dict[str, int] = {}
+        self._known_chats: set[str] = set()
+        self._bot_turns: dict[str, int] = {}
+        self.predecessors: dict[str, str] = {}
+        """Chats that were moved: the first id of each, by its present one."""
+        self.outcomes: dict[str, int] = {}
+        """How many messages were handled in which way."""
+
+    async def handle(self, message: InboundMessage) -> None:
+        """Make a message durable; one that cannot be handled is recorded after three tries."""
+        try:
+            outcome = await self._handle(self._canonical(message))
+        except StoreUnavailable:
+            raise
+        except Exception as exc:
+            tries = self._tries[message.unique_id] = self._tries.get(message.unique_id, 0) + 1
+            log.exception("channel.update_failed", channel=self._settings.name, tries=tries)
+            if tries < MAX_TRIES:
+                raise
+            await self._bury(message, exc)
+            outcome = "ignored"
+        self._tries.pop(message.unique_id, None)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    def _canonical(self, message: InboundMessage) -> InboundMessage:
+        """Return a message with the first id of its chat, under which its session is known."""
+        first = self.predecessors.get(message.place.chat)
+        if first is None:
+            return message
+        return replace(message, place=replace(message.place, chat=first))
+
+    async def _bury(self, message: InboundMessage, exc: Exception) -> None:
+        reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
+        command = BuryUpdate(
+            channel=self._settings.name, update_id=message.unique_id, reason=reason
+        )
+        await self._gateway.submit(command)
+
+    async def _handle(self, message: InboundMessage) -> Outcome:
+        if message.moved_to:
+            return await self._move(message)
+        rows = await self._gateway.store.channels.pairings(self._settings.name)
+        paired = {row.sender for row in rows if row.approved_at is not None}
+        verdict = judge(self._settings, message, paired)
+        if verdict == "ignore":
+            return "ignored"
+        if verdict == "pair":
+            return await self._pair(message)
+        key = session_key(self._settings, self._people, message)
+        if message.is_edit:
+            # The message was handled when it was sent: what it says now runs nothing.
+            return "edit"
+        await self._remember_chat(message.place.chat)
+        command = None
+        if not message.quote or message.text:
+            prefix = self._capabilities.command_prefix
+            command = parse_command(message.text, prefix, self._triggers)
+        if command is not None and (
+            is_addressed(self._settings, message) or command.name == "stop"
+        ):
+            rest = await self._commands.run(command, message, key, self._key_of(message))
+            if rest:
+                return await self._accept(replace(message, text=rest), key, suffix="rest")
+            return "command"
+        if not is_addressed(self._settings, message) or not self._may_loop(message):
+            return "ignored"
+        return await self._accept(message, key)
+
+    def _may_loop(self, message: InboundMessage) -> bool:
+        """Whether bots have not talked among themselves for too long."""
+        chat = message.place.chat
+        if not message.is_bot:
+            self._bot_turns.pop(chat, None)
+            return True
+        self._bot_turns[chat] = self._bot_turns.get(chat, 0) + 1
+        return self._bot_turns[chat] <= MAX_BOT_TURNS
+
+    def _key_of(self, message: InboundMessage, suffix: str = "") -> str:
+        more = (suffix,) if suffix else ()
+        return gateway_key("channel", self._settings.name, message.unique_id, *more)
+
+    async def _move(self, message: InboundMessage) -> Outcome:
+        command = RememberChat(
+            channel=self._settings.name, chat=message.place.chat, successor=message.moved_to
+        )
+        await self._gateway.submit(command)
+        self.predecessors[message.moved_to] = message.place.chat
+        return "moved"
+
+    async def _remember_chat(self, chat: str) -> None:
+        """Record a chat when this process first hears of it."""
+        if chat in self._known_chats:
+            return
+        await self._gateway.submit(RememberChat(channel=self._settings.name, chat=chat))
+        if len(self._known_chats) >= MAX_REMEMBERED:
+            self._known_chats.clear()
+        self._known_chats.add(chat)
+
+    async def _pair(self, message: InboundMessage) -> Outcome:
+        code = "".join(secrets.choice(CODE_LETTERS) for _ in range(8))
+        command = RequestPairing(
+            tenant=self._tenant,
+            channel=self._settings.name,
+            sender=message.sender,
+            name=message.sender_name[:100],
+            code=code,
+            chat=message.place.chat,
+            record_id=self._gateway.ids.new("rec"),
+            idempotency_key=self._key_of(message),
+        )
+        await self._gateway.submit(command)
+        return "pairing"
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────
+
+    async def _accept(self, message: InboundMessage, key: Key, suffix: str = "") -> Outcome:
+        delivery = self._delivery(message)
+        request = self._request(delivery)
+        accept = self._command(message, key, delivery, request, suffix)
+        is_streamed = self._settings.reply == "stream" and self._capabilities.can_edit
+        try:
+            ticket = await self._turns.accept(accept, request, is_live=True)
+        except (SessionDeleted, IdempotencyMismatch):
+            return "repeated"
+        except (LaneFull, TenantFull, StorageFull, SessionBusy) as exc:
+            return await self._refuse(message, exc)
+        if ticket.task is None:
+            return "repeated"
+        self._attend(ticket, delivery, is_streamed)
+        return "accepted"
+
+    def _delivery(self, message: InboundMessage) -> Delivery:
+        seconds = self._settings.collect_seconds
+        return Delivery(
+            channel=self._settings.name,
+            chat=message.place.chat,
+            thread=message.place.thread,
+            sender=message.sender,
+            reply_to="" if message.is_direct else message.message_id,
+            collect_seconds=seconds * 2 if message.is_album else seconds,
+        )
+
+    def _request(self, delivery: Delivery) -> TurnRequest:
+        fields: dict[str, msgspec.Raw] = {}
+        if self._settings.instructions:
+            fields["instructions"] = msgspec.Raw(msgspec.json.encode(self._settings.instructions))
+        if self._settings.tools:
+            fields["tools"] = msgspec.Raw(msgspec.json.encode(tool_values(self._settings.tools)))
+        return TurnRequest(
+            api="responses",
+            model=self._settings.model,
+            fields=fields,
+            is_stream=True,
+            delivery=delivery,
+        )
+
+    def _command(
+        self,
+        message: InboundMessage,
+        key: Key,
+        delivery: Delivery,
+        request: TurnRequest,
+        suffix: str,
+    ) -> Accept:
+        new_id = self._gateway.ids.new
+        on_busy: OnBusy = "enqueue"
+        if self._settings.on_busy != "steer":
+            on_busy = self._settings.on_busy
+        return Accept(
+            tenant=self._tenant,
+            turn_id=TurnId(new_id("turn")),
+            run_id=RunId(new_id("run")),
+            worker=self._gateway.worker.id,
+            candidate_id=SessionId(new_id("ses")),
+            key=key,
+            items=(user_item(message),),
+            request=write_request(request),
+            source="channel",
+            on_busy=on_busy,
+            idempotency_key=self._key_of(message, suffix),
+            collect_seconds=delivery.collect_seconds,
+            limits=self._gateway.limits,
+            reset=self._reset,
+        )
+
+    async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
+        """Record that a message was not accepted; say so at most every ten minutes."""
+        log.warning("channel.refused", channel=self._settings.name, code=exc.code)
+        await self._queue(self._key_of(message), ())
+        slot = int(self._gateway.clock.now() // REFUSAL_SECONDS)
+        place = message.place
+        told = gateway_key(
+            "refusal", self._settings.name, place.chat, place.thread, str(slot)
+        )  # fmt: skip
+        text = OutboxMessage(
+            channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
+        )
+        await self._queue(told, (text,))
+        return "refused"
+
+    async def _queue(self, key: str, messages: tuple[OutboxMessage, ...]) -> None:
+        await self._gateway.submit(
+            QueueMessages(
+                tenant=self._tenant,
+                record_id=self._gateway.ids.new("rec"),
+                idempotency_key=key,
+                messages=messages,
+            )
+        )
+
+
+def tool_values(names: tuple[str, ...]) -> list[Mapping[str, str]]:
+    """Return the tools of a channel or schedule as a request names them."""
+    return [
+        {"type": "mcp", "server_label": name.removeprefix("mcp:")}
+        if name.startswith("mcp:")
+        else {"type": "holdfast", "name": name}
+        for name in names
+    ]
+
+
+def user_item(message: InboundMessage) -> NewItem:
+    """Return a message as an item of the transcript.
+
+    What somebody else said is a part of its own with a label; in groups the sender is named.
+    """
+    parts: list[dict[str, str]] = []
+    if message.quote:
+        quote = f"{QUOTE_LABEL}\n{message.quote[:MAX_QUOTE]}"
+        parts.append({"type": "input_text", "text": quote})
+    text = message.text[:MAX_TEXT]
+    for attachment in message.attachments:
+        text += f"\n[attachment: {attachment.kind} {attachment.name}]".rstrip()
+    if not message.is_direct:
+        name = " ".join(message.sender_name.split())[:64].replace("]", "") or message.sender
+        text = f"[{name}] {text}"
+    parts.append({"type": "input_text", "text": text.strip() or "(empty message)"})
+    value = {"type": "message", "role": "user", "content": parts}
+    return read_item(msgspec.json.encode(value))

@@ -1,0 +1,1 @@
+"""Markdown for chat platforms: split into messages, rendered to each platform's form."""

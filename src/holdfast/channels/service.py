@@ -1,0 +1,303 @@
+"""The channels of one process: receivers, the outbox, and what operators ask of them."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.channels.attendance import Attendance
+from holdfast.channels.delivery import Deliverer, Sender, SendRow
+from holdfast.channels.inbound import InboundHandler
+from holdfast.channels.rendering.splitting import split_markdown
+from holdfast.channels.session_keys import People
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.ids import Tenant
+from holdfast.core.model.channels import PairingRow
+from holdfast.core.model.delivery import (
+    GATEWAY_KEY_PREFIX,
+    MAX_TARGET,
+    Delivery,
+    OutboxMessage,
+    OutboxRow,
+    outbox_id,
+)
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.transaction.commands import (
+    ApprovePairing,
+    HoldChannel,
+    QueueMessages,
+    ReleaseChannel,
+    ReviseDelivery,
+    RevokePairing,
+)
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.ports.channel import Channel, DeliveryDelayed, ReceiveConflict
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 30.0
+DEFAULT_UNITS = 4000
+
+
+class ChannelNotFound(NotFound):
+    """No channel has this name."""
+
+    code = "channel_not_found"
+
+
+class Splitter:
+    """Splits answers for the channels that are configured."""
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._capabilities = {channel.name: channel.capabilities for channel in channels}
+
+    def split(self, channel: str, text: str) -> Sequence[str]:
+        """Return the parts of an answer."""
+        known = self._capabilities.get(channel)
+        if known is None:
+            return split_markdown(text, DEFAULT_UNITS)
+        return split_markdown(text, known.max_units, is_utf16=known.counts_utf16)
+
+
+class ChannelService:
+    """Connects chat platforms to sessions."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        turns: TurnService,
+        channels: Sequence[tuple[ChannelSettings, Channel]],
+        *,
+        people: People | None = None,
+        reset: ResetPolicy = NEVER,
+        triggers: tuple[str, ...] = (),
+        extra_senders: Mapping[str, SendRow] | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = {settings.name: settings for settings, _ in channels}
+        self._channels = {channel.name: channel for _, channel in channels}
+        self._handlers = {
+            settings.name: InboundHandler(
+                gateway, turns, settings, channel.capabilities, people=people or {}, reset=reset,
+                triggers=triggers, attend=self._attend,
+            )
+            for settings, channel in channels
+        }  # fmt: skip
+        self._successors: dict[tuple[str, str], str] = {}
+        senders: dict[str, SendRow] = dict(extra_senders or {})
+        for name, channel in self._channels.items():
+            senders[name] = Sender(channel, self._current_chat(name)).send
+        self.deliverer = Deliverer(
+            gateway,
+            senders,
+            expire_seconds={
+                name: settings.outbox_hours * 3600 for name, settings in self._settings.items()
+            },
+            on_settled=self._count,
+            on_moved=self._note_moved,
+            before_send=self._wait_for_attendance,
+        )
+        self._attending: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._receiving: list[asyncio.Task[None]] = []
+        self.states: dict[str, str] = dict.fromkeys(self._channels, "starting")
+        """What each receiver does: receiving, waiting for another one, or why it cannot."""
+        self.sends: dict[tuple[str, str], int] = {}
+        """How many sends had which outcome, by channel."""
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Begin to receive and to deliver."""
+        for name in self._channels:
+            for row in await self._gateway.store.channels.chats(name):
+                if row.successor:
+                    self._note_moved(name, row.chat, row.successor)
+        self._tasks = [asyncio.create_task(self.deliverer.run(), name="holdfast-outbox")]
+        for name, channel in self._channels.items():
+            if self._settings[name].receive == "webhook":
+                self.states[name] = "webhook"
+                continue
+            task = asyncio.create_task(self._receive(channel), name=f"holdfast-channel-{name}")
+            self._receiving.append(task)
+
+    async def stop_receiving(self) -> None:
+        """Receive no more; what is accepted goes on."""
+        for task in self._receiving:
+            task.cancel()
+        await asyncio.gather(*self._receiving, return_exceptions=True)
+        self._receiving = []
+
+    async def stop(self) -> None:
+        """Stop everything; what is not sent stays in the outbox."""
+        await self.stop_receiving()
+        tasks = [*self._tasks, *self._attending.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _receive(self, channel: Channel) -> None:
+        """Receive as long as this process may; wait longer after each failure."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                if not await self._hold(channel):
+                    self.states[channel.name] = "another worker receives"
+                    await asyncio.sleep(self._gateway.settings.lease_seconds / 3)
+                    continue
+                self.states[channel.name] = "receiving"
+                await self._receive_while_held(channel)
+                pause = FIRST_PAUSE_SECONDS
+            except asyncio.CancelledError:
+                await self._release(channel)
+                raise
+            except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
+                self.states[channel.name] = exc.message
+                log.warning("channel.receive_failed", channel=channel.name, code=exc.code)
+                await asyncio.sleep(getattr(exc, "retry_after", None) or pause)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+            except Exception:  # noqa: BLE001 - the top of a task that must go on
+                self.states[channel.name] = "internal error"
+                log.exception("channel.receive_failed", channel=channel.name)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    async def _hold(self, channel: Channel) -> bool:
+        if not channel.capabilities.is_polled:
+            return True
+        command = HoldChannel(channel=channel.name, worker=self._gateway.worker.id)
+        return await self._gateway.submit(command)
+
+    async def _release(self, channel: Channel) -> None:
+        if channel.capabilities.is_polled:
+            with contextlib.suppress(HoldfastError):
+                command = ReleaseChannel(channel=channel.name, worker=self._gateway.worker.id)
+                await self._gateway.submit(command)
+
+    async def _receive_while_held(self, channel: Channel) -> None:
+        receiving = asyncio.ensure_future(channel.receive(self._handlers[channel.name]))
+        try:
+            while True:
+                pause = self._gateway.settings.lease_seconds / 3
+                done, _ = await asyncio.wait({receiving}, timeout=pause)
+                if done:
+                    receiving.result()
+                    return
+                if not await self._hold(channel):
+                    return
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+    # ── turns in progress ───────────────────────────────────────────────────────────────────
+
+    def _attend(self, ticket: TurnTicket, delivery: Delivery, is_streamed: bool) -> None:
+        """Show what a turn does while it runs, and have its answer sent at once."""
+        channel = self._channels[delivery.channel]
+        attendance = Attendance(self._gateway, channel, ticket, delivery)
+        settings = self._settings[delivery.channel]
+        is_direct = delivery.reply_to == ""
+        task = asyncio.create_task(
+            attendance.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
+            name="holdfast-attendance",
+        )
+        turn_id = ticket.turn.id
+        self._attending[turn_id] = task
+
+        def ended(_: "asyncio.Task[None]") -> None:
+            self._attending.pop(turn_id, None)
+            self.deliverer.wake()
+
+        task.add_done_callback(ended)
+
+    async def _wait_for_attendance(self, row: OutboxRow) -> OutboxRow:
+        """Let what is under way arrive before the final text; return the row as it is then."""
+        task = self._attending.get(row.source)
+        if task is None:
+            return row
+        await asyncio.wait({task}, timeout=self._gateway.settings.lease_seconds / 2)
+        return await self._gateway.store.channels.message(row.id) or row
+
+    def _note_moved(self, channel: str, old: str, new: str) -> None:
+        self._successors[channel, old] = new
+        self._handlers[channel].predecessors[new] = old
+
+    def _current_chat(self, channel: str) -> Any:
+        return lambda chat: self._successors.get((channel, chat), chat)
+
+    def _count(self, row: OutboxRow, outcome: str) -> None:
+        key = (row.channel, outcome)
+        self.sends[key] = self.sends.get(key, 0) + 1
+
+    # ── what operators ask ──────────────────────────────────────────────────────────────────
+
+    async def listing(self) -> list[dict[str, object]]:
+        """Return every channel with what it does."""
+        counts = await self._gateway.store.channels.counts()
+        found: list[dict[str, object]] = []
+        for name, settings in self._settings.items():
+            mine = {count.state: count for count in counts if count.channel == name}
+            found.append(
+                {
+                    "object": "channel",
+                    "name": name,
+                    "kind": settings.kind,
+                    "state": self.states[name],
+                    "tenant": settings.tenant,
+                    "outbox": {state: count.count for state, count in mine.items()},
+                    "received": dict(self._handlers[name].outcomes),
+                }
+            )
+        return found
+
+    async def send(
+        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
+    ) -> list[str]:
+        """Queue a message to a chat; return the ids of its parts in the outbox."""
+        settings = self._find(name)
+        if not chat or len(chat) > MAX_TARGET or not text.strip():
+            raise InvalidInput("a message needs a chat and a text", param="to")
+        record_id = self._gateway.ids.new("rec")
+        parts = Splitter(list(self._channels.values())).split(name, text)
+        command = QueueMessages(
+            tenant=Tenant(settings.tenant),
+            record_id=record_id,
+            idempotency_key=f"{GATEWAY_KEY_PREFIX}send:{name}:{key}" if key is not None else None,
+            messages=tuple(
+                OutboxMessage(channel=name, chat=chat, thread=thread, text=part) for part in parts
+            ),
+        )
+        await self._gateway.submit(command)
+        self.deliverer.wake()
+        return [outbox_id(record_id, part) for part in range(len(parts))]
+
+    async def approve(self, name: str, code: str) -> PairingRow:
+        """Approve a pairing."""
+        self._find(name)
+        return await self._gateway.submit(ApprovePairing(channel=name, code=code))
+
+    async def revoke(self, name: str, sender: str) -> bool:
+        """Revoke a pairing."""
+        self._find(name)
+        return await self._gateway.submit(RevokePairing(channel=name, sender=sender))
+
+    async def revise(self, message_id: str, action: Any) -> OutboxRow:
+        """Retry or drop a message."""
+        row = await self._gateway.submit(ReviseDelivery(id=message_id, action=action))
+        self.deliverer.wake()
+        return row
+
+    async def webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Handle a webhook request of a platform."""
+        self._find(name)
+        return await self._channels[name].webhook(headers, body, self._handlers[name])
+
+    def _find(self, name: str) -> ChannelSettings:
+        settings = self._settings.get(name)
+        if settings is None:
+            raise ChannelNotFound(f"no channel {name}")
+        return settings

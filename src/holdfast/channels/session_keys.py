@@ -1,0 +1,34 @@
+"""Session keys of chats: who shares a memory with whom."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.ids import Key, read_key
+from holdfast.ports.channel import InboundMessage
+
+People = Mapping[str, Sequence[str]]
+"""`[people]`: names, and the accounts (`telegram:123`) of each."""
+_GROUP_WORDS = {"telegram": "group", "slack": "channel", "signal": "group"}
+_THREAD_WORDS = {"telegram": "topic", "slack": "thread", "signal": "thread"}
+
+
+def session_key(settings: ChannelSettings, people: People, message: InboundMessage) -> Key:
+    """Return the key of the session that a message belongs to."""
+    agent, kind, place = f"agent:{settings.agent}", settings.kind, message.place
+    if not message.is_direct:
+        key = f"{agent}:{kind}:{_GROUP_WORDS[kind]}:{place.chat}"
+        if place.thread:
+            key += f":{_THREAD_WORDS[kind]}:{place.thread}"
+        return read_key(key)
+    if settings.dm_scope == "main":
+        return read_key(f"{agent}:main")
+    person = _person(people, f"{kind}:{message.sender}")
+    if settings.dm_scope == "per-peer":
+        return read_key(f"{agent}:direct:{person or message.sender}")
+    if settings.dm_scope == "per-account-channel-peer":
+        return read_key(f"{agent}:{kind}:{settings.name}:direct:{person or message.sender}")
+    return read_key(f"{agent}:{kind}:direct:{person or message.sender}")
+
+
+def _person(people: People, account: str) -> str | None:
+    return next((name for name, accounts in people.items() if account in accounts), None)

@@ -1,0 +1,234 @@
+"""The Telegram channel: long polling or webhook, acknowledged only after the commit."""
+
+import hmac
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.channels.rendering.styles import to_telegram
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.telegram.updates import ALLOWED_UPDATES, Update, User, read_message
+from holdfast.ports.channel import (
+    Attachment,
+    Capabilities,
+    ChatMoved,
+    DeliveryDelayed,
+    DeliveryImpossible,
+    DeliveryRefused,
+    Inbox,
+    Place,
+    ReceiveConflict,
+    WebhookRejected,
+)
+from holdfast.ports.http_client import HttpCaller, HttpUnavailable
+
+POLL_SECONDS = 25
+CALL_SECONDS = 4.0
+"""Of a call that sends something: below half a lease."""
+MAX_UNITS = 3900
+"""Below Telegram's 4,096 UTF-16 units: rendering may add some."""
+SECRET_HEADER = "x-telegram-bot-api-secret-token"
+
+
+class _Parameters(msgspec.Struct):
+    retry_after: float | None = None
+    migrate_to_chat_id: int | None = None
+
+
+class _Reply(msgspec.Struct):
+    ok: bool
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error_code: int = 0
+    description: str = ""
+    parameters: _Parameters = msgspec.field(default_factory=_Parameters)
+
+
+class _SentMessage(msgspec.Struct):
+    message_id: int
+
+
+class _FilePath(msgspec.Struct):
+    file_path: str = ""
+
+
+_read_reply = msgspec.json.Decoder(_Reply).decode
+_read_updates = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _UpdateId(msgspec.Struct):
+    update_id: int
+
+
+class TelegramChannel:
+    """One bot."""
+
+    kind = "telegram"
+
+    def __init__(self, settings: ChannelSettings, http: HttpCaller) -> None:
+        self.name = settings.name
+        self.capabilities = Capabilities(
+            max_units=MAX_UNITS,
+            counts_utf16=True,
+            can_edit=True,
+            can_type=True,
+            direct_edit_seconds=1.0,
+            group_edit_seconds=4.0,
+            is_polled=settings.receive == "poll",
+        )
+        self._base = settings.base_url
+        self._token = settings.token
+        self._secret = settings.secret
+        self._http = http
+        self._bot: User | None = None
+        self._offset: int | None = None
+
+    # ── receiving ───────────────────────────────────────────────────────────────────────────
+
+    async def receive(self, inbox: Inbox) -> None:
+        """Poll for updates; the next poll confirms what was handled."""
+        bot = await self._me()
+        while True:
+            parameters: dict[str, Any] = {
+                "timeout": POLL_SECONDS,
+                "allowed_updates": ALLOWED_UPDATES,
+            }
+            if self._offset is not None:
+                parameters["offset"] = self._offset
+            raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
+            for one in _read_updates(raw):
+                number = msgspec.json.decode(one, type=_UpdateId).update_id
+                await self._handle(bytes(one), bot, inbox)
+                # Only now: an update that was not handled is delivered again.
+                self._offset = number + 1
+
+    async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
+        try:
+            update = msgspec.json.decode(raw, type=Update)
+        except msgspec.DecodeError:
+            return  # of a form that no version of the API has for messages
+        message = read_message(update, bot)
+        if message is not None:
+            await inbox.handle(message)
+
+    async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
+        """Handle one update that Telegram posts; its secret token is the proof."""
+        given = headers.get(SECRET_HEADER, "")
+        if not self._secret or not hmac.compare_digest(given.encode(), self._secret.encode()):
+            raise WebhookRejected("the webhook's secret token is missing or wrong")
+        await self._handle(body, await self._me(), inbox)
+        return b"{}"
+
+    async def _me(self) -> User:
+        if self._bot is None:
+            self._bot = msgspec.json.decode(await self._call("getMe", {}), type=User)
+        return self._bot
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, place: Place, text: str, *, reply_to: str = "", plain: bool) -> str:
+        """Send a message."""
+        parameters = {"chat_id": place.chat, **_text(text, plain=plain)}
+        if place.thread:
+            parameters["message_thread_id"] = int(place.thread)
+        if reply_to:
+            parameters["reply_parameters"] = {
+                "message_id": int(reply_to),
+                "allow_sending_without_reply": True,
+            }
+        sent = await self._call("sendMessage", parameters)
+        return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
+
+    async def edit(self, place: Place, external_id: str, text: str, *, plain: bool) -> None:
+        """Edit a message."""
+        parameters = {
+            "chat_id": place.chat,
+            "message_id": int(external_id),
+            **_text(text, plain=plain),
+        }
+        try:
+            await self._call("editMessageText", parameters)
+        except DeliveryRefused as exc:
+            if "message is not modified" not in exc.message:
+                raise
+
+    async def show_typing(self, place: Place) -> None:
+        """Show that the bot is typing, for about five seconds."""
+        parameters: dict[str, Any] = {"chat_id": place.chat, "action": "typing"}
+        if place.thread:
+            parameters["message_thread_id"] = int(place.thread)
+        await self._call("sendChatAction", parameters)
+
+    async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return a file; its URL holds the token and is never stored."""
+        found = await self._call("getFile", {"file_id": attachment.reference})
+        path = msgspec.json.decode(found, type=_FilePath).file_path
+        try:
+            url = f"{self._base}/file/bot{self._token}/{path}"
+            result = await self._http.call("GET", url, seconds=30.0)
+        except HttpUnavailable as exc:
+            raise DeliveryDelayed(exc.message) from exc
+        if result.status != 200 or len(result.body) > max_bytes:
+            raise DeliveryRefused(f"the file cannot be taken: {result.status}")
+        return result.body
+
+    async def check(self) -> str:
+        """Return the bot's user name."""
+        self._bot = None
+        return f"@{(await self._me()).username}"
+
+    async def close(self) -> None:
+        """Do nothing: the HTTP client is shared."""
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────────
+
+    async def _call(
+        self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
+    ) -> bytes:
+        """Return the result of a method; every failure says whether it concerns the message."""
+        try:
+            result = await self._http.call(
+                "POST",
+                f"{self._base}/bot{self._token}/{method}",
+                headers={"content-type": "application/json"},
+                body=msgspec.json.encode(parameters),
+                seconds=seconds,
+                may_repeat=method.startswith("get"),
+            )
+        except HttpUnavailable as exc:
+            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
+        try:
+            reply = _read_reply(result.body)
+        except msgspec.DecodeError:
+            # Whatever answered instead of the API, the API may have done what was asked.
+            reason = f"{method}: HTTP {result.status} without a reply"
+            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        if not reply.ok:
+            _raise(method, reply)
+        return bytes(reply.result)
+
+
+def _text(text: str, *, plain: bool) -> dict[str, Any]:
+    more: dict[str, Any] = {"link_preview_options": {"is_disabled": True}}
+    if plain:
+        return {"text": text, **more}
+    return {"text": to_telegram(text), "parse_mode": "HTML", **more}
+
+
+def _raise(method: str, reply: _Reply) -> NoReturn:
+    """Raise what an error of the Bot API means."""
+    code, text = reply.error_code, f"{method}: {reply.description}"
+    if code == 429:
+        raise DeliveryDelayed(text, reply.parameters.retry_after or 1.0)
+    if reply.parameters.migrate_to_chat_id is not None:
+        raise ChatMoved(str(reply.parameters.migrate_to_chat_id))
+    if code == 409:
+        raise ReceiveConflict(text)
+    if code in (401, 404):
+        # A wrong token concerns everything that is sent: it waits until it is right.
+        raise DeliveryDelayed(text, 30.0)
+    if code == 403 or "chat not found" in reply.description:
+        raise DeliveryImpossible(text)
+    if code >= 500:
+        raise DeliveryDelayed(text)
+    raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)

@@ -1,0 +1,197 @@
+"""Updates of the Bot API as messages."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.ports.channel import Attachment, InboundMessage, Place
+
+ALLOWED_UPDATES = ["message", "edited_message"]
+
+
+class User(msgspec.Struct):
+    """A user or bot."""
+
+    id: int
+    is_bot: bool = False
+    first_name: str = ""
+    username: str = ""
+
+
+class Chat(msgspec.Struct):
+    """A chat; `type` is private, group, supergroup or channel."""
+
+    id: int
+    type: str = "private"
+    title: str = ""
+
+
+class Entity(msgspec.Struct):
+    """A marked range of a text, counted in UTF-16 units."""
+
+    type: str
+    offset: int
+    length: int
+    user: User | None = None
+
+
+class File(msgspec.Struct):
+    """A photo size, document, voice or audio."""
+
+    file_id: str
+    file_size: int = 0
+    file_name: str = ""
+    mime_type: str = ""
+
+
+class Quote(msgspec.Struct):
+    """The quoted part of a message that is answered."""
+
+    text: str = ""
+
+
+class Message(msgspec.Struct):
+    """What is read of a message."""
+
+    message_id: int
+    chat: Chat
+    date: int = 0
+    sender: User | None = msgspec.field(default=None, name="from")
+    sender_chat: Chat | None = None
+    text: str = ""
+    caption: str = ""
+    entities: list[Entity] = []
+    caption_entities: list[Entity] = []
+    message_thread_id: int | None = None
+    is_topic_message: bool = False
+    edit_date: int | None = None
+    media_group_id: str | None = None
+    migrate_to_chat_id: int | None = None
+    reply_to_message: "Message | None" = None
+    quote: Quote | None = None
+    forward_origin: dict[str, Any] | None = None
+    photo: list[File] = []
+    document: File | None = None
+    voice: File | None = None
+    audio: File | None = None
+
+
+class Update(msgspec.Struct):
+    """One update."""
+
+    update_id: int
+    message: Message | None = None
+    edited_message: Message | None = None
+
+
+def read_message(update: Update, bot: User) -> InboundMessage | None:
+    """Return the message of an update; `None` for what is not a message to us."""
+    message = update.message or update.edited_message
+    if message is None:
+        return None
+    text = message.text or message.caption
+    chat, sender = message.chat, message.sender
+    edit = f":{message.edit_date}" if update.edited_message is not None else ""
+    is_forward = message.forward_origin is not None
+    quote = _quote(message)
+    return InboundMessage(
+        unique_id=f"{bot.id}:{chat.id}:{message.message_id}{edit}",
+        place=Place(str(chat.id), _thread(message)),
+        sender=str(sender.id) if sender is not None else "",
+        sender_name=_name(sender),
+        text="" if is_forward else _without_mention(text, message, bot),
+        is_direct=chat.type == "private",
+        is_mention=_mentions(message, text, bot),
+        is_bot=sender is not None and sender.is_bot,
+        is_own=sender is not None and sender.id == bot.id,
+        is_anonymous=sender is None or message.sender_chat is not None,
+        message_id=str(message.message_id),
+        reply_to=str(message.reply_to_message.message_id) if message.reply_to_message else "",
+        quote=text if is_forward else quote,
+        attachments=tuple(_attachments(message)),
+        is_album=message.media_group_id is not None,
+        is_edit=update.edited_message is not None,
+        moved_to=str(message.migrate_to_chat_id or ""),
+    )
+
+
+def _thread(message: Message) -> str:
+    is_topic = message.is_topic_message and message.message_thread_id is not None
+    return str(message.message_thread_id) if is_topic else ""
+
+
+def _name(user: User | None) -> str:
+    return (user.first_name or user.username) if user is not None else ""
+
+
+def _quote(message: Message) -> str:
+    if message.quote is not None and message.quote.text:
+        return message.quote.text
+    replied = message.reply_to_message
+    # In a topic every message answers the one that opened the topic.
+    if replied is None or replied.message_id == message.message_thread_id:
+        return ""
+    return replied.text or replied.caption
+
+
+def _entities(message: Message) -> list[Entity]:
+    return message.entities or message.caption_entities
+
+
+def _cut(text: str, entity: Entity) -> str:
+    encoded = text.encode("utf-16-le")
+    part = encoded[entity.offset * 2 : (entity.offset + entity.length) * 2]
+    return part.decode("utf-16-le", "replace")
+
+
+def _mentions(message: Message, text: str, bot: User) -> bool:
+    replied = message.reply_to_message
+    if replied is not None and replied.sender is not None and replied.sender.id == bot.id:
+        return True
+    name = f"@{bot.username}".lower()
+    for entity in _entities(message):
+        if entity.type == "text_mention" and entity.user is not None and entity.user.id == bot.id:
+            return True
+        words = _cut(text, entity).lower()
+        if entity.type == "mention" and words == name:
+            return True
+        if entity.type == "bot_command" and words.endswith(name):
+            return True
+    return False
+
+
+def _without_mention(text: str, message: Message, bot: User) -> str:
+    """Return the text without our name at its beginning."""
+    name = f"@{bot.username}"
+    is_at_start = any(e.type == "mention" and e.offset == 0 for e in _entities(message))
+    if is_at_start and text.lower().startswith(name.lower()):
+        return text[len(name) :].lstrip(" ,:")
+    return text
+
+
+def _attachments(message: Message) -> list[Attachment]:
+    found: list[Attachment] = []
+    if message.photo:
+        photo = max(message.photo, key=lambda size: size.file_size)
+        found.append(
+            Attachment(
+                reference=photo.file_id, kind="image", media_type="image/jpeg", size=photo.file_size
+            )
+        )
+    for file, kind in (
+        (message.document, "file"),
+        (message.voice, "audio"),
+        (message.audio, "audio"),
+    ):
+        if file is not None:
+            is_image = file.mime_type.startswith("image/")
+            found.append(
+                Attachment(
+                    reference=file.file_id,
+                    kind="image" if is_image else ("audio" if kind == "audio" else "file"),
+                    name=file.file_name,
+                    media_type=file.mime_type,
+                    size=file.file_size,
+                )
+            )
+    return found

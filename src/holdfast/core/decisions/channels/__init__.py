@@ -1,0 +1,1 @@
+"""Decisions of channels: bursts of messages, the outbox, pairings, receivers."""

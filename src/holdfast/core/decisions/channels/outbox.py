@@ -1,0 +1,187 @@
+"""The outbox: which messages are sent next, by whom, and what becomes of them."""
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import Conflict, NotFound, RunFenced
+from holdfast.core.ids import TurnId
+from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.transaction.changes import (
+    Change,
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    OutboxAdded,
+    OutboxPruned,
+    OutboxRestDropped,
+    OutboxSaved,
+    PlaceholderOpened,
+    refuse,
+)
+from holdfast.core.transaction.commands import (
+    ClaimDeliveries,
+    KeepPlaceholder,
+    OpenPlaceholder,
+    PruneOutbox,
+    QueueMessages,
+    ReviseDelivery,
+    SettleDelivery,
+)
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import message_row, to_message
+
+MAX_ERROR = 500
+REST_ERROR = "an earlier part of this answer could not be delivered"
+
+
+class MessageNotFound(NotFound):
+    """The outbox has no message of this id."""
+
+    code = "message_not_found"
+
+
+class MessageSettled(Conflict):
+    """The message is in a state in which this cannot be done to it."""
+
+    code = "message_settled"
+
+
+def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxRow]:
+    """Reserve the first message of an answer; only the owner of the lane may."""
+    session = facts.session
+    if session is None or not command.fence.holds(session) or session.active_turn_id is None:
+        return refuse(RunFenced(f"run {command.fence.run_id} does not own its session"))
+    known = facts.messages[0] if facts.messages else None
+    if known is not None:
+        if known.owner == command.worker or known.state != "open":
+            return Decision(known)
+        taken = replace(known, owner=command.worker)
+        return Decision(taken, (OutboxSaved(taken, known),))
+    row = message_row(
+        to_message(command.delivery, ""), tenant=session.tenant, source=session.active_turn_id,
+        part=0, now=facts.now, session_id=session.id, state="open",
+    )  # fmt: skip
+    row = replace(row, owner=command.worker)
+    return Decision(row, (PlaceholderOpened(row),))
+
+
+def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
+    """Record a placeholder's id, unless its turn has ended meanwhile without knowing it."""
+    row = facts.messages[0] if facts.messages else None
+    is_waiting = row is not None and row.state in ("open", "pending", "sending")
+    if row is None or not is_waiting or row.owner != command.worker:
+        return Decision(False)
+    if row.external_id is not None:
+        return Decision(row.state == "open" and row.external_id == command.external_id)
+    saved = replace(row, external_id=command.external_id)
+    return Decision(saved.state == "open", (OutboxSaved(saved, row),))
+
+
+def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
+    """Write messages that belong to no turn, once per key."""
+    if facts.repeat is not None:
+        return Decision(command.again and facts.repeat.turn_id == command.record_id)
+    if facts.messages:
+        return Decision(command.again)
+    changes: list[Change] = []
+    if command.idempotency_key is not None:
+        named = TurnId(command.record_id)
+        row = IdempotencyRow(
+            command.tenant, command.idempotency_key, b"", named, 0, facts.now
+        )  # fmt: skip
+        changes.append(IdempotencyAdded(row))
+    for part, message in enumerate(command.messages):
+        added = message_row(
+            message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now
+        )
+        changes.append(OutboxAdded(added))
+    return Decision(True, tuple(changes))
+
+
+def claim_deliveries(
+    command: ClaimDeliveries, facts: Facts
+) -> Decision[tuple[OutboxRow, ...]]:  # fmt: skip
+    """Mark due messages as being sent, before anything is sent."""
+    claimed: list[OutboxRow] = []
+    changes: list[Change] = []
+    for row in facts.messages:
+        if row.state == "sending" and row.owner == command.worker:
+            claimed.append(row)  # by this very command, whose answer was lost
+            continue
+        # Its sender died: the message may have arrived. An edit that arrives twice is one edit.
+        is_doubtful = row.state == "sending" and row.external_id is None
+        taken = replace(
+            row,
+            state="sending",
+            owner=command.worker,
+            is_maybe_duplicate=row.is_maybe_duplicate or is_doubtful,
+        )
+        claimed.append(taken)
+        changes.append(OutboxSaved(taken, row))
+    return Decision(tuple(claimed), tuple(changes))
+
+
+def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow | None]:
+    """Record what became of a message: sent, to be tried again, or given up."""
+    row = facts.messages[0] if facts.messages else None
+    if row is None or row.owner != command.worker or row.state != "sending":
+        return Decision(row if command.again else None)
+    saved = _settled(command, row, facts.now)
+    changes: list[Change] = [OutboxSaved(saved, row)]
+    if saved.state == "dead":
+        changes.append(OutboxRestDropped(row.source, row.part, REST_ERROR, facts.now))
+    return Decision(saved, tuple(changes))
+
+
+def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
+    error = command.error[:MAX_ERROR] if command.error else None
+    if command.outcome == "sent":
+        # The transcript has the text; what was sent need not be kept twice.
+        return replace(
+            row, state="sent", text="", owner=None, settled_at=now, error=None,
+            external_id=command.external_id or row.external_id,
+        )  # fmt: skip
+    refusals = row.refusals + (command.outcome == "refused")
+    is_expired = now - row.created_at >= command.expire_seconds
+    if command.outcome == "impossible" or refusals >= command.max_refusals or is_expired:
+        return replace(
+            row, state="dead", owner=None, settled_at=now, error=error, refusals=refusals
+        )
+    is_doubtful = command.is_uncertain and row.external_id is None
+    return replace(
+        row,
+        state="pending",
+        owner=None,
+        error=error,
+        refusals=refusals,
+        next_at=now + command.delay_seconds,
+        is_maybe_duplicate=row.is_maybe_duplicate or is_doubtful,
+    )
+
+
+def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow]:
+    """Carry out what an operator decided about a message."""
+    row = facts.messages[0] if facts.messages else None
+    if row is None:
+        return refuse(MessageNotFound(f"no message {command.id}"))
+    if command.action == "drop":
+        if row.state in ("sent", "dropped"):
+            return Decision(row)
+        if row.state == "sending":
+            return refuse(MessageSettled(f"message {row.id} is being sent; try again"))
+        saved = replace(row, state="dropped", text="", owner=None, settled_at=facts.now)
+        return Decision(saved, (OutboxSaved(saved, row),))
+    if row.state == "pending" and command.again:
+        return Decision(row)
+    if row.state != "dead":
+        return refuse(
+            MessageSettled(f"message {row.id} is {row.state}; only dead ones are retried")
+        )
+    saved = replace(
+        row, state="pending", refusals=0, next_at=facts.now, created_at=facts.now, settled_at=None
+    )
+    return Decision(saved, (OutboxSaved(saved, row),))
+
+
+def prune_outbox(command: PruneOutbox, facts: Facts) -> Decision[bool]:
+    """Forget messages that were settled long ago."""
+    return Decision(False, (OutboxPruned(facts.now - command.older_than_seconds),))

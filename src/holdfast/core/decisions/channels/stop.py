@@ -1,0 +1,56 @@
+"""Stop what runs and waits in a conversation because a person asked for it."""
+
+from holdfast.core.decisions.lane import end_turn, stop_active
+from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.transaction.changes import (
+    Change,
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    OutboxAdded,
+)
+from holdfast.core.transaction.commands import StopTurns
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import message_row
+from holdfast.core.transaction.session_draft import Draft
+
+STOPPED_CODE = "stopped_by_user"
+
+
+def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
+    """Cancel the running turn and those that wait; a repeat of the command cancels nothing."""
+    if facts.repeat is not None:
+        return Decision(facts.repeat.step)
+    session = facts.session
+    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+        return Decision(0, _record(command, facts.now, 0))
+    draft = Draft(session, now=facts.now)
+    count = 0
+    if facts.active is not None:
+        stop_active(
+            draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat",
+            is_retryable=False,
+        )  # fmt: skip
+        count += 1
+    for turn in facts.open_turns:
+        if facts.active is None or turn.id != facts.active.id:
+            end_turn(draft, turn, "cancelled", code=STOPPED_CODE, message="stopped in the chat")
+            count += 1
+    if not count:
+        return Decision(0, _record(command, facts.now, 0))
+    draft.wake()
+    for change in _record(command, facts.now, count):
+        draft.add(change)
+    return draft.decide(count)
+
+
+def _record(command: StopTurns, now: float, count: int) -> tuple[Change, ...]:
+    """Return the key of the command, with how many turns it stopped, and what is said about it."""
+    tenant: Tenant = command.tenant
+    named = TurnId(command.record_id)
+    key = IdempotencyRow(tenant, command.idempotency_key, b"", named, count, now)
+    rows = [
+        message_row(message, tenant=tenant, source=command.record_id, part=part, now=now)
+        for part, message in enumerate(command.messages)
+    ]
+    return (IdempotencyAdded(key), *map(OutboxAdded, rows))

@@ -1,0 +1,49 @@
+"""What a store remembers of channels beside the outbox: pairings, chats and dead updates."""
+
+import msgspec
+
+from holdfast.core.ids import Tenant
+
+
+class PairingRow(msgspec.Struct, frozen=True):
+    """A stranger's request to write to a channel, and whether it was approved."""
+
+    channel: str
+    sender: str
+    tenant: Tenant
+    name: str
+    code: str
+    chat: str
+    created_at: float
+    expires_at: float
+    approved_at: float | None = None
+
+    def is_open(self, now: float) -> bool:
+        """Whether its code can still be approved."""
+        return self.approved_at is None and self.expires_at > now
+
+
+class ChatRow(msgspec.Struct, frozen=True):
+    """A chat that wrote to a channel; `successor` is the id it continues under."""
+
+    channel: str
+    chat: str
+    successor: str
+    first_seen_at: float
+
+
+class DeadUpdateRow(msgspec.Struct, frozen=True):
+    """An update that could not be handled."""
+
+    channel: str
+    update_id: str
+    reason: str
+    at: float
+
+
+class ChannelHoldRow(msgspec.Struct, frozen=True):
+    """Who receives for a polling channel."""
+
+    channel: str
+    owner: str
+    since: float

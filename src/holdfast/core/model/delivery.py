@@ -1,0 +1,84 @@
+"""Where the answer of a turn is sent, and what the outbox holds until it was sent."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ids import SessionId, Tenant, WorkerId
+
+OutboxState = Literal["open", "pending", "sending", "sent", "dead", "dropped"]
+"""`open` is a placeholder whose turn still runs; `dead` was given up and may be retried by hand."""
+OUTBOX_PREFIX = "out_"
+GATEWAY_KEY_PREFIX = "\x1f"
+"""Begins the idempotency keys that the gateway makes itself: no header can contain it."""
+MAX_TARGET = 512
+"""Characters of a chat or thread id; platforms use far fewer."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The conversation that a turn came from or reports to; stored with the turn's request."""
+
+    channel: str
+    chat: str
+    thread: str = ""
+    sender: str = ""
+    """The platform's id of the person whose message the turn is."""
+    reply_to: str = ""
+    """The platform's id of the message that is answered."""
+    collect_seconds: float = 0.0
+    """How long the turn waits for more messages of the same sender before it starts."""
+    is_quiet: bool = False
+    """Whether the text `NO_REPLY` means that nothing is sent."""
+
+    @property
+    def burst(self) -> tuple[str, str, str, str]:
+        """What consecutive messages must share to become one turn."""
+        return self.channel, self.chat, self.thread, self.sender
+
+
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way into the outbox; its text is Markdown."""
+
+    channel: str
+    chat: str
+    text: str
+    thread: str = ""
+    reply_to: str = ""
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of the outbox and how far its delivery got."""
+
+    id: str
+    tenant: Tenant
+    channel: str
+    chat: str
+    thread: str
+    source: str
+    """The turn, or the record, that the message belongs to."""
+    part: int
+    session_id: SessionId | None
+    state: OutboxState
+    text: str
+    reply_to: str
+    refusals: int
+    """How often the platform refused this very message; outages do not count."""
+    next_at: float
+    created_at: float
+    owner: WorkerId | None
+    """Who sends it now, or who keeps its placeholder up to date."""
+    external_id: str | None
+    """The platform's id of the message, once it is known: from then on it is edited."""
+    is_maybe_duplicate: bool
+    error: str | None
+    settled_at: float | None
+
+
+def outbox_id(source: str, part: int) -> str:
+    """Return the id of a message: a name made from its turn and part, not a second identity."""
+    return f"{OUTBOX_PREFIX}{source.partition('_')[2] or source}_{part}"
+
+
+def gateway_key(*parts: str) -> str:
+    """Return an idempotency key in the namespace of the gateway."""
+    return GATEWAY_KEY_PREFIX + ":".join(parts)

@@ -1,0 +1,1 @@
+"""Words of items and of queries: how text is found, whatever its language."""

@@ -1,0 +1,50 @@
+"""The text of an item that can be searched, and whose it is."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+MAX_CHARACTERS = 64 * 1024
+"""Text of one item that can be found; what is behind it cannot."""
+ROLES = ("user", "assistant", "system", "developer", "tool")
+
+
+class ItemText(NamedTuple):
+    """The text of an item; a call and its output have the role `tool`."""
+
+    role: str
+    text: str
+
+
+def item_text(body: bytes) -> ItemText | None:
+    """Return the text of an item; None if it has none, such as reasoning or an erased item."""
+    try:
+        item = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type") or "message"
+    if kind == "message":
+        role = item.get("role")
+        return _bounded(role if role in ROLES else "user", _text(item.get("content")))
+    if kind.endswith("_call_output") or kind == "mcp_call":
+        return _bounded("tool", _text(item.get("output")))
+    if kind in ("function_call", "custom_tool_call"):
+        words = [item.get("name"), item.get("arguments"), item.get("input")]
+        return _bounded("tool", " ".join(word for word in words if isinstance(word, str)))
+    return None
+
+
+def _bounded(role: str, text: str) -> ItemText | None:
+    return ItemText(role, text[:MAX_CHARACTERS]) if text.strip() else None
+
+
+def _text(content: Any) -> str:
+    """Return the text of a string, or of the parts of a list that have one."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = (part.get("text") or part.get("refusal") for part in content if isinstance(part, dict))
+    return "\n".join(part for part in parts if isinstance(part, str))

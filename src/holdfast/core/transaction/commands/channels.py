@@ -1,0 +1,156 @@
+"""Commands of channels: the outbox, commands of a chat, pairings, and receivers."""
+
+from typing import Literal
+
+from holdfast.core.ids import Key, Tenant, TurnId, WorkerId
+from holdfast.core.model.channels import PairingRow
+from holdfast.core.model.delivery import Delivery, OutboxMessage, OutboxRow
+from holdfast.core.model.turn import Fence
+from holdfast.core.transaction.commands.command import Command
+
+DeliveryOutcome = Literal["sent", "delayed", "refused", "impossible"]
+"""`delayed` says nothing about the message itself; `impossible` will not change by trying again."""
+
+
+class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
+    """Reserve the first message of a running turn's answer, to be edited while the turn runs.
+
+    An earlier attempt of the same turn may have opened it: then that one is answered.
+    """
+
+    fence: Fence
+    worker: WorkerId
+    delivery: Delivery
+
+
+class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
+    """Record the platform's id of a placeholder before its first edit; False if it is not open."""
+
+    id: str
+    worker: WorkerId
+    external_id: str
+
+
+class QueueMessages(Command[bool], frozen=True, kw_only=True):
+    """Write messages to the outbox, once per idempotency key; False if that was done before.
+
+    Without messages this only records that something was handled.
+    """
+
+    tenant: Tenant
+    record_id: str
+    """What the messages belong to; minted by the caller."""
+    idempotency_key: str | None = None
+    messages: tuple[OutboxMessage, ...] = ()
+
+
+class ClaimDeliveries(Command[tuple[OutboxRow, ...]], frozen=True, kw_only=True):
+    """Take messages that are due, at most one of each conversation, the oldest first.
+
+    A message whose sender died while it was sent is taken again and marked as a possible
+    duplicate, unless the platform's id of it is known.
+    """
+
+    worker: WorkerId
+    channels: tuple[str, ...]
+    limit: int = 32
+    patience_seconds: float = 5.0
+    """How long another worker's placeholder is left to that worker after its turn has ended."""
+
+
+class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
+    """Record what became of a message that this worker sent; None if it is no longer its own."""
+
+    id: str
+    worker: WorkerId
+    outcome: DeliveryOutcome
+    external_id: str | None = None
+    error: str | None = None
+    is_uncertain: bool = False
+    """Whether the message may have arrived although no answer did."""
+    delay_seconds: float = 1.0
+    max_refusals: int = 10
+    expire_seconds: float = 24 * 3600.0
+
+
+class ReviseDelivery(Command[OutboxRow], frozen=True, kw_only=True):
+    """Send a dead message again, or drop one that has not been sent."""
+
+    id: str
+    action: Literal["retry", "drop"]
+
+
+class PruneOutbox(Command[bool], frozen=True, kw_only=True):
+    """Delete messages that were settled long ago; is there more of them?"""
+
+    worker: WorkerId
+    older_than_seconds: float
+
+
+class StopTurns(Command[int], frozen=True, kw_only=True):
+    """Cancel the running turn of a key and those that wait behind it; answer how many."""
+
+    tenant: Tenant
+    key: Key
+    record_id: TurnId
+    idempotency_key: str
+    messages: tuple[OutboxMessage, ...] = ()
+
+
+class RequestPairing(Command[PairingRow], frozen=True, kw_only=True):
+    """Give a stranger a code; one that still holds is given again, without another message."""
+
+    tenant: Tenant
+    channel: str
+    sender: str
+    name: str
+    code: str
+    chat: str
+    record_id: str
+    idempotency_key: str
+    valid_seconds: float = 3600.0
+    max_open: int = 100
+
+
+class ApprovePairing(Command[PairingRow], frozen=True, kw_only=True):
+    """Let the sender who was given a code write to the channel from now on."""
+
+    channel: str
+    code: str
+
+
+class RevokePairing(Command[bool], frozen=True, kw_only=True):
+    """Take back what a pairing allowed; answer whether there was one."""
+
+    channel: str
+    sender: str
+
+
+class HoldChannel(Command[bool], frozen=True, kw_only=True):
+    """Become, or stay, the only receiver of a polling channel; False while another one lives."""
+
+    channel: str
+    worker: WorkerId
+
+
+class ReleaseChannel(Command[None], frozen=True, kw_only=True):
+    """Stop receiving, so that another worker may begin at once."""
+
+    channel: str
+    worker: WorkerId
+
+
+class RememberChat(Command[None], frozen=True, kw_only=True):
+    """Record that a chat wrote to a channel, or that it continues under another id."""
+
+    channel: str
+    chat: str
+    successor: str = ""
+
+
+class BuryUpdate(Command[None], frozen=True, kw_only=True):
+    """Record that an update could not be handled, so that those behind it can be."""
+
+    channel: str
+    update_id: str
+    reason: str

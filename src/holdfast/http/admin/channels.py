@@ -1,0 +1,131 @@
+"""Channels over HTTP: their state, messages to send, pairings, the outbox, and webhooks."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.decisions.api_keys import NotAllowed
+from holdfast.core.errors import InvalidInput
+from holdfast.core.model.channels import PairingRow
+from holdfast.core.model.delivery import OutboxRow, OutboxState
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.http.request.body import pop_field, read_fields, read_optional_fields
+from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
+from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.server.types import JSON, AnyReply, Reply, Request, json_reply
+from holdfast.ports.channel import ChannelDirectory
+from holdfast.ports.outbox import OutboxQuery
+
+STATES: dict[str, OutboxState] = {
+    "open": "open", "pending": "pending", "sending": "sending", "sent": "sent", "dead": "dead",
+    "dropped": "dropped",
+}  # fmt: skip
+MAX_WEBHOOK_BYTES = 1024 * 1024
+
+
+class ChannelsApi:
+    """Everything under /v1/channels and /v1/outbox."""
+
+    def __init__(self, gateway: Gateway, channels: ChannelDirectory) -> None:
+        self._gateway = gateway
+        self._channels = channels
+
+    async def list_page(self, request: Request) -> AnyReply:
+        """Return every channel with what it does."""
+        require_admin(request)
+        listed = await self._channels.listing()
+        return json_reply(page(listed, [str(one["name"]) for one in listed], len(listed)))
+
+    async def send(self, request: Request) -> AnyReply:
+        """Queue a message to a chat; with an idempotency key, once."""
+        require_admin(request)
+        fields = await read_fields(request)
+        chat, text = pop_field(fields, "to", str), pop_field(fields, "text", str)
+        if chat is None or text is None:
+            raise InvalidInput("to and text are needed", param="to" if chat is None else "text")
+        thread = pop_field(fields, "thread", str, "")
+        once = read_session_headers(request).idempotency_key
+        ids = await self._channels.send(request.params["name"], chat, text, thread=thread, key=once)
+        return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
+
+    async def webhook(self, request: Request) -> AnyReply:
+        """Handle a platform's own request; it is answered only after its turn is committed."""
+        request.max_body_bytes = min(request.max_body_bytes, MAX_WEBHOOK_BYTES)
+        body = await request.body()
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in request.headers
+        }
+        reply = await self._channels.webhook(request.params["name"], headers, body)
+        return Reply(reply, headers=[JSON])
+
+    async def pairings(self, request: Request) -> AnyReply:
+        """Return who asked to write to a channel."""
+        require_admin(request)
+        rows = await self._gateway.store.channels.pairings(request.params["name"])
+        values = [pairing_value(row) for row in rows]
+        return json_reply(page(values, [row.sender for row in rows], len(rows)))
+
+    async def approve(self, request: Request) -> AnyReply:
+        """Approve a pairing by its code."""
+        require_admin(request)
+        await read_optional_fields(request)
+        row = await self._channels.approve(request.params["name"], request.params["code"])
+        return json_reply(pairing_value(row))
+
+    async def revoke(self, request: Request) -> AnyReply:
+        """Revoke a sender's pairing."""
+        require_admin(request)
+        sender = request.params["sender"]
+        is_revoked = await self._channels.revoke(request.params["name"], sender)
+        return json_reply({"object": "pairing.deleted", "sender": sender, "deleted": is_revoked})
+
+    async def outbox(self, request: Request) -> AnyReply:
+        """Return a page of the outbox, the newest first."""
+        require_admin(request)
+        query, wanted = request.query(), read_page(request)
+        state = read_choice(query, "state", tuple(STATES))
+        reader = self._gateway.store.channels
+        if wanted.after is not None and await reader.message(wanted.after) is None:
+            raise UnknownCursor(f"after: there is no message {wanted.after!r}")
+        rows = await reader.messages(
+            None,
+            OutboxQuery(
+                channel=query.get("channel"),
+                state=STATES[state] if state is not None else None,
+                after=wanted.after,
+                limit=wanted.limit + 1,
+            ),
+        )
+        values = [message_value(row) for row in rows]
+        return json_reply(page(values, [row.id for row in rows], wanted.limit))
+
+    async def retry(self, request: Request) -> AnyReply:
+        """Send a dead message again."""
+        require_admin(request)
+        await read_optional_fields(request)
+        return json_reply(message_value(await self._channels.revise(request.params["id"], "retry")))
+
+    async def drop(self, request: Request) -> AnyReply:
+        """Drop a message that was not sent."""
+        require_admin(request)
+        await read_optional_fields(request)
+        return json_reply(message_value(await self._channels.revise(request.params["id"], "drop")))
+
+
+def require_admin(request: Request) -> None:
+    """Reject a caller without an admin key, once keys exist."""
+    if not request.is_admin:
+        raise NotAllowed("this path needs an admin key")
+
+
+def pairing_value(row: PairingRow) -> dict[str, Any]:
+    """Return a pairing as the API shows it."""
+    return {"object": "pairing", **msgspec.to_builtins(row)}
+
+
+def message_value(row: OutboxRow) -> dict[str, Any]:
+    """Return a message of the outbox without its text: that is in the transcript."""
+    value: dict[str, Any] = msgspec.to_builtins(row)
+    del value["text"]
+    return {"object": "outbox.message", **value}

@@ -1,0 +1,118 @@
+"""GET /v1/search: full-text search over the caller's sessions, all generations."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.core.errors import InvalidInput, NotFound
+from holdfast.core.ids import SessionId, read_key
+from holdfast.core.search.item_text import ROLES
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.http.request.pagination import UnknownCursor, read_flag, read_limit
+from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.search import SearchHit, SearchQuery
+
+MAX_PREFIX = 512
+
+
+class SearchOff(NotFound):
+    """The gateway does not index what is stored."""
+
+    code = "search_off"
+
+
+class SearchApi:
+    """Search in the log."""
+
+    def __init__(self, gateway: Gateway, *, is_on: bool) -> None:
+        self._gateway = gateway
+        self._is_on = is_on
+
+    async def search(self, request: Request) -> AnyReply:
+        """Return items that have the words of `q`, with highlighted snippets."""
+        if not self._is_on:
+            raise SearchOff("search is off in this gateway: set search.enabled")
+        query = request.query()
+        if "q" not in query:
+            raise InvalidInput("q is needed: the words to search for", param="q")
+        key, session_id = query.get("key"), query.get("session_id")
+        page = await self._gateway.store.search.search(
+            request.tenant,
+            SearchQuery(
+                text=query["q"],
+                key=read_key(key) if key is not None else None,
+                key_prefix=_read_prefix(query.get("key_prefix")),
+                session_id=SessionId(session_id) if session_id is not None else None,
+                roles=_read_roles(request.query_list("role")),
+                since=_read_time(query, "since"),
+                until=_read_time(query, "until"),
+                include_hidden=read_flag(query, "include_hidden"),
+                limit=read_limit(query),
+                after=_read_cursor(query.get("after")),
+            ),
+        )
+        hits = [hit_value(hit) for hit in page.hits]
+        return json_reply(
+            {
+                "object": "list",
+                "data": hits,
+                "first_id": hits[0]["id"] if hits else None,
+                "last_id": hits[-1]["id"] if hits else None,
+                "has_more": page.has_more,
+                "matches": "all" if page.matches_all else "any",
+            }
+        )
+
+
+def hit_value(hit: SearchHit) -> dict[str, Any]:
+    """Return a hit as JSON."""
+    return {
+        "id": f"hit_{hit.place}",
+        "object": "search.hit",
+        "session_id": hit.session_id,
+        "key": hit.key,
+        "generation": hit.generation,
+        "seq": hit.seq,
+        "item_id": hit.item_id,
+        "role": hit.role,
+        "created_at": int(hit.at),
+        "hidden": hit.is_hidden,
+        "snippet": {"text": hit.snippet, "highlights": [list(span) for span in hit.highlights]},
+    }
+
+
+def _read_prefix(prefix: str | None) -> str | None:
+    if prefix is not None and (len(prefix) > MAX_PREFIX or "\0" in prefix):
+        raise InvalidInput(f"key_prefix: at most {MAX_PREFIX} characters, without NUL")
+    return prefix
+
+
+def _read_roles(roles: list[str]) -> tuple[str, ...]:
+    for role in roles:
+        if role not in ROLES:
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+    return tuple(roles)
+
+
+def _read_time(query: dict[str, str], name: str) -> float | None:
+    """Return a time: seconds since 1970, or a date or time of ISO 8601, UTC if it has no zone."""
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        if text.isascii() and text.isdecimal() and len(text) < 12:
+            return float(text)
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{name} must be seconds since 1970 or an ISO time such as 2026-11-16T08:00Z"
+        ) from None
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _read_cursor(after: str | None) -> int | None:
+    if after is None:
+        return None
+    number = after.removeprefix("hit_")
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise UnknownCursor(f"after: there is no hit {after!r}")
+    return int(number)

@@ -1,0 +1,241 @@
+"""The port to chat platforms: receive messages, send and edit them, show that somebody types.
+
+A third party implements `Channel` for its platform and checks it with
+`holdfast.testing.channel_contract`. An adapter translates; it decides nothing: who may write, what
+a command is, when to retry and what is a duplicate is decided behind the port.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.model.channels import PairingRow
+from holdfast.core.model.delivery import OutboxRow
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A conversation on a platform: a chat, and a thread or topic in it."""
+
+    chat: str
+    thread: str = ""
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a message: the platform's reference to it, never a URL."""
+
+    reference: str
+    kind: Literal["image", "audio", "file"]
+    name: str = ""
+    media_type: str = ""
+    size: int = 0
+
+
+class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that somebody wrote; `unique_id` is the same whenever it is delivered again."""
+
+    unique_id: str
+    place: Place
+    sender: str
+    text: str
+    sender_name: str = ""
+    is_direct: bool = True
+    is_mention: bool = False
+    """Whether a message to a group addresses us: by name, or as a reply to us."""
+    is_bot: bool = False
+    is_own: bool = False
+    is_anonymous: bool = False
+    """Whether nobody can be named as its sender: an anonymous admin or a channel's post."""
+    message_id: str = ""
+    """The platform's id, for replies to it."""
+    reply_to: str = ""
+    """The platform's id of the message that it answers."""
+    quote: str = ""
+    """Words of somebody else that it carries: a quote or a forward."""
+    attachments: tuple[Attachment, ...] = ()
+    is_album: bool = False
+    is_edit: bool = False
+    moved_to: str = ""
+    """The id under which the chat continues, where the message says only that."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a platform can do, and its bounds."""
+
+    max_units: int
+    """Length of one message."""
+    counts_utf16: bool = False
+    """Whether lengths are counted in UTF-16 code units; otherwise in characters."""
+    can_edit: bool = False
+    can_type: bool = False
+    direct_edit_seconds: float = 1.0
+    """Least time between two edits in a direct chat."""
+    group_edit_seconds: float = 4.0
+    is_polled: bool = False
+    """Whether at most one process may receive at a time."""
+    command_prefix: str = "/"
+
+
+class DeliveryError(HoldfastError):
+    """A message was not sent."""
+
+    code = "delivery_failed"
+
+
+class DeliveryDelayed(DeliveryError):
+    """The platform is away or asks to wait; it says nothing about the message."""
+
+    code = "delivery_delayed"
+    retryable = True
+
+    def __init__(
+        self, message: str, retry_after: float | None = None, *, is_uncertain: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.is_uncertain = is_uncertain
+        """Whether the message may have arrived all the same."""
+
+
+class DeliveryRefused(DeliveryError):
+    """The platform refuses this message; `is_formatting` if plain text may be accepted."""
+
+    code = "delivery_refused"
+
+    def __init__(self, message: str, *, is_formatting: bool = False) -> None:
+        super().__init__(message)
+        self.is_formatting = is_formatting
+
+
+class DeliveryImpossible(DeliveryError):
+    """Nothing can be sent to this chat: it is gone, or it blocked us."""
+
+    code = "delivery_impossible"
+
+
+class ChatMoved(DeliveryError):
+    """The chat continues under another id."""
+
+    code = "chat_moved"
+
+    def __init__(self, successor: str) -> None:
+        super().__init__(f"the chat continues as {successor}")
+        self.successor = successor
+
+
+class ReceiveConflict(HoldfastError):
+    """Another process receives for the same account."""
+
+    code = "receive_conflict"
+    retryable = True
+
+
+class WebhookRejected(HoldfastError):
+    """A webhook request without a valid secret, signature or time."""
+
+    code = "invalid_webhook"
+
+
+class Inbox(Protocol):
+    """Receives what arrives."""
+
+    async def handle(self, message: InboundMessage) -> None:
+        """Make a message durable; when this returns, it may be acknowledged.
+
+        An exception means that it must not be acknowledged: the platform delivers it again.
+        """
+        ...
+
+
+class Channel(Protocol):
+    """One account on one platform."""
+
+    @property
+    def name(self) -> str:
+        """The channel's name in the configuration."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """The platform."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the platform can do."""
+        ...
+
+    async def receive(self, inbox: Inbox) -> None:
+        """Receive until cancelled; acknowledge each message only after `inbox` has handled it.
+
+        Raise `ReceiveConflict` where another process receives, and `DeliveryDelayed` where the
+        platform is away: the caller waits and calls again.
+        """
+        ...
+
+    async def send(self, place: Place, text: str, *, reply_to: str = "", plain: bool) -> str:
+        """Send Markdown, or plain text, and return the platform's id of the message."""
+        ...
+
+    async def edit(self, place: Place, external_id: str, text: str, *, plain: bool) -> None:
+        """Replace a message that was sent; the same text again is no error."""
+        ...
+
+    async def show_typing(self, place: Place) -> None:
+        """Show for some seconds that an answer is being written."""
+        ...
+
+    async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return the content of an attachment."""
+        ...
+
+    async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
+        """Handle one webhook request and return the reply's body; raise `WebhookRejected`."""
+        ...
+
+    async def check(self) -> str:
+        """Return the account's name on the platform; raise where the credentials are wrong."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class MessageSplitter(Protocol):
+    """Splits answers into messages."""
+
+    def split(self, channel: str, text: str) -> Sequence[str]:
+        """Return the parts of an answer, each short enough for the channel."""
+        ...
+
+
+class ChannelDirectory(Protocol):
+    """The channels of a process, as operators and platforms reach them over HTTP."""
+
+    async def listing(self) -> list[dict[str, object]]:
+        """Return every channel with what it does."""
+        ...
+
+    async def send(
+        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
+    ) -> list[str]:
+        """Queue a message to a chat; return the ids of its parts in the outbox."""
+        ...
+
+    async def approve(self, name: str, code: str) -> PairingRow:
+        """Approve a pairing."""
+        ...
+
+    async def revoke(self, name: str, sender: str) -> bool:
+        """Revoke a pairing."""
+        ...
+
+    async def revise(self, message_id: str, action: Literal["retry", "drop"]) -> OutboxRow:
+        """Retry or drop a message."""
+        ...
+
+    async def webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Handle a webhook request of a platform."""
+        ...

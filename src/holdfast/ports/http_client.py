@@ -1,0 +1,53 @@
+"""The port for plain HTTP calls to services that are not models: chat platforms and webhooks."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+
+
+class HttpUnavailable(HoldfastError):
+    """The server could not be reached, or its answer was cut off or too long."""
+
+    code = "http_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, *, is_sent: bool = True) -> None:
+        super().__init__(message)
+        self.is_sent = is_sent
+        """Whether the server may have seen the request."""
+
+
+class HttpResult(msgspec.Struct, frozen=True):
+    """A complete answer; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpCaller(Protocol):
+    """Sends requests over pooled connections."""
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        seconds: float = 20.0,
+        may_repeat: bool = False,
+    ) -> HttpResult:
+        """Send a request and return its whole answer, at most 64 MiB; raise `HttpUnavailable`."""
+        ...
+
+    def lines(self, url: str, *, seconds: float) -> AsyncIterator[bytes]:
+        """Yield the lines of a streamed answer to a GET; raise after `seconds` of silence."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -1,0 +1,63 @@
+"""What is read about the outbox, pairings and chats."""
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.ids import Tenant
+from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.delivery import OutboxRow, OutboxState
+
+
+class OutboxQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the outbox; `after` is the id of the last message seen."""
+
+    channel: str | None = None
+    state: OutboxState | None = None
+    after: str | None = None
+    limit: int = 20
+
+
+class OutboxCount(msgspec.Struct, frozen=True):
+    """How many messages of a channel are in a state, and when the oldest was written."""
+
+    channel: str
+    state: OutboxState
+    count: int
+    oldest_at: float
+
+
+class ChannelReader(Protocol):
+    """Reads about channels; they see everything that was acknowledged."""
+
+    async def messages(self, tenant: Tenant | None, query: OutboxQuery) -> list[OutboxRow]:
+        """Return a page of the outbox, the newest first; `None` means every tenant."""
+        ...
+
+    async def message(self, message_id: str) -> OutboxRow | None:
+        """Return one message."""
+        ...
+
+    async def counts(self) -> list[OutboxCount]:
+        """Return how many messages are not sent, by channel and state."""
+        ...
+
+    async def pairings(self, channel: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
+        ...
+
+    async def chat(self, channel: str, chat: str) -> ChatRow | None:
+        """Return a chat that wrote to a channel."""
+        ...
+
+    async def chats(self, channel: str) -> list[ChatRow]:
+        """Return every chat that wrote to a channel."""
+        ...
+
+    async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
+        """Return updates that could not be handled, the newest first."""
+        ...
+
+    async def holder(self, channel: str) -> ChannelHoldRow | None:
+        """Return who receives for a channel, if that worker is alive."""
+        ...

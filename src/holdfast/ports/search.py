@@ -1,0 +1,75 @@
+"""The port to full-text search over everything that is stored."""
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
+from holdfast.core.transaction.commands import IndexLog
+
+MAX_HITS = 100
+"""Hits of one page."""
+
+
+class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Words, `"phrases"` and `prefixes*` to find, and where."""
+
+    text: str
+    key: Key | None = None
+    """Only sessions of this key, all its generations."""
+    key_prefix: str | None = None
+    session_id: SessionId | None = None
+    roles: tuple[str, ...] = ()
+    """Any of user, assistant, system, developer, tool; empty means all."""
+    since: float | None = None
+    until: float | None = None
+    include_hidden: bool = False
+    """Whether items that an edit or a regenerate replaced are found too."""
+    limit: int = 20
+    after: int | None = None
+    """The place of the last hit seen."""
+
+
+class SearchHit(msgspec.Struct, frozen=True):
+    """An item that matches; `highlights` are ranges of the snippet."""
+
+    place: int
+    session_id: SessionId
+    key: Key | None
+    generation: int
+    seq: int
+    item_id: str | None
+    role: str
+    at: float
+    snippet: str
+    highlights: tuple[tuple[int, int], ...]
+    is_hidden: bool
+
+
+class SearchPage(msgspec.Struct, frozen=True):
+    """Hits, the newest first if they match the whole query, else the best first."""
+
+    hits: tuple[SearchHit, ...]
+    has_more: bool = False
+    matches_all: bool = True
+    """False where no item has all words: then items with some of them are listed."""
+
+
+class SearchIndex(Protocol):
+    """An index that follows the log; it may be behind by what was committed just now."""
+
+    async def search(self, tenant: Tenant, query: SearchQuery) -> SearchPage:
+        """Return items that match and may be seen.
+
+        Items that were erased, rolled back or replaced by a retry are never found, nor are those
+        of other tenants. Raise `InvalidInput` for a query without words, or one that is too long.
+        """
+        ...
+
+    async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
+        """Return the command that indexes the next entries; None if all are indexed."""
+        ...
+
+    async def backlog(self) -> int:
+        """Return how many positions of the log are not indexed yet."""
+        ...

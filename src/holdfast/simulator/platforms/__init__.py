@@ -1,0 +1,1 @@
+"""Chat platforms that misbehave: strict where the real ones are."""

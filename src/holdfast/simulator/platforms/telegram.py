@@ -1,0 +1,313 @@
+"""A Telegram Bot API that keeps its rules: offsets, conflicts, limits, blocks and migrations."""
+
+import asyncio
+import contextlib
+import html
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.simulator.platforms.server import Answer, Call, PlatformServer
+
+MAX_UNITS = 4096
+_TAGS = re.compile(r"</?(b|i|s|u|code|pre|blockquote)>|<a href=\"[^\"]*\">|</a>")
+
+
+@dataclass
+class SentMessage:
+    """A message that the bot sent, with every text that it had."""
+
+    message_id: int
+    chat_id: int
+    texts: list[str]
+    parse_mode: str | None
+    reply_to: int | None = None
+    thread: int | None = None
+    sent_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def text(self) -> str:
+        """The text as a reader sees it."""
+        if self.parse_mode != "HTML":
+            return self.texts[-1]
+        return html.unescape(_TAGS.sub("", self.texts[-1]))
+
+
+class TelegramSimulator:
+    """One bot and its chats. Methods may be called from any thread."""
+
+    def __init__(self, token: str = "42:TEST") -> None:
+        self.token = token
+        self.bot = {"id": 42, "is_bot": True, "first_name": "Bot", "username": "testbot"}
+        self._server = PlatformServer(self._handle)
+        self._lock = threading.Condition()
+        self._updates: list[dict[str, Any]] = []
+        self._next_update, self._next_message = 1000, 1
+        self._poller: asyncio.Event | None = None
+        self.sent: list[SentMessage] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.blocked: set[int] = set()
+        self.migrated: dict[int, int] = {}
+        self.confirmed: list[int] = []
+        self._faults: list[Callable[[str, dict[str, Any]], Answer | None]] = []
+
+    @property
+    def url(self) -> str:
+        """The base URL of the API."""
+        return self._server.url
+
+    def __enter__(self) -> "TelegramSimulator":
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def down(self) -> None:
+        """Stop answering."""
+        self._server.stop()
+
+    def up(self) -> None:
+        """Answer again, on the same port."""
+        self._server.start()
+
+    # ── what people do ──────────────────────────────────────────────────────────────────────
+
+    def say(self, text: str, *, user: int = 7, chat: int | None = None, **more: Any) -> int:
+        """Have a user write a message; return its id."""
+        chat = user if chat is None else chat
+        kind = "private" if chat > 0 else "supergroup"
+        with self._lock:
+            message_id = self._next_message
+            self._next_message += 1
+            message = {
+                "message_id": message_id,
+                "date": int(time.time()),
+                "chat": {"id": chat, "type": kind},
+                "from": {"id": user, "is_bot": False, "first_name": f"User{user}"},
+                "text": text,
+                **more,
+            }
+            if "caption" in more:
+                del message["text"]
+            self._add({"message": message})
+            return message_id
+
+    def edit(self, message_id: int, text: str, *, user: int = 7) -> None:
+        """Have a user edit a message."""
+        message = {
+            "message_id": message_id, "date": 1, "edit_date": int(time.time()),
+            "chat": {"id": user, "type": "private"},
+            "from": {"id": user, "is_bot": False, "first_name": f"User{user}"}, "text": text,
+        }  # fmt: skip
+        with self._lock:
+            self._add({"edited_message": message})
+
+    def deliver_again(self, count: int = 1) -> None:
+        """Deliver the last updates once more, under new numbers."""
+        with self._lock:
+            for update in [*self._history[-count:]]:
+                body = {key: value for key, value in update.items() if key != "update_id"}
+                self._add(body)
+
+    def migrate(self, chat: int, successor: int) -> None:
+        """Turn a group into a supergroup with another id."""
+        with self._lock:
+            self.migrated[chat] = successor
+            self._next_message += 1
+            message = {
+                "message_id": self._next_message, "date": 1,
+                "chat": {"id": chat, "type": "group"}, "migrate_to_chat_id": successor,
+                "from": {"id": 7, "is_bot": False, "first_name": "User7"},
+            }  # fmt: skip
+            self._add({"message": message})
+
+    _history: list[dict[str, Any]]
+
+    def _add(self, body: dict[str, Any]) -> None:
+        update = {"update_id": self._next_update, **body}
+        self._next_update += 1
+        self._updates.append(update)
+        self._history = [*getattr(self, "_history", []), update]
+        self._wake_poller()
+        self._lock.notify_all()
+
+    def _wake_poller(self) -> None:
+        loop, poller = self._server.loop, self._poller
+        if loop is not None and poller is not None and loop.is_running():
+            loop.call_soon_threadsafe(poller.set)
+
+    # ── faults ──────────────────────────────────────────────────────────────────────────────
+
+    def fail(self, fault: Callable[[str, dict[str, Any]], Answer | None]) -> None:
+        """Ask `fault` about every call; the first answer that is not None is given."""
+        self._faults.append(fault)
+
+    def fail_next(self, method: str, times: int = 1, *, after: bool = False, **error: Any) -> None:
+        """Have the next calls of a method fail: with an error, or cut; `after` it was done."""
+        left = [times]
+
+        def fault(called: str, _: dict[str, Any]) -> Answer | None:
+            if called != method or left[0] <= 0:
+                return None
+            left[0] -= 1
+            if error:
+                return _error(**error)
+            return Answer(is_cut=True, body={"after": after})
+
+        self._faults.append(fault)
+
+    # ── waiting ─────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait until a condition holds; it is asked after every call."""
+        with self._lock:
+            if not self._lock.wait_for(condition, seconds):
+                raise AssertionError(f"not within {seconds} s; sent: {self.texts()}")
+
+    def texts(self, chat: int | None = None) -> list[str]:
+        """Return what the bot's messages say now."""
+        return [one.text for one in self.sent if chat is None or one.chat_id == chat]
+
+    def wait_for_text(self, text: str, chat: int | None = None, seconds: float = 20.0) -> None:
+        """Wait until a message contains a text."""
+        self.wait(lambda: any(text in one for one in self.texts(chat)), seconds)
+
+    # ── the API ─────────────────────────────────────────────────────────────────────────────
+
+    async def _handle(self, call: Call) -> Answer:
+        prefix = f"/bot{self.token}/"
+        if not call.path.startswith(prefix):
+            return _error(401, "Unauthorized")
+        method, body = call.path.removeprefix(prefix), call.json()
+        fault = self._fault(method, body)
+        if fault is not None and not (fault.is_cut and (fault.body or {}).get("after")):
+            return fault
+        if method == "getUpdates":
+            answer = await self._get_updates(body)
+        else:
+            with self._lock:
+                answer = self._call(method, body)
+                self._lock.notify_all()
+        return fault or answer
+
+    def _fault(self, method: str, body: dict[str, Any]) -> Answer | None:
+        with self._lock:
+            self.calls.append((method, body))
+            for fault in self._faults:
+                answer = fault(method, body)
+                if answer is not None:
+                    self._lock.notify_all()
+                    return answer
+        return None
+
+    def _call(self, method: str, body: dict[str, Any]) -> Answer:
+        if method == "getMe":
+            return _ok(self.bot)
+        if method == "sendChatAction":
+            return _ok(True)
+        if method == "sendMessage":
+            return self._send(body)
+        if method == "editMessageText":
+            return self._edit(body)
+        return _error(404, "Not Found: method not found")
+
+    async def _get_updates(self, body: dict[str, Any]) -> Answer:
+        if self._poller is not None:
+            # The older request is ended, as the real server does.
+            self._poller.set()
+            self._poller = None
+            return _error(409, "Conflict: terminated by other getUpdates request")
+        poller = self._poller = asyncio.Event()
+        offset = body.get("offset")
+        with self._lock:
+            if offset is not None:
+                gone = [one for one in self._updates if one["update_id"] < offset]
+                self.confirmed += [one["update_id"] for one in gone]
+                self._updates = [one for one in self._updates if one["update_id"] >= offset]
+                self._lock.notify_all()
+            found = self._updates[:100]
+        try:
+            if not found and body.get("timeout"):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(poller.wait(), float(body["timeout"]))
+                found = self._updates[:100]
+            return _ok(found)
+        finally:
+            if self._poller is poller:
+                self._poller = None
+
+    def _refusal(self, chat: int, text: str, parse_mode: str | None) -> Answer | None:
+        if chat in self.migrated:
+            more = {"migrate_to_chat_id": self.migrated[chat]}
+            return _error(400, "Bad Request: group chat was upgraded to a supergroup chat", **more)
+        if chat in self.blocked:
+            return _error(403, "Forbidden: bot was blocked by the user")
+        shown = html.unescape(_TAGS.sub("", text)) if parse_mode == "HTML" else text
+        if not shown.strip():
+            return _error(400, "Bad Request: message text is empty")
+        if len(shown.encode("utf-16-le")) // 2 > MAX_UNITS:
+            return _error(400, "Bad Request: message is too long")
+        if parse_mode == "HTML" and not _is_balanced(text):
+            return _error(400, "Bad Request: can't parse entities: unclosed tag")
+        return None
+
+    def _send(self, body: dict[str, Any]) -> Answer:
+        chat, text = int(body["chat_id"]), str(body.get("text", ""))
+        refusal = self._refusal(chat, text, body.get("parse_mode"))
+        if refusal is not None:
+            return refusal
+        message_id = self._next_message
+        self._next_message += 1
+        reply = body.get("reply_parameters") or {}
+        self.sent.append(
+            SentMessage(
+                message_id, chat, [text], body.get("parse_mode"), reply.get("message_id"),
+                body.get("message_thread_id"),
+            )
+        )  # fmt: skip
+        return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1, "text": text})
+
+    def _edit(self, body: dict[str, Any]) -> Answer:
+        chat, text = int(body["chat_id"]), str(body.get("text", ""))
+        found = next((one for one in self.sent if one.message_id == body["message_id"]), None)
+        if found is None or found.chat_id != chat:
+            return _error(400, "Bad Request: message to edit not found")
+        refusal = self._refusal(chat, text, body.get("parse_mode"))
+        if refusal is not None:
+            return refusal
+        if found.texts[-1] == text and found.parse_mode == body.get("parse_mode"):
+            return _error(400, "Bad Request: message is not modified")
+        found.texts.append(text)
+        found.parse_mode = body.get("parse_mode")
+        return _ok({"message_id": found.message_id, "chat": {"id": chat}, "date": 1})
+
+
+def _ok(result: Any) -> Answer:
+    return Answer({"ok": True, "result": result})
+
+
+def _error(code: int, description: str, **parameters: Any) -> Answer:
+    body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
+    if parameters:
+        body["parameters"] = parameters
+    return Answer(body, status=code)
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether every tag is known, closed, and closed in order."""
+    stack: list[str] = []
+    for match in re.finditer(r"<[^>]*>|<", text):
+        tag = match[0]
+        if not _TAGS.fullmatch(tag):
+            return False
+        name = tag.strip("</>").split(" ")[0]
+        if tag.startswith("</"):
+            if not stack or stack.pop() != name:
+                return False
+        else:
+            stack.append(name)
+    return not stack

@@ -1,0 +1,1 @@
+"""Channels in SQL: statements, facts of decisions, changes and queries."""

@@ -1,0 +1,121 @@
+"""Read the facts that decisions of channels need."""
+
+from msgspec.structs import replace
+
+from holdfast.core.model.channels import ChannelHoldRow, PairingRow
+from holdfast.core.model.delivery import OutboxRow, outbox_id
+from holdfast.core.transaction.changes import IdempotencyRow
+from holdfast.core.transaction.commands import (
+    ApprovePairing,
+    BuryUpdate,
+    ClaimDeliveries,
+    HoldChannel,
+    KeepPlaceholder,
+    OpenPlaceholder,
+    PruneOutbox,
+    QueueMessages,
+    ReleaseChannel,
+    RememberChat,
+    RequestPairing,
+    ReviseDelivery,
+    RevokePairing,
+    SettleDelivery,
+    StopTurns,
+)
+from holdfast.core.transaction.facts import Facts
+from holdfast.stores.sql import statements as log_sql
+from holdfast.stores.sql.channels import statements as sql
+from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.lookups import lane_facts, open_turns, read_lane
+from holdfast.stores.sql.plan import Plan, every, one
+
+
+def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
+    """The lane of the run, and the placeholder that an earlier attempt opened."""
+    facts = yield from lane_facts(command.fence.session_id, now)
+    session = facts.session
+    if session is None or session.active_turn_id is None:
+        return facts
+    return (yield from _with_message(facts, outbox_id(session.active_turn_id, 0)))
+
+
+def message_facts(
+    command: KeepPlaceholder | SettleDelivery | ReviseDelivery, now: float
+) -> Plan[Facts]:
+    """The message."""
+    return (yield from _with_message(Facts(now=now), command.id))
+
+
+def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
+    row = yield from one(sql.MESSAGE, message_id)
+    return facts if row is None else replace(facts, messages=(read_message(row),))
+
+
+def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
+    """Whether it was done before: by its key, or as the same command."""
+    facts = Facts(now=now)
+    if command.idempotency_key is not None:
+        return (yield from _with_repeat(facts, command.tenant, command.idempotency_key))
+    if command.messages:
+        return (yield from _with_message(facts, outbox_id(command.record_id, 0)))
+    return facts
+
+
+def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
+    found = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)
+    return facts if found is None else replace(facts, repeat=IdempotencyRow(*found))
+
+
+def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
+    """The messages that are due, at most one of each conversation."""
+    late = now - command.patience_seconds
+    found: list[OutboxRow] = []
+    for channel in command.channels:
+        if command.again:
+            rows = yield from every(sql.CLAIMED_MESSAGES, channel, command.worker)
+            found += [read_message(row) for row in rows]
+        left = command.limit - len(found)
+        if left > 0:
+            rows = yield from every(sql.DUE_MESSAGES, channel, command.worker, now, late, left)
+            found += [read_message(row) for row in rows]
+    return Facts(now=now, messages=tuple(found))
+
+
+def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
+    """The lane of the key and every open turn in it, unless the command came before."""
+    facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
+    if facts.repeat is not None:
+        return facts
+    row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
+    facts = read_lane(row, now)
+    if facts.session is None:
+        return facts
+    return replace(facts, open_turns=(yield from open_turns(facts.session.id)))
+
+
+def pairing_facts(
+    command: RequestPairing | ApprovePairing | RevokePairing, now: float
+) -> Plan[Facts]:
+    """Every pairing of the channel; their number is bounded."""
+    facts = Facts(now=now)
+    if isinstance(command, RequestPairing):
+        facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
+    rows = yield from every(sql.PAIRINGS, command.channel)
+    return replace(facts, pairings=tuple(PairingRow(*row) for row in rows))
+
+
+def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
+    """Who receives for the channel, and whether that worker lives."""
+    row = yield from one(sql.HOLD, command.channel)
+    if row is None:
+        return Facts(now=now)
+    is_alive = row[3] is not None and row[3] > now
+    return Facts(now=now, hold=ChannelHoldRow(*row[:3]), is_holder_alive=is_alive)
+
+
+def no_facts(
+    _: ReleaseChannel | RememberChat | BuryUpdate | PruneOutbox, now: float
+) -> Plan[Facts]:
+    """The time alone."""
+    yield from ()
+    return Facts(now=now)

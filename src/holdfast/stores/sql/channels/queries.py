@@ -1,0 +1,96 @@
+"""What operators and schedules read about channels."""
+
+from holdfast.core.ids import Tenant
+from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.delivery import OutboxRow
+from holdfast.ports.outbox import OutboxCount, OutboxQuery
+from holdfast.stores.sql.channels import statements as sql
+from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
+
+
+class SqlChannelReader:
+    """Reads about channels, each in one snapshot."""
+
+    def __init__(self, run: QueryRunner) -> None:
+        self._run = run
+
+    async def messages(self, tenant: Tenant | None, query: OutboxQuery) -> list[OutboxRow]:
+        """Return a page of the outbox, the newest first."""
+        return await self._run(lambda _: _messages(tenant, query))
+
+    async def message(self, message_id: str) -> OutboxRow | None:
+        """Return one message."""
+        return await self._run(lambda _: _message(message_id))
+
+    async def counts(self) -> list[OutboxCount]:
+        """Return how many messages are not sent, by channel and state."""
+        return await self._run(lambda _: _counts())
+
+    async def pairings(self, channel: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
+        return await self._run(lambda _: _pairings(channel))
+
+    async def chat(self, channel: str, chat: str) -> ChatRow | None:
+        """Return a chat that wrote to a channel."""
+        return await self._run(lambda _: _chat(channel, chat))
+
+    async def chats(self, channel: str) -> list[ChatRow]:
+        """Return every chat that wrote to a channel."""
+        return await self._run(lambda _: _chats(channel))
+
+    async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
+        """Return updates that could not be handled, the newest first."""
+        return await self._run(lambda _: _dead_updates(limit))
+
+    async def holder(self, channel: str) -> ChannelHoldRow | None:
+        """Return who receives for a channel, if that worker is alive."""
+        return await self._run(lambda now: _holder(channel, now))
+
+
+def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]]:
+    place = 0
+    if query.after is not None:
+        row = yield from one(sql.MESSAGE_PLACE, query.after)
+        place = row[0] if row is not None else 0
+    rows = yield from every(
+        sql.MESSAGES, tenant or "", query.channel or "", query.state or "", place, query.limit
+    )
+    return [read_message(row) for row in rows]
+
+
+def _message(message_id: str) -> Plan[OutboxRow | None]:
+    row = yield from one(sql.MESSAGE, message_id)
+    return read_message(row) if row is not None else None
+
+
+def _counts() -> Plan[list[OutboxCount]]:
+    rows = yield from every(sql.OUTBOX_COUNTS)
+    return [OutboxCount(*row) for row in rows]
+
+
+def _pairings(channel: str) -> Plan[list[PairingRow]]:
+    rows = yield from every(sql.PAIRINGS, channel)
+    return [PairingRow(*row) for row in rows]
+
+
+def _chat(channel: str, chat: str) -> Plan[ChatRow | None]:
+    row = yield from one(sql.CHAT, channel, chat)
+    return ChatRow(*row) if row is not None else None
+
+
+def _chats(channel: str) -> Plan[list[ChatRow]]:
+    rows = yield from every(sql.CHATS, channel)
+    return [ChatRow(*row) for row in rows]
+
+
+def _dead_updates(limit: int) -> Plan[list[DeadUpdateRow]]:
+    rows = yield from every(sql.DEAD_UPDATES, limit)
+    return [DeadUpdateRow(*row) for row in rows]
+
+
+def _holder(channel: str, now: float) -> Plan[ChannelHoldRow | None]:
+    row = yield from one(sql.HOLD, channel)
+    if row is None or row[3] is None or row[3] <= now:
+        return None
+    return ChannelHoldRow(*row[:3])

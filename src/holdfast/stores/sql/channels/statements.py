@@ -1,0 +1,135 @@
+"""Every statement about the outbox, pairings, receivers and chats, with the reason it is there."""
+
+from holdfast.stores.sql.plan import Statement
+
+_OUTBOX = (
+    "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
+    "reply_to", "refusals", "next_at", "created_at", "owner", "external_id", "is_maybe_duplicate",
+    "error", "settled_at",
+)  # fmt: skip
+"""The columns of a message, in the order of `OutboxRow`."""
+_VALUES = ", ".join(f"?{n}" for n in range(1, len(_OUTBOX) + 1))
+_COLUMNS = ", ".join(f"o.{name}" for name in _OUTBOX)
+_WAITS = "o.state in ('pending', 'sending')"
+
+# The answer takes the place of its turn's placeholder: with the platform's id it is an edit. The
+# owner stays: for a moment only the worker that streamed to it may send it. A turn that was run
+# again after its failure was reported corrects that report.
+ADD_MESSAGE = Statement(
+    "add_message",
+    f"insert into outbox ({', '.join(_OUTBOX)}) values ({_VALUES}) "
+    "on conflict (id) do update set state = excluded.state, body = excluded.body, "
+    "refusals = 0, next_at = excluded.next_at, settled_at = null",
+)
+OPEN_PLACEHOLDER = Statement(
+    "open_placeholder",
+    f"insert into outbox ({', '.join(_OUTBOX)}) values ({_VALUES}) on conflict (id) do nothing",
+)
+STOP_PLACEHOLDER = Statement(
+    "stop_placeholder",
+    "update outbox set state = 'pending', body = ?2, next_at = ?3 where id = ?1 and state = 'open'",
+)
+# A compare-and-set: two workers that read the same message cannot both take it.
+SAVE_MESSAGE = Statement(
+    "save_message",
+    "update outbox set state = ?2, body = ?3, refusals = ?4, next_at = ?5, created_at = ?6, "
+    "owner = ?7, external_id = ?8, is_maybe_duplicate = ?9, error = ?10, settled_at = ?11 "
+    "where id = ?1 and state = ?12 and coalesce(owner, '') = ?13",
+    is_fenced=True,
+)
+DROP_REST = Statement(
+    "drop_rest",
+    "update outbox set state = 'dead', error = ?3, settled_at = ?4 "
+    "where source = ?1 and part > ?2 and state = 'pending'",
+)
+PRUNE_OUTBOX = Statement("prune_outbox", "delete from outbox where settled_at < ?1")
+MESSAGE = Statement("message", f"select {_COLUMNS} from outbox o where o.id = ?1")
+
+# The oldest waiting message of each conversation, if it is due and its sender is not alive. What
+# another worker keeps up to date is left to that worker until ?4.
+DUE_MESSAGES = Statement(
+    "due_messages",
+    f"select {_COLUMNS} from outbox o left join workers w on w.id = o.owner "
+    f"where {_WAITS} and o.channel = ?1 and o.next_at <= ?3 "
+    "and not exists (select 1 from outbox p where p.channel = o.channel and p.chat = o.chat "
+    "and p.thread = o.thread and p.state in ('pending', 'sending') and p.pos < o.pos) "
+    "and (w.id is null or w.alive_until <= ?3 "
+    "or (o.state = 'pending' and (o.owner = ?2 or o.next_at <= ?4))) "
+    "order by o.pos limit ?5",
+)
+# What a claim took whose answer was lost.
+CLAIMED_MESSAGES = Statement(
+    "claimed_messages",
+    f"select {_COLUMNS} from outbox o where {_WAITS} and o.channel = ?1 and o.state = 'sending' "
+    "and o.owner = ?2 order by o.pos",
+)
+_LISTED = f"select {_COLUMNS}, o.pos from outbox o where (?1 = '' or o.tenant = ?1) "
+MESSAGES = Statement(
+    "messages",
+    _LISTED + "and (?2 = '' or o.channel = ?2) and (?3 = '' or o.state = ?3) "
+    "and (o.pos < ?4 or ?4 = 0) order by o.pos desc limit ?5",
+)
+MESSAGE_PLACE = Statement("message_place", "select pos from outbox where id = ?1")
+OUTBOX_COUNTS = Statement(
+    "outbox_counts",
+    "select channel, state, count(*), min(created_at) from outbox "
+    "where state in ('open', 'pending', 'sending', 'dead') group by channel, state",
+)
+ERASE_MESSAGES = Statement("erase_messages", "delete from outbox where session_id = ?1")
+
+SAVE_PAIRING = Statement(
+    "save_pairing",
+    "insert into pairings (channel, sender, tenant, name, code, chat, created_at, expires_at, "
+    "approved_at) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
+    "on conflict (channel, sender) do update set name = excluded.name, code = excluded.code, "
+    "chat = excluded.chat, created_at = excluded.created_at, expires_at = excluded.expires_at, "
+    "approved_at = excluded.approved_at",
+)
+DROP_PAIRING = Statement("drop_pairing", "delete from pairings where channel = ?1 and sender = ?2")
+PAIRINGS = Statement(
+    "pairings",
+    "select channel, sender, tenant, name, code, chat, created_at, expires_at, approved_at "
+    "from pairings where channel = ?1 order by created_at, sender",
+)
+
+HOLD = Statement(
+    "channel_hold",
+    "select h.channel, h.owner, h.since, w.alive_until from channel_holds h "
+    "left join workers w on w.id = h.owner where h.channel = ?1",
+)
+TAKE_HOLD = Statement(
+    "take_channel_hold",
+    "insert into channel_holds (channel, owner, since) values (?1, ?2, ?3)",
+)
+MOVE_HOLD = Statement(
+    "move_channel_hold",
+    "update channel_holds set owner = ?2, since = ?3 where channel = ?1 and owner = ?4",
+    is_fenced=True,
+)
+DROP_HOLD = Statement(
+    "drop_channel_hold", "delete from channel_holds where channel = ?1 and owner = ?2"
+)
+
+SAVE_CHAT = Statement(
+    "save_chat",
+    "insert into chats (channel, chat, successor, first_seen_at) values (?1, ?2, ?3, ?4) "
+    "on conflict (channel, chat) do update set successor = "
+    "case when excluded.successor = '' then chats.successor else excluded.successor end",
+)
+CHATS = Statement(
+    "chats",
+    "select channel, chat, successor, first_seen_at from chats where channel = ?1 order by chat",
+)
+CHAT = Statement(
+    "chat",
+    "select channel, chat, successor, first_seen_at from chats where channel = ?1 and chat = ?2",
+)
+ADD_DEAD_UPDATE = Statement(
+    "add_dead_update",
+    "insert into dead_updates (channel, update_id, reason, at) values (?1, ?2, ?3, ?4) "
+    "on conflict (channel, update_id) do update set reason = excluded.reason, at = excluded.at",
+)
+DEAD_UPDATES = Statement(
+    "dead_updates",
+    "select channel, update_id, reason, at from dead_updates order by at desc limit ?1",
+)

@@ -1,0 +1,1 @@
+"""Views behind the log: the search index, and sessions by last activity."""

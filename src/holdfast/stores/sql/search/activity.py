@@ -1,0 +1,84 @@
+"""Sessions by their last activity: a view behind the log, merged with what it has not seen yet."""
+
+from holdfast.core.ids import SessionId, Tenant
+from holdfast.ports.store import SessionQuery, SessionView
+from holdfast.stores.sql import statements
+from holdfast.stores.sql.entries import session_no
+from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.queries import session_view, sessions
+from holdfast.stores.sql.search import statements as sql
+
+TAIL = 1000
+"""Entries that the view may be behind and is still used."""
+NEVER, ALWAYS = -1e18, 1e18
+Rank = tuple[float, int]
+"""When a session was last active, and its number in the log."""
+
+
+def sessions_by_activity(
+    tenant: Tenant, query: SessionQuery, now: float
+) -> Plan[list[SessionView]]:
+    """Return a page of sessions, the latest active one first.
+
+    A view that is far behind, because it is off or being built, is not used: then the newest
+    session is the first.
+    """
+    tail = yield from _tail()
+    if tail is None:
+        return (yield from sessions(tenant, query, now))
+    before = yield from _rank(query.after, tail)
+    found: list[SessionView] = []
+    while len(found) < query.limit:
+        rows = yield from _rows(tenant, query, tail, before)
+        for row, rank in rows:
+            before = rank
+            view = yield from session_view(row, now)
+            if query.status is None or view.status == query.status:
+                found.append(view)
+            if len(found) == query.limit:
+                break
+        if len(rows) < query.limit:
+            break
+    return found
+
+
+def _tail() -> Plan[dict[int, float] | None]:
+    """Return the activity that the view does not have yet; None if that is too much."""
+    cursor = yield from one(sql.CURSOR)
+    newest = yield from one(sql.NEWEST)
+    seen = cursor[1] if cursor else 0
+    if newest is not None and newest[0] - seen > TAIL:
+        return None
+    rows = yield from every(sql.ACTIVITY_TAIL, seen)
+    return {row[0]: row[1] for row in rows}
+
+
+def _rank(session_id: SessionId | None, tail: dict[int, float]) -> Plan[Rank]:
+    if session_id is None:
+        return ALWAYS, 0
+    no = session_no(session_id)
+    if no in tail:
+        return tail[no], no
+    row = yield from one(sql.ACTIVITY_OF, no)
+    return (row[0] if row else NEVER), no
+
+
+def _rows(
+    tenant: Tenant, query: SessionQuery, tail: dict[int, float], before: Rank
+) -> Plan[list[tuple[Row, Rank]]]:
+    """Return the next sessions with their ranks: some of the tail, the rest of the view."""
+    wants_all = int(query.generations or query.status == "retired")
+    filters = (tenant, wants_all, query.key or "", query.status or "")
+    rows: list[tuple[Row, Rank]] = []
+    recent = sorted(((at, no) for no, at in tail.items() if (at, no) < before), reverse=True)
+    for at, no in recent[: query.limit]:
+        row = yield from one(statements.LISTED_SESSION, *filters, no)
+        if row is not None:
+            rows.append((row, (at, no)))
+    limit = query.limit + len(tail)
+    for row in (yield from every(statements.LIST_BY_ACTIVITY, *filters, *before, limit)):
+        no = session_no(row[0])
+        if no not in tail:
+            rows.append((row[:-1], (row[-1], no)))
+    rows.sort(key=lambda pair: pair[1], reverse=True)
+    return rows[: query.limit]

@@ -1,0 +1,247 @@
+"""The outbox, bursts, pairings and receivers: what channels rely on in every store."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.decisions.channels.access import PairingNotFound
+from holdfast.core.errors import RunFenced
+from holdfast.core.ids import Key, TurnId
+from holdfast.core.model.delivery import Delivery, OutboxRow
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Queued, Started
+from holdfast.ports.outbox import OutboxQuery
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
+from holdfast.testing.store_contract.channels.commands import (
+    CHANNEL,
+    chat_request,
+    claim,
+    pairing,
+    queue,
+    settle,
+    start_from_chat,
+    to_chat,
+)
+
+
+async def _states(caller: StoreClient) -> list[str]:
+    rows = await caller.store.channels.messages(None, OutboxQuery(limit=100))
+    return [f"{row.text}:{row.state}" for row in reversed(rows)]
+
+
+async def _placeholder(caller: StoreClient, run: Started) -> OutboxRow:
+    delivery = Delivery(channel=CHANNEL, chat="7")
+    return await caller.submit(
+        cmd.OpenPlaceholder(fence=run.fence, worker=caller.worker, delivery=delivery)
+    )
+
+
+class OutboxContract:
+    """A message is sent at least once, in order, and never silently dropped."""
+
+    async def test_an_answer_and_its_messages_are_one_commit(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        assert await claim(caller) == ()
+        await caller.finish(run, "b", outbox=to_chat("b1", "b2"))
+        (row,) = await claim(caller)
+        assert (row.text, row.source, row.part, row.state) == ("b1", run.turn.id, 0, "sending")
+
+    async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        await caller.reset(run.session)
+        with pytest.raises(RunFenced):
+            await caller.finish(run, "b", outbox=to_chat("b"))
+        assert await claim(caller) == ()
+
+    async def test_the_parts_of_a_conversation_are_sent_one_after_the_other(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        await caller.submit(queue(caller, "a", "b"))
+        await caller.submit(queue(caller, "c", chat="8"))
+        first, beside = await claim(caller)
+        assert [first.text, beside.text] == ["a", "c"]
+        assert await claim(other) == (), "the second part waits for the first"
+        await settle(caller, first, "sent", external_id="1")
+        (second,) = await claim(other)
+        assert second.text == "b"
+
+    async def test_one_of_two_workers_gets_a_message(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        for number in range(8):
+            await caller.submit(queue(caller, "a", chat=str(number)))
+        found = await asyncio.gather(claim(caller), claim(other))
+        taken = [row.chat for rows in found for row in rows]
+        assert sorted(taken) == [str(number) for number in range(8)]
+
+    async def test_a_message_of_a_dead_worker_is_sent_again_and_says_so(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+    ) -> None:
+        await caller.submit(queue(caller, "a"))
+        await claim(caller)
+        assert await claim(other) == (), "its sender lives"
+        clock.advance(LEASE_SECONDS + 1)
+        await other.submit(cmd.Renew(worker=other.worker, lease_seconds=LEASE_SECONDS))
+        (row,) = await claim(other)
+        assert row.is_maybe_duplicate
+        assert await settle(caller, row, "sent", external_id="9") is None, "no longer its own"
+        done = await settle(other, row, "sent", external_id="9")
+        assert done is not None
+        assert (done.state, done.is_maybe_duplicate, done.text) == ("sent", True, "")
+
+    async def test_refusals_count_and_outages_do_not(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        await caller.submit(queue(caller, "a", "b"))
+        for _ in range(20):
+            (row,) = await claim(caller)
+            await settle(caller, row, "delayed", delay_seconds=5.0)
+            assert await claim(caller) == (), "it is not due yet"
+            clock.advance(5.0)
+            await caller.submit(cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        for count in range(1, 4):
+            (row,) = await claim(caller)
+            saved = await settle(caller, row, "refused", max_refusals=3, delay_seconds=0.0)
+            assert saved is not None
+            assert saved.refusals == count
+        assert await _states(caller) == ["a:dead", "b:dead"], "a dead part ends its answer"
+
+    async def test_an_old_message_dies_and_can_be_retried_by_hand(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        await caller.submit(queue(caller, "a"))
+        await caller.submit(queue(caller, "next"))
+        (row,) = await claim(caller)
+        clock.advance(7.0)
+        await settle(caller, row, "delayed", expire_seconds=5.0)
+        assert await _states(caller) == ["a:dead", "next:pending"]
+        await caller.submit(cmd.ReviseDelivery(id=row.id, action="retry"))
+        (again,) = await claim(caller)
+        assert again.id == row.id
+
+    async def test_an_answer_takes_the_place_of_its_placeholder(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        assert await claim(caller) == (), "nobody sends a placeholder"
+        keep = cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55")
+        assert await caller.submit(keep)
+        await caller.finish(run, "b", outbox=to_chat("b1", "b2"))
+        assert await claim(other) == (), "for a moment it is left to who streamed to it"
+        (sent,) = await claim(caller)
+        assert (sent.text, sent.external_id, sent.part) == ("b1", "55", 0)
+        assert not sent.is_maybe_duplicate
+
+    async def test_a_stopped_turn_leaves_its_partial_text(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        await caller.submit(cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55"))
+        await caller.submit(cmd.Extend(fence=run.fence, partial=answered("half an ans")))
+        stop = cmd.StopTurns(
+            tenant=caller.tenant, key=Key("k"), record_id=TurnId("rec_1"), idempotency_key="s"
+        )
+        assert await caller.submit(stop) == 1
+        (sent,) = await claim(caller)
+        assert (sent.text, sent.external_id) == ("half an ans\n\n(stopped)", "55")
+
+    async def test_a_failed_turn_tells_the_person_once(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        await caller.finish(run, outcome="failed", error_code="boom", error_message="x")
+        (row,) = await claim(caller)
+        assert run.turn.id in row.text
+        await settle(caller, row, "sent")
+        assert await claim(caller) == ()
+
+    async def test_erasing_a_session_erases_what_was_to_be_sent(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        await caller.finish(run, "b", outbox=to_chat("b"))
+        await caller.submit(cmd.Delete(tenant=caller.tenant, session_id=run.session.id))
+        assert await _states(caller) == []
+
+
+class BurstContract:
+    """Messages are committed at once, and run together."""
+
+    async def _say(self, caller: StoreClient, text: str, sender: str = "1") -> Queued:
+        request = chat_request(sender=sender, collect_seconds=1.0)
+        return await caller.wait(
+            text, key="k", source="channel", request=request, collect_seconds=1.0
+        )
+
+    async def test_consecutive_messages_of_one_sender_are_one_turn(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        first = await self._say(caller, "a")
+        clock.advance(0.5)
+        second = await self._say(caller, "b")
+        third = await self._say(caller, "x", sender="2")
+        clock.advance(0.7)
+        waits = await caller.claim(first.turn)
+        assert isinstance(waits, Queued), "the second message began a new pause"
+        clock.advance(0.4)
+        run = await caller.claim(first.turn)
+        assert isinstance(run, Started)
+        assert await caller.texts(run.session) == ["a", "b"]
+        merged = await caller.read.turn(caller.tenant, second.turn.id)
+        assert merged is not None
+        assert (merged.status, merged.turn.merged_into) == ("completed", first.turn.id)
+        await caller.finish(run, "answer")
+        last = await caller.claim(third.turn)
+        assert isinstance(last, Started)
+        assert await caller.texts(last.session) == ["a", "b", "answer", "x"]
+
+    async def test_somebody_who_keeps_writing_is_answered_all_the_same(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        first = await self._say(caller, "0")
+        for number in range(1, 14):
+            clock.advance(0.8)
+            await caller.submit(cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+            await self._say(caller, str(number))
+        assert isinstance(await caller.claim(first.turn), Started)
+
+
+class ChannelAccessContract:
+    """Pairings bind a sender; one worker receives."""
+
+    async def test_a_code_is_told_once_and_binds_its_sender(self, caller: StoreClient) -> None:
+        first = await caller.submit(pairing(caller))
+        again = await caller.submit(pairing(caller, code="OTHER234"))
+        assert again == first, "the code that still holds is given again"
+        (row,) = await claim(caller)
+        assert first.code in row.text
+        approved = await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code=first.code))
+        assert (approved.sender, approved.approved_at is not None) == ("1", True)
+        with pytest.raises(PairingNotFound):
+            await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code="OTHER234"))
+
+    async def test_a_code_expires(self, caller: StoreClient, clock: ManualClock) -> None:
+        row = await caller.submit(pairing(caller))
+        clock.advance(3601.0)
+        with pytest.raises(PairingNotFound):
+            await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code=row.code))
+
+    async def test_open_pairings_are_bounded_and_the_oldest_goes(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        for number in range(5):
+            clock.advance(1.0)
+            command = pairing(caller, sender=str(number), code=f"CODE{number}")
+            await caller.submit(replace(command, max_open=3))
+        found = await caller.store.channels.pairings(CHANNEL)
+        assert [row.sender for row in found] == ["2", "3", "4"]
+
+    async def test_one_worker_receives_until_it_dies(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+    ) -> None:
+        mine = cmd.HoldChannel(channel=CHANNEL, worker=caller.worker)
+        theirs = cmd.HoldChannel(channel=CHANNEL, worker=other.worker)
+        assert await caller.submit(mine)
+        assert not await other.submit(theirs)
+        clock.advance(LEASE_SECONDS + 1)
+        await other.submit(cmd.Renew(worker=other.worker, lease_seconds=LEASE_SECONDS))
+        assert await other.submit(theirs)
+        assert not await caller.submit(mine)

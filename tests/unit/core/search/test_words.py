@@ -1,0 +1,95 @@
+"""Terms, queries and snippets, in several scripts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.search.analysis import located_terms, terms
+from holdfast.core.search.item_text import MAX_CHARACTERS, item_text
+from holdfast.core.search.query import MAX_PHRASES, SNIPPET, Phrase, parse_query, snippet
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Hello, WORLD! user_id", ["hello", "world", "user", "id"]),
+        ("Äpfel, Straße, naïve", ["apfel", "strasse", "naive"]),
+        ("東京都 ok", ["東京", "京都", "都", "ok"]),
+        ("안녕", ["안녕", "녕"]),
+        ("हिन्दी", ["हिन्दी"]),
+        ("x" * 100, ["x" * 64]),
+        ("\ue000 - \ud800", []),
+    ],
+)
+def test_text_is_split_into_terms(text: str, found: list[str]) -> None:
+    assert terms(text) == found
+
+
+@given(st.text(max_size=60))
+def test_places_are_those_of_the_terms(text: str) -> None:
+    located = list(located_terms(text))
+    assert [term.term for term in located] == terms(text)
+    assert all(0 <= term.start < term.end <= len(text) for term in located)
+
+
+@given(st.text(max_size=60))
+def test_every_part_of_a_text_is_a_query_or_a_clear_refusal(text: str) -> None:
+    try:
+        phrases = parse_query(text)
+    except InvalidInput:
+        return
+    assert all(phrase.terms for phrase in phrases)
+
+
+def test_words_phrases_and_prefixes_are_told_apart() -> None:
+    assert parse_query('dog* "vet visit" 東京 我 dog*') == (
+        Phrase(("dog",), is_prefix=True),
+        Phrase(("vet", "visit")),
+        Phrase(("東京",)),
+        Phrase(("我",), is_prefix=True),
+    )
+    assert len(parse_query(" ".join(f"w{n}" for n in range(50)))) == MAX_PHRASES
+
+
+def test_a_snippet_shows_the_first_match_and_marks_all_it_shows() -> None:
+    text = "word " * 100 + "the needle, and again the\nNeedle"
+    shown = snippet(text, parse_query("needle"))
+    assert [shown.text[start:end] for start, end in shown.highlights] == ["needle", "Needle"]
+    assert shown.text.startswith("…word")
+    assert "\n" not in shown.text
+    assert len(shown.text) <= SNIPPET + 2
+
+
+ANSWER = (
+    b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"a"},'
+    b'{"type":"refusal","refusal":"b"},{"type":"input_image"}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        (b'{"role":"user","content":"hi"}', ("user", "hi")),
+        (ANSWER, ("assistant", "a\nb")),
+        (
+            b'{"type":"function_call","name":"add","arguments":"{\\"a\\":1}"}',
+            ("tool", 'add {"a":1}'),
+        ),
+        (b'{"type":"function_call_output","output":[{"text":"3"}]}', ("tool", "3")),
+        (b'{"type":"mcp_call","name":"x","output":"done"}', ("tool", "done")),
+        (b'{"type":"reasoning","summary":[]}', None),
+        (b'{"role":"user","content":""}', None),
+        (b"not json", None),
+        (b"[]", None),
+    ],
+)
+def test_the_text_of_an_item(item: bytes, found: tuple[str, str] | None) -> None:
+    assert item_text(item) == found
+
+
+def test_only_the_beginning_of_a_long_item_is_searched() -> None:
+    body = b'{"role":"user","content":"' + b"x" * (MAX_CHARACTERS + 10) + b'"}'
+    long = item_text(body)
+    assert long is not None
+    assert len(long.text) == MAX_CHARACTERS
