@@ -207,13 +207,7 @@ def _admit(
     )
     bind_idempotency_key(command, draft, turn)
     if not is_first:
-        turn = replace(turn, input=pack_items(command.items))
-        draft.add_turn(turn)
-        draft.add_event("turn.queued", turn)
-        waits = queued(draft, turn)
-        if not is_busy:
-            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
-        return draft.decide(waits)
+        return _enqueue(command, draft, turn, is_collecting=not is_busy)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
@@ -221,6 +215,19 @@ def _admit(
     draft.save_run(run)
     draft.add_event("turn.started", turn)
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
+
+
+def _enqueue(
+    command: Accept, draft: Draft, turn: Turn, *, is_collecting: bool
+) -> Decision[Admission]:
+    """Let a turn wait: for its lane, or on a free lane for the rest of a burst."""
+    turn = replace(turn, input=pack_items(command.items))
+    draft.add_turn(turn)
+    draft.add_event("turn.queued", turn)
+    waits = queued(draft, turn)
+    if is_collecting:
+        waits = replace(waits, check_again_at=draft.now + command.collect_seconds)
+    return draft.decide(waits)
 
 
 def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
