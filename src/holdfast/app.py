@@ -221,7 +221,7 @@ def _http_services(
 
     return Services(
         admin=_admin_services(store, settings),
-        tools=ToolServices(toolbox, settings.tools.approvers, default_tools),
+        tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=channels,
     )
 
@@ -270,7 +270,7 @@ def _default_tools(
 def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
-    """Return the tools that the gateway runs."""
+    """Return the tools that the gateway runs; memory is searched where there is an index."""
     scope = settings.tools.scope
     memory = SessionMemory(gateway, scope) if settings.search.enabled else None
     builtin = BuiltinTools(gateway, scope=scope, windows=windows, search=memory)

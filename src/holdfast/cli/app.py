@@ -17,6 +17,7 @@ from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.init import init
 from holdfast.cli.commands.sim import sim
 from holdfast.cli.commands.status import status
+from holdfast.cli.commands.tools.mcp import mcp
 from holdfast.cli.commands.tools.search import search
 from holdfast.cli.commands.upgrade import upgrade
 from holdfast.cli.options import ConfigFlag
@@ -101,6 +102,7 @@ app.command()(chat)
 app.command()(status)
 app.command()(doctor)
 app.command()(search)
+app.command()(mcp)
 app.command()(backup)
 app.command()(upgrade)
 app.add_typer(sessions.app, name="sessions")

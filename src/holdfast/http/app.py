@@ -49,10 +49,12 @@ from holdfast.http.server.types import (
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.http.tools.approvals import ApprovalsApi
 from holdfast.http.tools.catalogue import ToolsApi, ToolServices
+from holdfast.http.tools.mcp_server import McpServer
 from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
+from holdfast.ports.request_context import RequestContext
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +157,8 @@ class Application:
         add("POST", "/v1/approvals/{id}", api.answer)
         if tools is not None:
             add("GET", "/v1/tools", ToolsApi(tools.toolbox).list_all)
+            if tools.builtin is not None:
+                add("POST", "/mcp", McpServer(self._gateway, tools.builtin).post)
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add
@@ -280,35 +284,36 @@ class Application:
 
     async def serve(self, request: Request) -> None:
         """Answer one request; every error becomes a JSON reply."""
+        context = begin_request(request, self._gateway.ids.new)
+        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
         try:
-            await self._serve(request)
+            reply: AnyReply
+            try:
+                if request.method == "OPTIONS" and is_preflight(request):
+                    reply = Reply(b"", status=204, headers=[])
+                else:
+                    # The route first: a rejected request is logged and counted by it too.
+                    methods = self._routes.find(request)
+                    await self._authenticator.authenticate(request)
+                    context.tenant = request.tenant
+                    endpoint: Endpoint = self._relay_or_404
+                    if methods is not None:
+                        endpoint = methods.get(request.method, self._reject_method)
+                    reply = await endpoint(request)
+            except HoldfastError as exc:
+                reply = reply_for_error(exc)
+                reply.headers.extend(request.session_headers)
+            except ClientDisconnected:
+                return
+            except Exception:  # noqa: BLE001 - top of the task: logged and answered
+                log.exception("request.failed", request_id=request.id, path=request.path)
+                reply = error_reply(500, "internal server error", code="internal_error")
+            await self._send(request, reply, context)
         finally:
             request.release_body()
 
-    async def _serve(self, request: Request) -> None:
-        context = begin_request(request, self._gateway.ids.new)
-        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
-        reply: AnyReply
-        try:
-            if request.method == "OPTIONS" and is_preflight(request):
-                reply = Reply(b"", status=204, headers=[])
-            else:
-                # The route first: a rejected request is logged and counted by it too.
-                methods = self._routes.find(request)
-                await self._authenticator.authenticate(request)
-                context.tenant = request.tenant
-                endpoint: Endpoint = self._relay_or_404
-                if methods is not None:
-                    endpoint = methods.get(request.method, self._reject_method)
-                reply = await endpoint(request)
-        except HoldfastError as exc:
-            reply = reply_for_error(exc)
-            reply.headers.extend(request.session_headers)
-        except ClientDisconnected:
-            return
-        except Exception:  # noqa: BLE001 - top of the task: logged and answered
-            log.exception("request.failed", request_id=request.id, path=request.path)
-            reply = error_reply(500, "internal server error", code="internal_error")
+    async def _send(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
+        """Send a reply, then count and log the request."""
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
             reply.headers.extend(cors_headers(request, self._config.cors_origins))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.core.compaction.token_estimate import estimate_tokens
+from holdfast.core.errors import InvalidInput
 from holdfast.core.healing.policy import read_heals
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.openai.chat import text_of
@@ -16,9 +17,9 @@ from holdfast.core.tools.requested import BUILTIN_LABEL
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery, SessionView
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult
-from holdfast.tools.arguments import Arguments, BadArgument, read_number, read_text
 from holdfast.tools.scope import Scope, SessionScope
 
+Arguments = dict[str, object]
 Windows = Callable[[str], int | None]
 """Returns the context window of a model in tokens, if it is known."""
 
@@ -153,8 +154,10 @@ class BuiltinTools:
         """Run a tool."""
         try:
             value = await self._run[name](caller, arguments)
-        except BadArgument as exc:
+        except _BadArgument as exc:
             return ToolResult(error=str(exc))
+        except InvalidInput as exc:
+            return ToolResult(error=exc.message)
         return ToolResult(output=msgspec.json.encode(value).decode())
 
     # ── the tools ───────────────────────────────────────────────────────────────────────────
@@ -200,7 +203,7 @@ class BuiltinTools:
         return None
 
     async def _list(self, caller: ToolCaller, arguments: Arguments) -> dict[str, Any]:
-        limit = read_number(arguments, "limit", 20, 100)
+        limit = _number(arguments, "limit", 20, 100)
         views = await self._scope.all(caller, limit)
         return {
             "sessions": [
@@ -211,8 +214,8 @@ class BuiltinTools:
 
     async def _history(self, caller: ToolCaller, arguments: Arguments) -> dict[str, Any]:
         view = await self._find(caller, arguments)
-        limit = read_number(arguments, "limit", 20, 100)
-        before = read_number(arguments, "before", 0, 2**53)
+        limit = _number(arguments, "limit", 20, 100)
+        before = _number(arguments, "before", 0, 2**53)
         query = ItemQuery(after=before or None, limit=limit, order="desc")
         items = await self._read.items(view.session, query)
         return {
@@ -223,11 +226,26 @@ class BuiltinTools:
         }
 
     async def _find(self, caller: ToolCaller, arguments: Arguments) -> SessionView:
-        name = read_text(arguments, "session_id")
+        name = arguments.get("session_id")
+        if name is not None and not isinstance(name, str):
+            raise _BadArgument("session_id must be text")
         view = await self._scope.find(caller, name)
         if view is None:
-            raise BadArgument(f"there is no session {name}")
+            raise _BadArgument(f"there is no session {name}")
         return view
+
+
+class _BadArgument(Exception):
+    """The model is told what is wrong with its arguments."""
+
+
+def _number(arguments: Arguments, name: str, default: int, most: int) -> int:
+    value = arguments.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _BadArgument(f"{name} must be a positive whole number")
+    return min(value, most)
 
 
 def _summary(view: SessionView) -> dict[str, Any]:

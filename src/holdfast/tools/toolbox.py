@@ -51,14 +51,14 @@ class GatewayTools:
     """The toolbox of a gateway; see `ports.tools.Toolbox`."""
 
     def __init__(self, builtin: BuiltinTools, servers: ServerTools | None = None) -> None:
-        self._builtin = builtin
+        self.builtin = builtin
         self._servers = servers
 
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
         """Raise `InvalidInput` for a tool that this tenant does not have."""
         for name in requested.builtins:
-            if name not in self._builtin.names:
-                known = ", ".join(self._builtin.names)
+            if name not in self.builtin.names:
+                known = ", ".join(self.builtin.names)
                 raise InvalidInput(f"no built-in tool {name!r}; there are {known}", param="tools")
         for server in requested.servers:
             if self._servers is None or not self._servers.has(tenant, server.label):
@@ -70,8 +70,8 @@ class GatewayTools:
 
     def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
         """Return the tools of a tenant and the state of their servers."""
-        builtin = {"name": BUILTIN_LABEL, "state": "ready", "tools": len(self._builtin.names)}
-        found: list[dict[str, Any]] = [{**builtin, "names": list(self._builtin.names)}]
+        builtin = {"name": BUILTIN_LABEL, "state": "ready", "tools": len(self.builtin.names)}
+        found: list[dict[str, Any]] = [{**builtin, "names": list(self.builtin.names)}]
         if self._servers is not None:
             found += [
                 msgspec.to_builtins(each)
@@ -85,7 +85,7 @@ class GatewayTools:
         tools: dict[str, Tool] = {}
         listed: list[ListedServer] = []
         found = [
-            self._builtin.tool(name) for name in requested.builtins if name in self._builtin.names
+            self.builtin.tool(name) for name in requested.builtins if name in self.builtin.names
         ]
         for server in requested.servers:
             if self._servers is None:
@@ -107,7 +107,7 @@ class GatewayTools:
     ) -> ToolResult:
         """Run a tool."""
         if tool.server_label == BUILTIN_LABEL:
-            return await self._builtin.call(caller, tool.name, arguments)
+            return await self.builtin.call(caller, tool.name, arguments)
         if self._servers is None:
             return ToolResult(error="The tool is not available any more.")
         return await self._servers.call(caller, tool, arguments)

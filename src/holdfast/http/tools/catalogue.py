@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.http.tools.mcp_server import ReadOnlyTools
 from holdfast.ports.tools import Toolbox
 
 
@@ -14,6 +15,8 @@ class ToolServices(msgspec.Struct, frozen=True):
     toolbox: Toolbox
     approvers: tuple[str, ...] = ()
     """Who may answer every approval request, beside the sender of its turn."""
+    builtin: ReadOnlyTools | None = None
+    """The built-in tools, which MCP clients may call."""
     defaults: Callable[[str], Sequence[str]] | None = None
     """Returns the tools that every request for a model uses."""
 
