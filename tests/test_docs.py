@@ -300,13 +300,24 @@ def test_every_recorded_code_that_is_documented_is_one_the_code_writes() -> None
     assert [code for code in rows if f'"{code}"' not in sources] == []
 
 
+def _event_argument(call: ast.Call, method: str) -> ast.expr | None:
+    """Return the event kind that a call of the draft writes, if it writes one."""
+    if method == "add_event":
+        return call.args[0]
+    if method != "save_turn":
+        return None
+    if len(call.args) > 2:
+        return call.args[2]
+    return next((named.value for named in call.keywords if named.arg == "event"), None)
+
+
 def _event_kinds(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr != "add_event":
+        kind = _event_argument(node, node.func.attr)
+        if kind is None:
             continue
-        kind = node.args[0]
         if isinstance(kind, ast.Constant):
             yield str(kind.value)
         else:

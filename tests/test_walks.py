@@ -24,6 +24,7 @@ PAGES = sorted(
     page
     for page in (ROOT / "docs").rglob("*.md")
     if page.parent.name != "clients"  # tests/clients runs these, each with its client
+    and page.name != "use-a-command-line-agent.md"  # tests/cli_agents runs it, with its program
     and any(b.language == "sh" and b.note != NOT_RUN for b in blocks_of(page))
 )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

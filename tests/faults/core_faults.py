@@ -118,7 +118,7 @@ LANES = (
     Fault(
         "a lane takes any number of turns",
         f"{CORE}/decisions/accept.py",
-        'if command.on_busy == "enqueue" and waiting.count >= command.limits.max_waiting:',
+        'if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:',  # noqa: E501
         "if False:",
         (f"{CONTRACT}::TestLanes",),
     ),

@@ -17,13 +17,13 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on SQLite",
         f"{STORES}/sqlite/driver.py",
-        """            connection.execute("commit")
+        """            cursor.execute("commit")
         except BaseException as exc:
             self._roll_back(connection, exc)
             raise
 """,
         """            try:
-                connection.execute("commit")
+                cursor.execute("commit")
             except sqlite3.Error as exc:
                 self._roll_back(connection, exc)
                 return results
@@ -269,8 +269,8 @@ LOG = (
     Fault(
         "the input of a turn that never started is lost at its end",
         f"{STORES}/sql/entries.py",
-        "values = (*_turn_values(turn), turn.input if turn.outcome is not None else None)",
-        "values = (*_turn_values(turn), None)",
+        "state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)",
+        "state = (*_turn_values(turn), None)",
         ("tests/unit/stores/sql/test_entries.py", f"{CONTRACT}::TestOnce"),
     ),
     Fault(

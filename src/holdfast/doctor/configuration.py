@@ -9,7 +9,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
+from holdfast.providers.cli_agents.inspection import inspect_agent
 from holdfast.providers.routing import UpstreamRouter
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.stores.inspect import inspect_store
@@ -87,8 +89,22 @@ async def check_upstreams(upstreams: Sequence[UpstreamSettings]) -> list[CheckRe
     return list(await asyncio.gather(*(_check_upstream(upstream) for upstream in upstreams)))
 
 
+async def check_agents(upstreams: Sequence[UpstreamSettings]) -> list[Finding]:
+    """Return what is wrong with the command-line agents of a configuration."""
+    return [
+        Finding(code=problem.code, subject=upstream.name, detail=problem.detail)
+        for upstream in upstreams
+        if upstream.is_agent
+        for problem in await inspect_agent(upstream)
+    ]
+
+
 async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
     subject = f"upstream {settings.name}"
+    if settings.is_agent:
+        problems = await inspect_agent(settings)
+        detail = "; ".join(problem.detail for problem in problems) or "its program can be used"
+        return CheckResult(subject=subject, is_ok=not problems, detail=detail)
     upstreams = UpstreamRouter([settings], RandomIds().new)
     try:
         async with asyncio.timeout(UPSTREAM_SECONDS):

@@ -174,6 +174,31 @@ KINDS: dict[str, FindingKind] = {
         remedy="--fix deletes it; the next turn sends the provider the whole history",
         is_fixable=True,
     ),
+    "agent_missing": FindingKind(
+        severity="problem",
+        meaning="the program of a command-line agent is missing or does not start",
+        remedy="run what the finding says, or set `command` of the upstream to its path",
+    ),
+    "agent_too_old": FindingKind(
+        severity="problem",
+        meaning="a command-line agent is older than the oldest version that is known to work",
+        remedy="run what the finding says",
+    ),
+    "agent_not_logged_in": FindingKind(
+        severity="warning",
+        meaning="a command-line agent has no credentials, so its model will refuse it",
+        remedy="run what the finding says, as the user that runs the gateway",
+    ),
+    "agent_directory_broken": FindingKind(
+        severity="problem",
+        meaning="a directory of an agent's sessions cannot be used, or others can read it",
+        remedy="give it to the gateway's user alone (chmod 700), or delete it: the log rebuilds it",
+    ),
+    "agent_unsafe": FindingKind(
+        severity="problem",
+        meaning="an agent with tools could read what is not its own; `serve` refuses to start",
+        remedy="use sandbox = true with bubblewrap installed, or a range of ids in run_as",
+    ),
     "provider_forgot": FindingKind(
         severity="note",
         meaning="a provider had lost its state; the turn was healed with the whole history",

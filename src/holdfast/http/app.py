@@ -54,6 +54,7 @@ from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
+from holdfast.ports.request_context import RequestContext
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,35 +274,36 @@ class Application:
 
     async def serve(self, request: Request) -> None:
         """Answer one request; every error becomes a JSON reply."""
+        context = begin_request(request, self._gateway.ids.new)
+        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
         try:
-            await self._serve(request)
+            reply: AnyReply
+            try:
+                if request.method == "OPTIONS" and is_preflight(request):
+                    reply = Reply(b"", status=204, headers=[])
+                else:
+                    # The route first: a rejected request is logged and counted by it too.
+                    methods = self._routes.find(request)
+                    await self._authenticator.authenticate(request)
+                    context.tenant = request.tenant
+                    endpoint: Endpoint = self._relay_or_404
+                    if methods is not None:
+                        endpoint = methods.get(request.method, self._reject_method)
+                    reply = await endpoint(request)
+            except HoldfastError as exc:
+                reply = reply_for_error(exc)
+                reply.headers.extend(request.session_headers)
+            except ClientDisconnected:
+                return
+            except Exception:  # noqa: BLE001 - top of the task: logged and answered
+                log.exception("request.failed", request_id=request.id, path=request.path)
+                reply = error_reply(500, "internal server error", code="internal_error")
+            await self._send(request, reply, context)
         finally:
             request.release_body()
 
-    async def _serve(self, request: Request) -> None:
-        context = begin_request(request, self._gateway.ids.new)
-        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
-        reply: AnyReply
-        try:
-            if request.method == "OPTIONS" and is_preflight(request):
-                reply = Reply(b"", status=204, headers=[])
-            else:
-                # The route first: a rejected request is logged and counted by it too.
-                methods = self._routes.find(request)
-                await self._authenticator.authenticate(request)
-                context.tenant = request.tenant
-                endpoint: Endpoint = self._relay_or_404
-                if methods is not None:
-                    endpoint = methods.get(request.method, self._reject_method)
-                reply = await endpoint(request)
-        except HoldfastError as exc:
-            reply = reply_for_error(exc)
-            reply.headers.extend(request.session_headers)
-        except ClientDisconnected:
-            return
-        except Exception:  # noqa: BLE001 - top of the task: logged and answered
-            log.exception("request.failed", request_id=request.id, path=request.path)
-            reply = error_reply(500, "internal server error", code="internal_error")
+    async def _send(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
+        """Send a reply, then count and log the request."""
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
             reply.headers.extend(cors_headers(request, self._config.cors_origins))

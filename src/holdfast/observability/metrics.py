@@ -1,12 +1,13 @@
 """Prometheus metrics of one gateway process.
 
-Counting happens several times in every turn, so it only updates dictionaries; the Prometheus
-library is imported by the first scrape.
+Counting happens several times in every turn, so counts only update dictionaries, and values of
+histograms are sorted into their buckets many at a time; the Prometheus library is imported by the
+first scrape.
 """
 
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
@@ -24,6 +25,8 @@ TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 MAX_LABEL_SETS = 200
 """Combinations of tenant, upstream and model that are counted apart; the rest count as `other`."""
 UNKNOWN, OTHER = "unknown", "other"
+MAX_UNSORTED = 1024
+"""Values of a histogram that may wait to be sorted into buckets."""
 COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 Labels = tuple[str, ...]
@@ -55,18 +58,24 @@ class _Histogram:
         self._rows: defaultdict[Labels, tuple[list[int], list[float]]] = defaultdict(self._row)
         if not labels:
             self._rows[()] = self._row()
+        self.unsorted: deque[tuple[float, Labels]] = deque()
+        """The values since the last `sort`; whoever appends one calls that in time."""
 
     def _row(self) -> tuple[list[int], list[float]]:
         return [0] * (len(self._buckets) + 1), [0.0]
 
-    def observe(self, amount: float, labels: Labels = ()) -> None:
-        counts, total = self._rows[labels]
-        counts[bisect_left(self._buckets, amount)] += 1
-        total[0] += amount
+    def sort(self) -> None:
+        """Put the values that arrived into their buckets."""
+        while self.unsorted:
+            amount, labels = self.unsorted.popleft()
+            counts, total = self._rows[labels]
+            counts[bisect_left(self._buckets, amount)] += 1
+            total[0] += amount
 
     def collect(self) -> "Metric":
         from prometheus_client.core import HistogramMetricFamily
 
+        self.sort()
         family = HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
         for labels, (counts, total) in self._rows.items():
             family.add_metric(labels, list(_cumulative(self._buckets, counts)), total[0])
@@ -140,6 +149,10 @@ class PrometheusMeter:
             "holdfast_request_seconds", "Duration of requests.", SECONDS,
             ("method", "route", "status"),
         )  # fmt: skip
+        self._histograms = (
+            self._turn_seconds, self._first_token, self._lane_wait, self._upstream, self._commit,
+            self._batch, self._requests, self._tools,
+        )  # fmt: skip
         # Keyed weakly: a turn that ends without a count leaves with its request.
         self._queued: WeakKeyDictionary[RequestContext, float] = WeakKeyDictionary()
         self._running: WeakSet[RequestContext] = WeakSet()
@@ -194,9 +207,10 @@ class PrometheusMeter:
         self._queued.pop(context, None)
         labels = self._route_labels(context)
         self._turns.counts[(outcome, *labels)] += 1
-        self._turn_seconds.observe(time.monotonic() - context.started_at, labels)
+        self._turn_seconds.unsorted.append((time.monotonic() - context.started_at, labels))
         if context.first_token_at is not None:
-            self._first_token.observe(context.first_token_at - context.started_at, labels)
+            seconds = context.first_token_at - context.started_at
+            self._first_token.unsorted.append((seconds, labels))
         usage = context.usage
         if usage is not None:
             self._tokens.counts[("input", *labels)] += usage.input_tokens
@@ -214,7 +228,7 @@ class PrometheusMeter:
 
     def lane_waited(self, seconds: float) -> None:
         """Count a wait for a lane."""
-        self._lane_wait.observe(seconds)
+        self._lane_wait.unsorted.append((seconds, ()))
         context = current_request.get()
         if context is not None:
             self._queued.pop(context, None)
@@ -241,7 +255,9 @@ class PrometheusMeter:
         projection_seconds: float = 0.0,  # noqa: ARG002 - for traces
     ) -> None:
         """Count an upstream attempt."""
-        self._upstream.observe(seconds, (name, outcome))
+        self._upstream.unsorted.append((seconds, (name, outcome)))
+        if len(self._upstream.unsorted) > MAX_UNSORTED:
+            self._sort()
 
     def tool_called(
         self,
@@ -256,12 +272,16 @@ class PrometheusMeter:
                 tool = OTHER
             else:
                 self._tool_names.add(tool)
-        self._tools.observe(seconds, (tool, outcome))
+        self._tools.unsorted.append((seconds, (tool, outcome)))
+        if len(self._tools.unsorted) > MAX_UNSORTED:
+            self._sort()
 
     def committed(self, commands: int, seconds: float) -> None:
         """Count a commit."""
-        self._commit.observe(seconds)
-        self._batch.observe(commands)
+        self._commit.unsorted.append((seconds, ()))
+        self._batch.unsorted.append((commands, ()))
+        if len(self._commit.unsorted) > MAX_UNSORTED:
+            self._sort()
 
     def recovered(self, sessions: int) -> None:
         """Count recovered sessions."""
@@ -269,7 +289,13 @@ class PrometheusMeter:
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.observe(seconds, (method, route, str(status)))
+        self._requests.unsorted.append((seconds, (method, route, str(status))))
+        if len(self._requests.unsorted) > MAX_UNSORTED:
+            self._sort()
+
+    def _sort(self) -> None:
+        for histogram in self._histograms:
+            histogram.sort()
 
     def collect(self) -> "Iterable[Metric]":
         """Return all metrics for the Prometheus library."""

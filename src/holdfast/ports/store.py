@@ -124,6 +124,8 @@ class Outline(msgspec.Struct, frozen=True):
     """What the turn that runs has in the log so far."""
     open_from: int | None = None
     """Where the turn begins that runs or waits for its tools."""
+    is_whole: bool = True
+    """Whether the outline begins with the session's first item."""
 
 
 class Transcript(msgspec.Struct, frozen=True):
@@ -191,12 +193,22 @@ class Reader(Protocol):
         """
         ...
 
+    async def quarantined(self, session: Session) -> frozenset[int]:
+        """Return the sequence numbers of items in the context that a provider could not process."""
+        ...
+
     async def outline(
-        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
     ) -> Outline | None:
         """Return the settled log without its content, in one snapshot: visible and refused items.
 
-        Items of a turn that runs are kept apart; those of one that waits for tools are not.
+        Items of a turn that runs are kept apart; those of one that waits for tools are not. With
+        `last`, the outline begins with the last so many items.
         """
         ...
 

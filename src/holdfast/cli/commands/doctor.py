@@ -61,11 +61,13 @@ async def _check(
 ) -> "tuple[list[Finding], set[Finding]]":
     """Return the findings, and which of them were fixed."""
     from holdfast.app import open_configured_store
+    from holdfast.doctor.configuration import check_agents
     from holdfast.doctor.fixing import fix, fix_before_open
     from holdfast.doctor.store_checks import check_contents, check_inspection
     from holdfast.stores.inspect import inspect_store
 
     findings = list(check_inspection(await inspect_store(settings.store.url)))
+    findings += await check_agents(settings.upstreams)
     is_outdated = any(finding.code == "schema_behind" for finding in findings)
     failures: dict[Finding, str] = {}
     if is_fixing:

@@ -53,9 +53,10 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
-    again = _repeated(command, facts)
-    if again is not None:
-        return again
+    if command.again or facts.repeat is not None or facts.turn is not None:
+        again = _repeated(command, facts)
+        if again is not None:
+            return again
     changed = unexpected(command, facts)
     if changed is not None:
         return refuse(changed)
@@ -195,8 +196,8 @@ def _admit(
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
+                session = draft.session
             is_first = True
-    session = draft.session
     turn = new_turn(command, session, position, facts.now)
     is_activity = command.source in USER_ACTIVITY
     draft.set(
@@ -205,20 +206,24 @@ def _admit(
     )
     bind_idempotency_key(command, draft, turn)
     if not is_first:
-        turn = replace(turn, input=pack_items(command.items))
-        draft.add_turn(turn)
-        draft.add_event("turn.queued", turn)
-        waits = queued(draft, turn)
-        if not is_busy:
-            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
-        return draft.decide(waits)
+        return _enqueue(command, draft, turn, is_collecting=not is_busy)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
-    draft.add_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.started", turn)
+    draft.save_turn(turn, run, "turn.started", is_new=True)
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
+
+
+def _enqueue(
+    command: Accept, draft: Draft, turn: Turn, *, is_collecting: bool
+) -> Decision[Admission]:
+    """Let a turn wait: for its lane, or on a free lane for the rest of a burst."""
+    turn = replace(turn, input=pack_items(command.items))
+    draft.save_turn(turn, event="turn.queued", is_new=True)
+    waits = queued(draft, turn)
+    if is_collecting:
+        waits = replace(waits, check_again_at=draft.now + command.collect_seconds)
+    return draft.decide(waits)
 
 
 def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
@@ -292,9 +297,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     bind_idempotency_key(command, draft, turn)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.continued", turn, step=turn.step)
+    draft.save_turn(turn, run, "turn.continued", step=turn.step)
     return draft.decide(started(draft, turn, run))
 
 
@@ -317,8 +320,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
     )
-    draft.add_turn(turn)
-    draft.save_run(run)
+    draft.save_turn(turn, run, is_new=True)
     return draft.decide(started(draft, turn, run))
 
 
@@ -379,8 +381,7 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
         started_at=draft.now,
         ended_at=draft.now,
     )
-    draft.add_turn(turn)
-    draft.add_event("items.appended", turn, first_seq=first, last_seq=last)
+    draft.save_turn(turn, event="items.appended", is_new=True, first_seq=first, last_seq=last)
     return turn
 
 

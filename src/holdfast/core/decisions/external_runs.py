@@ -103,7 +103,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
         draft.set(turn_count=turn.number)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, kept_seq=last, last_seq=last)
-        draft.add_turn(turn)
+        draft.save_turn(turn, is_new=True)
     else:
         if turn.last_seq != draft.head_seq:
             turn = _moved_to_head(draft, facts, turn)

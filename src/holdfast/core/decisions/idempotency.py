@@ -134,11 +134,8 @@ def _reopen(
         position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
     )
     if not settled.is_free or settled.waiting.count:
-        draft.save_turn(turn)
-        draft.add_event("turn.queued", turn)
+        draft.save_turn(turn, event="turn.queued")
         return draft.decide(queued(draft, turn))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.started", turn, attempts=turn.attempts)
+    draft.save_turn(turn, run, "turn.started", attempts=turn.attempts)
     return draft.decide(started(draft, turn, run))

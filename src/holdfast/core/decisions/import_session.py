@@ -178,7 +178,7 @@ def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
     draft.set(turn_count=number)
     if past.is_by_user:
         _hear_user(draft, past.at if past.accepted_at is None else past.accepted_at)
-    draft.add_turn(
+    draft.save_turn(
         Turn(
             id=turn_id,
             session_id=session.id,
@@ -206,7 +206,8 @@ def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
             ended_at=ended_at,
             delivered_at=ended_at,
             retry_claim=0,
-        )
+        ),
+        is_new=True,
     )
     for run in past.runs:
         _write_run(draft, turn_id, run, block)

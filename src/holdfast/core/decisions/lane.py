@@ -5,7 +5,7 @@ Every function works on a draft of the session's row; the row's one fenced write
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -85,9 +85,7 @@ def start_waiting(
 ) -> Started:
     """Give a free lane to a turn that waited for it."""
     turn, run = begin(draft, turn, run_id=run_id, worker=worker, facts=facts)
-    draft.save_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.started", turn, attempts=turn.attempts)
+    draft.save_turn(turn, run, "turn.started", attempts=turn.attempts)
     return started(draft, turn, run)
 
 
@@ -183,24 +181,28 @@ def end_turn(
     code: str | None = None,
     message: str | None = None,
     is_retryable: bool = False,
+    run: Run | None = None,
     partial: bytes | None = None,
 ) -> Turn:
-    """End a turn, whether it held the lane or waited; `partial` is what it had begun to say."""
+    """End a turn, whether it held the lane or waited, and write the run that ended it.
+
+    `partial` is what it had begun to say.
+    """
     ended = replace(
         turn,
         outcome=outcome,
         error_code=code,
-        error_message=storable(message),
+        error_message=storable(message) if message is not None else None,
         is_retryable=is_retryable,
         ended_at=draft.now,
     )
-    draft.save_turn(ended)
+    detail: dict[str, Any] = {"code": code} if code else {}
+    draft.save_turn(
+        ended, run, f"turn.{outcome}", first_seq=ended.first_seq, last_seq=ended.last_seq, **detail
+    )
     if outcome == "cancelled":
         # Whoever asked for it may wait in another process.
         draft.wake()
-    detail = {"code": code} if code else {}
-    draft.add_event(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
-               **detail)  # fmt: skip
     if ended.source == "channel" and outcome != "completed":
         report_end(draft, ended, outcome, unpack_items(partial))
     return ended
@@ -283,8 +285,7 @@ def end_dead_owner(
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_let_go(draft, facts, "interrupted", WORKER_LOST), owner=worker)
-        draft.save_turn(turn)
-        draft.add_event("turn.requeued", turn, attempts=turn.attempts)
+        draft.save_turn(turn, event="turn.requeued", attempts=turn.attempts)
         return Settled(True, _with_front(facts.waiting, turn.position), turn)
     turn = stop_active(
         draft, facts, "interrupted", code=WORKER_LOST,

@@ -151,14 +151,13 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if run.partial is not None:
         draft.add(PartialDropped(run.id))
     run = _ended_run(run, command, draft)
-    draft.save_run(run)
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
     is_completed = command.outcome == "completed"
     if is_completed:
         _keep_for_later(draft, turn, command, facts)
     if is_completed and command.pending_calls:
-        turn = _hold(draft, turn, command)
+        turn = _hold(draft, turn, run, command)
     else:
         draft.free_lane()
         turn = end_turn(
@@ -168,6 +167,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             code=command.error_code,
             message=command.error_message,
             is_retryable=command.is_retryable,
+            run=run,
             partial=pack_items(command.partial) if command.partial else None,
         )
     if command.refused_from is not None:
@@ -235,7 +235,7 @@ def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
     return command.items[max(session.head_seq - command.after_seq, 0) :]
 
 
-def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
+def _hold(draft: Draft, turn: Turn, run: Run, command: Finish) -> Turn:
     """Keep the lane for the client's tools."""
     draft.set(
         active_run_id=None,
@@ -243,8 +243,7 @@ def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
         hold_until=draft.now + command.hold_seconds,
         pending_calls=msgspec.json.encode(command.pending_calls).decode(),
     )
-    draft.save_turn(turn)
-    draft.add_event("turn.requires_action", turn, calls=list(command.pending_calls))
+    draft.save_turn(turn, run, "turn.requires_action", calls=list(command.pending_calls))
     return turn
 
 
@@ -256,7 +255,7 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
         record_no=draft.record_no,
         outcome=command.outcome,
         error_code=command.error_code,
-        error_message=storable(command.error_message),
+        error_message=storable(command.error_message) if command.error_message else None,
         ended_at=draft.now,
         partial=None,
         result=command.result,

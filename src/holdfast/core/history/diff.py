@@ -111,6 +111,28 @@ def find_new(
     return found if open_from is None else _spare_open_turn(found, sent, log, open_from)
 
 
+def find_new_near_end(
+    sent: Sequence[SentItem], tail: Sequence[LogEntry], *, is_whole: bool = False
+) -> HistoryDiff | None:
+    """Compare a request with the last entries of a log; None where the rest of it may matter.
+
+    A match that ends at the log's end, or that is all of the request, is the best one wherever
+    others are. So most requests need no more of a long log than about as much as they repeat.
+    """
+    if not tail or any(item.is_output for item in sent):
+        return None
+    found = find_new(sent, tail, is_whole=is_whole)
+    if not (is_whole or any(item.is_model_output for item in sent)):
+        return None if tail[0].is_refused else found
+    comparable = [e for e in tail if e.fingerprint != NO_FINGERPRINT and not e.is_optional]
+    if len(comparable) <= len(sent):
+        return None
+    if found.rewind is None:
+        return found
+    is_all = found.new_from == len(sent) and found.rewind[0] >= tail[0].seq
+    return found if is_all else None
+
+
 def _spare_open_turn(
     found: HistoryDiff, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
 ) -> HistoryDiff:

@@ -50,6 +50,47 @@ class Record(msgspec.Struct, frozen=True):
     created_at: float
 
 
+class HiddenRanges(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The ranges of a log that its records hide, merged; refused input apart from the rest."""
+
+    hidden: tuple[Span, ...] = ()
+    refused: tuple[Span, ...] = ()
+    instructions: Span | None = None
+    """The items that give the session's instructions."""
+
+    def after(self, records: Iterable[Record]) -> "HiddenRanges":
+        """Return the ranges once these records are added; only compactions are ever undone."""
+        hidden, refused = list(self.hidden), list(self.refused)
+        instructions = self.instructions
+        for record in records:
+            if record.kind == "instructions":
+                instructions = (record.from_seq, record.to_seq)
+            elif record.kind in HIDING:
+                spans = refused if record.kind in REFUSED else hidden
+                spans.append((record.from_seq, record.to_seq))
+        merged = tuple(merge_spans(hidden)), tuple(merge_spans(refused))
+        return HiddenRanges(*merged, instructions)
+
+    def upto(self, last: int) -> "HiddenRanges | None":
+        """Return the ranges of a log that ends with an item; None where older records tell."""
+        if self.instructions is not None and self.instructions[1] > last:
+            return None
+        return HiddenRanges(
+            tuple((first, min(end, last)) for first, end in self.hidden if first <= last),
+            tuple((first, min(end, last)) for first, end in self.refused if first <= last),
+            self.instructions,
+        )
+
+    def all(self) -> tuple[Span, ...]:
+        """Return all ranges, merged."""
+        if not self.refused:
+            return self.hidden
+        return tuple(merge_spans([*self.hidden, *self.refused]))
+
+
+NOTHING_HIDDEN = HiddenRanges()
+
+
 def hidden_spans(records: Iterable[Record], kinds: Collection[RecordKind] = HIDING) -> list[Span]:
     """Return the ranges that one session's records of some kinds hide, merged and in order."""
     return merge_spans(

@@ -16,7 +16,7 @@ from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import Record
+from holdfast.core.model.records import HiddenRanges, Record
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 
@@ -93,6 +93,11 @@ class Entry(msgspec.Struct, gc=False):
     items: list[StoredItem] = []
     records: list[Record] = []
     events: list[Event] = []
+    hidden: HiddenRanges | None = None
+    """What is hidden once this entry is written, where it has records or begins a fork.
+
+    The store fills it in, so that nobody has to read all records of a log.
+    """
 
     @property
     def turn_id(self) -> TurnId | None:

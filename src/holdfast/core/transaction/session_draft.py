@@ -73,19 +73,15 @@ class Draft:
     def session(self) -> Session:
         """The session as this draft has it so far."""
         if self._session is None:
-            self._session = self._build()
+            self._session = replace(
+                self.before,
+                version=self._number(),
+                head_seq=self.head_seq,
+                record_no=self.record_no,
+                event_no=self.event_no,
+                **self._fields,
+            )
         return self._session
-
-    def _build(self) -> Session:
-        before = self.before
-        return replace(
-            before,
-            version=self._number(),
-            head_seq=self.head_seq,
-            record_no=self.record_no,
-            event_no=self.event_no,
-            **self._fields,
-        )
 
     def _number(self) -> int:
         """Return the number of the last entry; a draft that changes anything has one."""
@@ -104,9 +100,8 @@ class Draft:
     def take_lane(self, turn_id: TurnId, run_id: RunId, owner: WorkerId) -> int:
         """Give the lane to a run and return its epoch: the number of the entry that starts it."""
         self._entry(turn_id)
-        epoch = self._number()
+        epoch = self._fields["epoch"] = self._number()
         self._hold_lane(turn_id, run_id, owner)
-        self._fields["epoch"] = epoch
         return epoch
 
     def raise_epoch(self) -> None:
@@ -133,14 +128,15 @@ class Draft:
 
     def _entry(self, turn_id: TurnId | None = None) -> Entry:
         """Return the entry to write to: the last one, unless it is about another turn."""
-        entries = self._entries
-        if entries:
-            entry = entries[-1]
-            known = entry.turn.id if entry.turn is not None else None
-            if turn_id is None or known is None or known == turn_id:
+        if self._entries:
+            entry = self._entries[-1]
+            if turn_id is None or entry.turn is None or entry.turn.id == turn_id:
                 return entry
+        return self._open_entry()
+
+    def _open_entry(self) -> Entry:
         entry = Entry()
-        entries.append(entry)
+        self._entries.append(entry)
         self._entry_bytes = 0
         self._session = None
         return entry
@@ -153,7 +149,11 @@ class Draft:
         entry: Entry | None = None
         for item in items:
             seq += 1
-            if entry is None or self._is_full(entry):
+            if (
+                entry is None
+                or len(entry.items) >= MAX_ENTRY_ITEMS
+                or self._entry_bytes >= MAX_ENTRY_BYTES
+            ):
                 entry = self._entry_for_items(turn_number)
             entry.items.append(
                 StoredItem(
@@ -161,7 +161,7 @@ class Draft:
                     seq,
                     turn_number,
                     item.kind,
-                    item.item_id or mint_name(item.kind, session_id, seq),
+                    item.item_id or mint_name(item.kind, session_id, seq, self.now),
                     item.call_id,
                     item.fingerprint,
                     is_partial,
@@ -174,41 +174,46 @@ class Draft:
             self._session = None
         return seq
 
-    def _is_full(self, entry: Entry) -> bool:
-        return len(entry.items) >= MAX_ENTRY_ITEMS or self._entry_bytes >= MAX_ENTRY_BYTES
-
     def _entry_for_items(self, turn_number: int) -> Entry:
         """Return an entry with room whose items, if it has any, are of the same turn."""
-        entry = self._entry()
-        turn = entry.turn
-        is_other = (turn is not None and turn.number != turn_number) or (
+        if not self._entries:
+            return self._open_entry()
+        entry = self._entries[-1]
+        is_other = (entry.turn is not None and entry.turn.number != turn_number) or (
             bool(entry.items) and entry.items[-1].turn_number != turn_number
         )
-        if is_other or self._is_full(entry):
-            entry = Entry()
-            self._entries.append(entry)
-            self._entry_bytes = 0
-            self._session = None
-        return entry
+        is_full = len(entry.items) >= MAX_ENTRY_ITEMS or self._entry_bytes >= MAX_ENTRY_BYTES
+        return self._open_entry() if is_other or is_full else entry
 
-    def add_turn(self, turn: Turn) -> None:
-        """Write a new turn."""
+    def save_turn(
+        self,
+        turn: Turn,
+        run: Run | None = None,
+        event: str | None = None,
+        *,
+        is_new: bool = False,
+        **detail: Any,
+    ) -> None:
+        """Write the state of a turn, with that of its run and the event that tells of it."""
         entry = self._entry(turn.id)
         entry.turn = turn
-        entry.is_new_turn = True
-
-    def save_turn(self, turn: Turn) -> None:
-        """Write a turn's new state."""
-        self._entry(turn.id).turn = turn
+        if is_new:
+            entry.is_new_turn = True
+        if run is not None:
+            self._save_run(entry, run)
+        if event is not None:
+            self._add_event(entry, event, turn.id, detail)
 
     def save_run(self, run: Run) -> None:
         """Write a run, as it begins or as it is now; it is of the turn that is written, too."""
-        runs = self._entry(run.turn_id).runs
-        for index, known in enumerate(runs):
+        self._save_run(self._entry(run.turn_id), run)
+
+    def _save_run(self, entry: Entry, run: Run) -> None:
+        for index, known in enumerate(entry.runs):
             if known.id == run.id:
-                runs[index] = run
+                entry.runs[index] = run
                 return
-        runs.append(run)
+        entry.runs.append(run)
 
     def add_event(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
         """Write a fact for those who follow the session."""
@@ -216,10 +221,14 @@ class Draft:
         if turn is not None and entry.turn is None:
             # Each entry about a turn contains the turn's state: the last entry is the current one.
             entry.turn = turn
+        self._add_event(entry, kind, turn.id if turn is not None else None, detail)
+
+    def _add_event(
+        self, entry: Entry, kind: str, turn_id: TurnId | None, detail: dict[str, Any]
+    ) -> None:
         self.event_no = no = self.event_no + 1
         self._session = None
         before = self.before
-        turn_id = turn.id if turn is not None else None
         body = _encode(detail) if detail else b"{}"
         entry.events.append(Event(before.id, no, before.tenant, kind, turn_id, body, self.now))
 
@@ -305,19 +314,26 @@ class Draft:
 
     def changes(self) -> tuple[Change, ...]:
         """Return the changes so far, the log first: its gate guards the rest."""
-        if not self._entries and not self._fields and not self._is_new:
-            return tuple(self._others)
-        self._entry()
-        session = self._session = self._build()
+        if not self._entries:
+            if not self._fields and not self._is_new:
+                return tuple(self._others)
+            self._open_entry()
+        session = self.session
         before = None if self._is_new else self.before
         appended = LogAppended(session, before, tuple(self._entries), self.now)
         return (appended, *self._lane_rows(session), *self._others)
 
     def _lane_rows(self, session: Session) -> list[Change]:
         """Return which turns begin or cease to wait, and which text is no longer unfinished."""
+        turns: dict[TurnId, tuple[Turn, bool]] = {}
+        for entry in self._entries:
+            turn = entry.turn
+            if turn is not None:
+                is_new = entry.is_new_turn or (turn.id in turns and turns[turn.id][1])
+                turns[turn.id] = (turn, is_new)
         rows: list[Change] = []
-        for turn, is_new in self._turns().values():
-            if turn.is_open and session.active_turn_id != turn.id:
+        for turn, is_new in turns.values():
+            if turn.outcome is None and session.active_turn_id != turn.id:
                 rows.append(QueueSaved(turn))
             elif not is_new and self.before.active_turn_id != turn.id:
                 rows.append(QueueDropped(turn.id))
@@ -325,15 +341,6 @@ class Draft:
         if left is not None and left != session.active_run_id:
             rows.append(PartialDropped(left))
         return rows
-
-    def _turns(self) -> dict[TurnId, tuple[Turn, bool]]:
-        found: dict[TurnId, tuple[Turn, bool]] = {}
-        for entry in self._entries:
-            turn = entry.turn
-            if turn is not None:
-                known = found.get(turn.id)
-                found[turn.id] = (turn, entry.is_new_turn or (known is not None and known[1]))
-        return found
 
     def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
         """Close the draft."""

@@ -14,7 +14,6 @@ from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, S
 from holdfast.core.ids import TurnId
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import quarantined
 from holdfast.core.model.request import SentRequest
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence
@@ -151,7 +150,7 @@ class ActiveRun:
         """Return the items that a provider could not process; without records there are none."""
         if not self.session.record_no and self.session.parent_id is None:
             return _NONE_QUARANTINED
-        return quarantined(await self._store.read.lineage_records(self.session))
+        return await self._store.read.quarantined(self.session)
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""

@@ -6,7 +6,9 @@ its first wait: see `WaiterRegistry.tick`.
 """
 
 import asyncio
+from bisect import insort
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.model.turn import Successor
@@ -147,8 +149,7 @@ class WaiterRegistry:
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
             waiter.wake()
         lane = self._lanes.setdefault(session_id, [])
-        lane.append(waiter)
-        lane.sort(key=lambda each: each.position)
+        insort(lane, waiter, key=attrgetter("position"))
         return waiter
 
     def leave_lane(self, waiter: Waiter, *, is_served: bool) -> None:

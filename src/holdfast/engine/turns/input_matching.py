@@ -1,12 +1,19 @@
 """Matches the input of a request with what is stored: what is new, what is rewound or repeated."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.decisions.lane import unpack_items
-from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
+from holdfast.core.history.diff import (
+    ASSISTANT,
+    LogEntry,
+    SentItem,
+    find_new,
+    find_new_near_end,
+)
 from holdfast.core.history.history_hash import (
     EMPTY_HISTORY,
     HistoryHashRow,
@@ -24,6 +31,8 @@ from holdfast.core.openai.chat import INSTRUCTION_ROLES, text_of
 from holdfast.engine.turns.in_flight import Meeting, SameRequest
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader, SessionView
 
+TAIL_ITEMS = 16
+"""How many items of a log are read first, beside twice as many as the request has."""
 MeetRun = Callable[[Session], Awaitable[Meeting]]
 """Decides about a request that finds a run in its session."""
 _COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
@@ -98,7 +107,8 @@ async def match_input(
         again = await _repeated_failure(read, view, items)
         if again is not None or view is None or not view.session.hidden_count:
             return again or MatchedInput(tuple(items))
-    outline = await read.outline(tenant, session_id=session_id, key=key)
+    find = partial(read.outline, tenant, session_id=session_id, key=key)
+    outline = await (find() if has_outputs else _outline_to_compare(find, sent, is_whole=is_whole))
     if not is_history:
         if has_outputs:
             matched = await _match_outputs(read, outline, items, sent)
@@ -221,6 +231,20 @@ async def _match_history(
         after_turn=outline.session.turn_count if is_again else None,
         abandons=_abandoned(outline.session, sent, found.new_from),
     )
+
+
+async def _outline_to_compare(
+    find: Callable[..., Awaitable[Outline | None]], sent: Sequence[SentItem], *, is_whole: bool
+) -> Outline | None:
+    """Return the end of a log if comparing a request with it is enough, else all of the log."""
+    outline = await find(last=2 * len(sent) + TAIL_ITEMS)
+    if outline is None or outline.is_whole:
+        return outline
+    if outline.session.active_turn_id is None:
+        tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
+        if find_new_near_end(sent, tail, is_whole=is_whole) is not None:
+            return outline
+    return await find()
 
 
 def _comparable_log(outline: Outline, cut_from: int | None) -> list[LogEntry]:

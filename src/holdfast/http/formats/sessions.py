@@ -71,6 +71,7 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "accepted_at": int(turn.accepted_at),
         "started_at": _seconds(turn.started_at),
         "ended_at": _seconds(turn.ended_at),
+        "queued_ms": _queued_ms(turn),
         "duration_ms": _duration_ms(turn),
         "usage": _usage(_total_usage(runs)),
         "runs": [run_value(run, view) for run in runs],
@@ -140,6 +141,11 @@ def _duration_ms(ended: Turn | Run) -> int | None:
     if ended.ended_at is None or ended.started_at is None:
         return None
     return round((ended.ended_at - ended.started_at) * 1000)
+
+
+def _queued_ms(turn: Turn) -> int | None:
+    """Return how long a turn waited for its lane; None if it has not started."""
+    return round((turn.started_at - turn.accepted_at) * 1000) if turn.started_at else None
 
 
 def _seconds(moment: float | None) -> int | None:

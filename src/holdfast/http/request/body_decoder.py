@@ -19,6 +19,7 @@ from holdfast.http.request.decoding import (
     DecodedBody,
     decode_message,
     pop_entries,
+    pop_question,
 )
 from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.body_budget import ServerBusy
@@ -86,6 +87,9 @@ class BodyDecoder:
         if _is_large(body):
             return _turn_body(await self._worker.decode(kind, body, limit))
         fields = parse_fields(body)
+        question = pop_question(kind, fields)
+        if question is not None:
+            return TurnBody(fields, [question])
         entries = pop_entries(kind, fields, limit)
         pace = _Pace()
         if kind != "chat":

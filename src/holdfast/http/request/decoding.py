@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.openai.chat import split_messages
-from holdfast.http.request.body import Fields, parse_fields, pop_field, pop_list
+from holdfast.http.request.body import Fields, parse_fields, pop_list
 from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.errors import TooManyItems
 
@@ -36,8 +36,11 @@ def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
     """Decode a whole body; reject it before its items are decoded if there are too many."""
     check_values(body)
     fields = parse_fields(body)
+    question = pop_question(kind, fields)
     entries = pop_entries(kind, fields, max_items)
     raw_fields = {name: bytes(raw) for name, raw in fields.items()}
+    if question is not None:
+        return DecodedBody(raw_fields, [question])
     if kind != "chat":
         name = ITEM_FIELDS[kind]
         items = [parse_item(bytes(entry), f"{name}[{n}]") for n, entry in enumerate(entries)]
@@ -57,22 +60,42 @@ def check_values(body: bytes) -> None:
         raise TooManyItems(f"a request body has at most {MAX_VALUES} JSON values")
 
 
+class _Question(msgspec.Struct, forbid_unknown_fields=True):
+    role: Literal["user"]
+    content: str
+
+
+_read_question = msgspec.json.Decoder(tuple[_Question]).decode
+_read_text = msgspec.json.Decoder(str).decode
+
+
+def pop_question(kind: BodyKind, fields: Fields) -> NewItem | None:
+    """Remove the input of a turn that is one plain text of the user; None for any other input.
+
+    Nearly every request is one of these: it is decoded once, straight into its item.
+    """
+    name = ITEM_FIELDS[kind]
+    if name not in fields or kind == "items":
+        return None
+    try:
+        if kind == "chat":
+            text = _read_question(fields[name])[0].content
+        else:
+            text = _read_text(fields[name])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    del fields[name]
+    return message("user", text)
+
+
 def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgspec.Raw]:
     """Remove the list of items from the fields and return its raw entries."""
     name = ITEM_FIELDS[kind]
-    if kind == "responses" and name in fields and _is_text(fields[name]):
-        text = message("user", pop_field(fields, name, str))
-        return [msgspec.Raw(text.body)]
     entries = pop_list(fields, name) or ()
     if len(entries) > max_items:
         problem = f"{name}: at most {max_items} items per request, not {len(entries)}"
         raise InvalidInput(problem) if kind == "items" else TooManyItems(problem)
     return entries
-
-
-def _is_text(raw: msgspec.Raw) -> bool:
-    """Return whether a raw value is a string; the decoder strips no blanks around it."""
-    return bytes(memoryview(raw)[:64]).lstrip()[:1] == b'"'
 
 
 def decode_message(entry: msgspec.Raw, index: int) -> object:

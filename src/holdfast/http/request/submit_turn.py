@@ -469,14 +469,16 @@ async def body_hash(request: Request) -> bytes:
 def hash_request(request: Request) -> bytes:
     """Return the hash of path, session headers and raw body, by which repeats are recognised."""
     headers = request.by_name
-    hashed = blake2b(digest_size=16)
-    for part in (
-        request.path.encode(),
-        headers.get(b"x-session-key", b""),
-        headers.get(b"x-openclaw-session-key", b""),
-        headers.get(b"x-session-id", b""),
-    ):
-        hashed.update(part + b"\0")
+    hashed = blake2b(
+        b"%b\0%b\0%b\0%b\0"
+        % (
+            request.path.encode(),
+            headers.get(b"x-session-key", b""),
+            headers.get(b"x-openclaw-session-key", b""),
+            headers.get(b"x-session-id", b""),
+        ),
+        digest_size=16,
+    )
     hashed.update(request.content)
     return hashed.digest()
 

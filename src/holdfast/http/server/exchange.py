@@ -73,14 +73,16 @@ class Exchange(Request):
         self._buffered_bytes += len(piece)
         if self._buffered_bytes > MAX_BUFFERED_BYTES:
             self.flow.pause_reading()
-        self.notify()
+        if self.changed is not None:
+            self.changed.set()
 
     def end_body(self) -> None:
         """Note that the body is complete."""
         self.more_body = False
         if self._pieces is None:
             self._pieces = []
-        self.notify()
+        if self.changed is not None:
+            self.changed.set()
 
     def half_close(self) -> None:
         """Note that the client sends nothing more; `receive` reports it as an empty piece."""
@@ -133,7 +135,7 @@ class Exchange(Request):
         """Write a complete response in one write; return whether the client was connected."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self._is_gone():
+        if self.disconnected or self.transport.is_closing():
             return False
         length = (b"content-length", b"%d" % len(body))
         head = self._encode_head(status, (*headers, length))

@@ -153,7 +153,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_bytes += self._piece_bytes
             if self._head_bytes > self.limits.head_bytes:
                 self._reject_head()
-        elif self._is_receiving_body() and self._framing_bytes > self.limits.head_bytes:
+        elif self._framing_bytes > self.limits.head_bytes and self._is_receiving_body():
             # `on_header` sees only complete trailers.
             self._reject_head()
 
@@ -327,7 +327,8 @@ class HttpProtocol(HttpToolsProtocol):
     def finish(self, exchange: Exchange) -> None:
         """Start the next pipelined request, or wait for one."""
         exchange.response_complete = True
-        exchange.notify()
+        if exchange.changed is not None:
+            exchange.changed.set()
         self._running = None
         self.server_state.total_requests += 1
         if not exchange.keep_alive or (self._ignore_input and not self.pipeline):

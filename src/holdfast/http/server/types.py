@@ -163,7 +163,7 @@ class Request:
         # The parser has rejected any Content-Length that is not a number.
         if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > limit:
             raise BodyTooLarge(f"a request body has at most {limit} bytes")
-        if length is not None and length.isdigit():
+        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > UNCOUNTED_BYTES:
             await self._reserve(int(length[:MAX_DIGITS]), may_wait=True)
         pieces: list[bytes] = []
         has_more = True
@@ -173,7 +173,7 @@ class Request:
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"a request body has at most {limit} bytes")
-            if size > self._reserved_bytes:
+            if size > UNCOUNTED_BYTES and size > self._reserved_bytes:
                 await self._reserve(size, may_wait=False)
         # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -182,7 +182,7 @@ class Request:
 
     async def _reserve(self, size: int, *, may_wait: bool) -> None:
         """Count the body towards the bytes that the process may hold, in steps if it grows."""
-        if self.budget is None or size <= UNCOUNTED_BYTES:
+        if self.budget is None:
             return
         if not may_wait:
             size = min(size + RESERVE_STEP_BYTES, self.max_body_bytes)
@@ -320,7 +320,7 @@ _encode = msgspec.json.Encoder().encode
 
 def json_reply(value: Any, *, status: int = 200, headers: Iterable[Header] = ()) -> Reply:
     """Return a value as a JSON response."""
-    return Reply(_encode(value), status=status, headers=[JSON, *headers])
+    return Reply(_encode(value), status=status, headers=(JSON, *headers))
 
 
 class Routes:

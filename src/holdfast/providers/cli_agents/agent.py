@@ -76,6 +76,10 @@ class Agent(Protocol):
     credentials: tuple[str, str]
     """The file with the agent's credentials: in the user's home, in a configuration directory."""
     supports_images: bool
+    install_command: str
+    """What installs the agent; empty where that is unknown."""
+    login_command: str
+    """What makes its credentials; empty where that is unknown."""
 
     def invocation(self, request: AgentRequest) -> Invocation:
         """Write the agent's configuration; return how to start it."""

@@ -28,6 +28,7 @@ class Launcher:
         self._agent = agent
         self.accounts = read_accounts(settings.run_as)
         self._version: tuple[tuple[str, int, int], str] | None = None
+        self._reading_version = asyncio.Lock()
 
     @property
     def program(self) -> Path:
@@ -62,9 +63,11 @@ class Launcher:
         program = self.program
         stat = program.resolve().stat()
         key = (str(program), stat.st_mtime_ns, stat.st_size)
-        if self._version is None or self._version[0] != key:
-            self._version = key, await self._read_version(program)
-        return self._version[1]
+        # Many turns may begin at once: one of them reads it for all.
+        async with self._reading_version:
+            if self._version is None or self._version[0] != key:
+                self._version = key, await self._read_version(program)
+            return self._version[1]
 
     async def _read_version(self, program: Path) -> str:
         env = {"PATH": self._path, "HOME": "/nonexistent"}

@@ -17,6 +17,7 @@ from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
 from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
+from holdfast.providers.openai_chat.whole_completion import read_text_completion
 
 PATH = "/chat/completions"
 _encode = msgspec.json.Encoder().encode
@@ -80,8 +81,10 @@ class ChatProvider:
 
     def check(self, call: ModelCall) -> None:
         """Raise for fields and new items that Chat cannot express."""
-        _instructions(call, self.name)
-        self._params(call, self._input.check(call.items, self.name))
+        settings = self._input.check(call.items, self.name)
+        if call.fields or call.chat_fields or settings:
+            _instructions(call, self.name)
+            self._params(call, settings)
 
     def dropped_tools(self, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose here."""
@@ -93,11 +96,14 @@ class ChatProvider:
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         body, params = self._request(call)
-        output = self._output(call, params)
         try:
             data = await self._upstream.fetch(PATH, body, may_repeat=True)
         except ProviderFailure as failure:
             raise self._located(failure, call) from None
+        answer = read_text_completion(data, self._new_id)
+        if answer is not None:
+            return answer
+        output = self._output(call, params)
         output.read(read_json(data))
         return output.end()[1]
 
@@ -139,7 +145,7 @@ class ChatProvider:
         written = self._input.write(
             call.items,
             self._form(call),
-            instructions=_instructions(call, self.name),
+            instructions=_instructions(call, self.name) if call.fields else None,
             session_id=call.session_id,
         )
         params = self._params(call, written.settings)
@@ -147,7 +153,8 @@ class ChatProvider:
         return [head[:-1] + b',"messages":[', *written.pieces, b"]}"], params
 
     def _params(self, call: ModelCall, settings: Settings) -> ChatParams:
-        translated = to_chat_params(with_settings(call.fields, settings), call.model, self.name)
+        fields = with_settings(call.fields, settings) if settings else call.fields
+        translated = to_chat_params(fields, call.model, self.name) if fields else ChatParams({})
         for name, raw in call.chat_fields.items():
             value = msgspec.json.decode(raw)
             if name in _SET_BY_US or value is None:

@@ -5,8 +5,8 @@ session, the serialized beginning of the history is cached as well, so that a tu
 whatever its number. Both caches are bounded in bytes.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -52,6 +52,27 @@ class Translation(msgspec.Struct, frozen=True, gc=False):
     """The item itself, if it changes the settings of the conversation."""
 
 
+_NOTHING = Translation()
+
+
+class _TextPart(msgspec.Struct, gc=False):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class _TextMessage(msgspec.Struct, gc=False):
+    """A message of one text, as most items of a conversation are."""
+
+    type: Literal["message"]
+    role: Literal["user", "assistant"]
+    content: tuple[_TextPart]
+    name: None = None
+    call_id: None = None
+
+
+_read_text_message = msgspec.json.Decoder(_TextMessage).decode
+
+
 class TranslationCache:
     """Translate items, each once, and keep the result beside the item's bytes."""
 
@@ -85,6 +106,17 @@ class TranslationCache:
 
     def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
         self.translated += 1
+        try:
+            plain = _read_text_message(body)
+        except msgspec.DecodeError:
+            pass
+        else:
+            if text := plain.content[0].text:
+                message = {"role": plain.role, "content": text}
+                return Translation(message=message, encoded=_encode(message))
+        return self._translate_any(body, where, upstream)
+
+    def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = _decode(body)
         if item.get("type") == "item_reference":
             return Translation(reference=item.get("id"))
@@ -182,22 +214,18 @@ class _Joiner:
                 self.reasoning.append(new)
             return
         reasoning, self.reasoning = self.reasoning if role == "assistant" else [], []
-        if self._is_open_for(message):
+        last = self.open[-1].message if self.open else None
+        if last is not None and is_joinable(last, message, ignores_names=self._alternates):
             self.open += (*reasoning, new)
         else:
-            self.close()
+            if self.open:
+                self.close()
             self.open = [*reasoning, new]
         if self._has_sources:
             self._open_sources.append(place)
 
-    def _is_open_for(self, message: Message) -> bool:
-        last = self.open[-1].message if self.open else None
-        return last is not None and is_joinable(last, message, ignores_names=self._alternates)
-
     def close(self) -> None:
         """Serialize the open message."""
-        if not self.open:
-            return
         serialized = self.serialize_open()
         self.closed += serialized
         if self._has_sources:
@@ -264,9 +292,8 @@ class ChatInputCache:
         joiner = _Joiner(prefix, form)
         call_ids: set[str] = set()
         settings = prefix.settings
-        has_references = False
-        for place, found, is_reference in self._translated(strand, done, form.upstream):
-            has_references = has_references or is_reference
+        new, has_references = self._translated(strand, done, form.upstream)
+        for place, found in enumerate(new, done):
             if found.call_id is not None:
                 call_ids.add(found.call_id)
             if found.update is not None:
@@ -293,9 +320,10 @@ class ChatInputCache:
         """Return for each message the places of the items that it was made of."""
         joiner = _Joiner(_EMPTY, form, has_sources=True)
         strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        for place, found, _ in self._translated(strand, 0, form.upstream):
+        for place, found in enumerate(self._translated(strand, 0, form.upstream)[0]):
             joiner.add(found, place)
-        joiner.close()
+        if joiner.open:
+            joiner.close()
         lead = [tuple(joiner.lead_sources)] if instructions or joiner.lead else []
         return [*lead, *joiner.sources]
 
@@ -308,8 +336,8 @@ class ChatInputCache:
         if known is not None and call_id in known.made.call_ids:
             return True
         done = known.items.length if known is not None else 0
-        found = self._translated(strand, done, form.upstream)
-        return any(translation.call_id == call_id for _, translation, _ in found)
+        new, _ = self._translated(strand, done, form.upstream)
+        return any(found.call_id == call_id for found in new)
 
     def check(self, items: Sequence[bytes], upstream: str) -> Settings:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
@@ -322,30 +350,30 @@ class ChatInputCache:
 
     def _translated(
         self, history: "SharedPrefix[bytes]", start: int, upstream: str
-    ) -> Iterator[tuple[int, Translation, bool]]:
-        """Yield the place and translation of each item, and whether it was a reference."""
+    ) -> tuple[list[Translation], bool]:
+        """Return the translations of the items, and whether there were references among them."""
+        new: list[Translation] = []
         by_id: dict[str, bytes] | None = None
         for place, body in enumerate(history.shared[start : history.length], start):
             where = f"input[{place}]"
             found = self.translations.get(body, where, upstream)
-            if found.reference is None:
-                yield place, found, False
-                continue
-            by_id = _by_id(history) if by_id is None else by_id
-            target = by_id.get(found.reference)
-            if target is not None:
-                yield place, self.translations.get(target, where, upstream), True
-            else:
-                yield place, Translation(), True
+            if found.reference is not None:
+                by_id = _by_id(history) if by_id is None else by_id
+                target = by_id.get(found.reference)
+                found = _NOTHING
+                if target is not None:
+                    found = self.translations.get(target, where, upstream)
+            new.append(found)
+        return new, by_id is not None
 
 
 def _size(prefix: _Prefix, items: int) -> int:
     """Return about how many bytes a prefix of so many items takes."""
     unjoined = [*prefix.lead, *prefix.open, *prefix.reasoning]
-    texts = sum([len(found.encoded) for found in unjoined])
-    return (
-        sum(map(len, prefix.pieces)) + 2 * texts + ENTRY_BYTES * len(unjoined) + ITEM_BYTES * items
-    )
+    size = sum(map(len, prefix.pieces)) + ENTRY_BYTES * len(unjoined) + ITEM_BYTES * items
+    for found in unjoined:
+        size += 2 * len(found.encoded)
+    return size
 
 
 def _request_pieces(
@@ -353,7 +381,8 @@ def _request_pieces(
 ) -> list[bytes]:
     """Return all messages as JSON, without the brackets; `pieces` have the commas in them."""
     lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    lead += [found.message for found in joiner.lead if found.message is not None]
+    if joiner.lead:
+        lead += [found.message for found in joiner.lead if found.message is not None]
     written = [_encode(join(lead))] if lead else []
     if pieces:
         written += (b",", *pieces) if written else pieces

@@ -1,44 +1,67 @@
-"""Contexts of recent turns in memory: a turn of a busy session reads no items.
+"""Contexts of recent sessions: a turn of a busy session reads nothing from the store.
 
 A log only grows, and everything that changes how it is shown is a record with a number of its own.
-So what was shown at a head, under as many records, is shown again at any later head under as many,
-with the new items behind it. A cache that holds to this cannot show anything out of date; whatever
-does not fit is read from the store.
+So a context that was read at one head under some records is, at any later head under the same
+records, the same with the new items behind it. A record that only hides a range cuts the range out
+of the cached context. Whatever else changes is read from the store again.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import HIDING, Record
 from holdfast.core.model.session import Session
 from holdfast.core.projection.prefix_cache import SharedPrefix
-from holdfast.core.transaction.changes import Change, ContentErased, ItemErased, LogAppended
+from holdfast.core.transaction.changes import (
+    Change,
+    ContentErased,
+    ItemErased,
+    LogAppended,
+    SummariesErased,
+)
 from holdfast.stores.cache.transcript_cache import TranscriptCache
 
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
 """About what an item costs beside its body."""
-_NOTED = frozenset({LogAppended, ItemErased, ContentErased})
-"""Most changes are none to what is shown, and are passed over by a look at their type."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
+_seq = attrgetter("seq")
 
 
 class _Entry:
-    __slots__ = ("head_seq", "items", "record_no", "size")
+    __slots__ = ("head_seq", "is_plain", "items", "quarantined", "record_no", "size")
 
-    def __init__(self, record_no: int, head_seq: int, items: list[StoredItem]) -> None:
+    def __init__(
+        self, record_no: int, head_seq: int, items: list[StoredItem], size: int, *, is_plain: bool
+    ) -> None:
         self.record_no = record_no
         self.head_seq = head_seq
         self.items = items
-        """Only ever added to: those who were given it see what they saw."""
-        self.size = _size(items)
+        """Only ever appended to: callers hold prefixes of it."""
+        self.is_plain = is_plain
+        """Whether all items are shown as they are stored, and no compaction is in the records."""
+        self.quarantined: frozenset[int] | None = None
+        """The items that a provider could not process, once that was read."""
+        self.size = size
+
+
+class KnownContext(NamedTuple):
+    """The part of a session's context that is cached, up to the item `head_seq`."""
+
+    items: SharedPrefix[StoredItem]
+    head_seq: int
+    is_plain: bool
 
 
 class ContextCache:
-    """The transcripts of the sessions that spoke last, bounded in bytes."""
+    """The contexts of the sessions that were used last, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -53,35 +76,73 @@ class ContextCache:
         return self._bytes
 
     def note(self, changes: Sequence[Change]) -> None:
-        """Apply a commit of this process: new items extend a context, erased ones drop it."""
+        """Apply what was committed here: append new items, cut hidden ones, drop erased ones."""
         for change in changes:
-            if type(change) not in _NOTED:
-                continue
             match change:
                 case LogAppended():
-                    if change.before is None:
-                        self._begin(change.session)
-                    for entry in change.entries:
-                        if entry.items:
-                            self._extend(entry.items)
-                case ItemErased() | ContentErased():
+                    self._note_entries(change)
+                case ItemErased() | ContentErased() | SummariesErased():
                     self.drop(change.session_id)
                     self.readings.drop(change.session_id)
+                case _:
+                    pass
 
-    def find(self, session: Session) -> tuple[SharedPrefix[StoredItem], int] | None:
-        """Return what is known of a session's context, and up to which item, if anything is."""
+    def _note_entries(self, change: LogAppended) -> None:
+        session = change.session
+        if change.before is None:
+            self._begin(session)
+        for entry in change.entries:
+            if entry.items:
+                self._extend(entry.items)
+        if change.before is not None and change.before.record_no != session.record_no:
+            # A record may hide items that were appended with it.
+            self._apply(session, [one for entry in change.entries for one in entry.records])
+
+    def _apply(self, session: Session, records: Sequence[Record]) -> None:
+        """Cut ranges out that records hide; forget a context that is changed in another way."""
+        entry = self._entries.get(session.id)
+        if entry is None:
+            return
+        items = entry.items
+        for record in records:
+            if not entry.is_plain or record.kind not in HIDING or record.no != entry.record_no + 1:
+                self.drop(session.id)
+                return
+            first = bisect_left(items, record.from_seq, key=_seq)
+            last = bisect_right(items, record.to_seq, key=_seq)
+            freed = _size(items[first:last])
+            entry.size -= freed
+            self._bytes -= freed
+            items = items[:first] + items[last:]
+            entry.record_no = record.no
+        entry.items = items
+
+    def find(self, session: Session) -> KnownContext | None:
+        """Return the known part of a session's context; None if nothing is known."""
         entry = self._entries.get(session.id)
         if entry is None or not _fits(entry, session):
             return None
         self._entries.move_to_end(session.id)
-        return SharedPrefix(entry.items), entry.head_seq
+        return KnownContext(SharedPrefix(entry.items), entry.head_seq, entry.is_plain)
 
-    def keep(self, session: Session, items: SharedPrefix[StoredItem]) -> None:
-        """Remember what a session's context was at its head; what a fork shows is not its own."""
-        if session.parent_id is not None:
-            return
+    def quarantined(self, session: Session) -> frozenset[int] | None:
+        """Return the items of a known context that are quarantined; None if that is not known."""
+        entry = self._entries.get(session.id)
+        return entry.quarantined if entry is not None and _fits(entry, session) else None
+
+    def keep_quarantined(self, session: Session, seqs: frozenset[int]) -> None:
+        """Remember which items of a known context are quarantined."""
+        entry = self._entries.get(session.id)
+        if entry is not None and _fits(entry, session):
+            entry.quarantined = seqs
+
+    def keep(
+        self, session: Session, items: SharedPrefix[StoredItem], *, is_plain: bool = False
+    ) -> None:
+        """Remember the context of a session at its head."""
         self.drop(session.id)
-        entry = _Entry(session.record_no, session.head_seq, items[:])
+        kept = items[:]
+        entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain)
         if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry
             self._bytes += entry.size
@@ -99,9 +160,25 @@ class ContextCache:
         self._bytes = 0
 
     def _begin(self, session: Session) -> None:
-        """A session that was made here is known from its first item on."""
-        if session.parent_id is None and not session.record_no:
-            self._entries[session.id] = _Entry(0, 0, [])
+        """Know a session that was created here: empty, or a fork of a known context."""
+        if session.record_no:
+            return
+        if session.parent_id is None:
+            self._entries[session.id] = _Entry(0, 0, [], 0, is_plain=True)
+            return
+        parent = self._entries.get(session.parent_id)
+        if parent is None or not parent.is_plain or parent.record_no != session.parent_record:
+            return
+        if parent.head_seq < session.parent_seq:
+            return
+        inherited = parent.items[: bisect_right(parent.items, session.parent_seq, key=_seq)]
+        # About their share: to measure every item would cost more than the rest of a fork.
+        size = parent.size * len(inherited) // max(len(parent.items), 1)
+        entry = _Entry(0, session.parent_seq, inherited, size, is_plain=True)
+        entry.quarantined = parent.quarantined
+        self._entries[session.id] = entry
+        self._bytes += entry.size
+        self._make_room()
 
     def _extend(self, items: Sequence[StoredItem]) -> None:
         session_id, last_seq = SessionId(items[0].session_id), items[-1].seq
@@ -137,11 +214,7 @@ def is_as_stored(items: Sequence[StoredItem]) -> bool:
 
 
 def _fits(entry: _Entry, session: Session) -> bool:
-    return (
-        session.parent_id is None
-        and entry.record_no == session.record_no
-        and entry.head_seq <= session.head_seq
-    )
+    return entry.record_no == session.record_no and entry.head_seq <= session.head_seq
 
 
 def _size(items: Sequence[StoredItem]) -> int:

@@ -37,6 +37,8 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     run: Run | None = None
     waiting: tuple[Turn, ...] = ()
     """In the order of their positions, with their input."""
+    waiting_bytes: int = 0
+    """About how much memory the waiting turns take."""
 
     def facts(self, now: float, *, is_owner_alive: bool = False) -> Facts:
         """Return what a decision on this lane goes by."""
@@ -60,7 +62,8 @@ class LaneCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
-        self._keys: dict[tuple[Tenant, Key], SessionId] = {}
+        self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
+        """The live sessions of the known lanes by their keys."""
         self._before: dict[SessionId, Lane | None] | None = None
         """How lanes were that have changed since `begin`."""
 
@@ -70,13 +73,6 @@ class LaneCache:
         return self._bytes
 
     # ── what is known ───────────────────────────────────────────────────────────────────────
-
-    def of_key(self, tenant: Tenant, key: Key | None, worker: WorkerId, now: float) -> Facts | None:
-        """Return the facts of the lane of a key's live session, for a worker that arrives."""
-        if key is None:
-            return None
-        session_id = self._keys.get((tenant, key))
-        return self.of_session(session_id, worker, now) if session_id is not None else None
 
     def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
         """Return the facts of a session's lane if no write to it is in flight.
@@ -139,14 +135,16 @@ class LaneCache:
         known = self._lanes.get(turn.session_id)
         if known is not None:
             others = [one for one in known[0].waiting if one.id != turn.id]
-            waiting = sorted([*others, turn], key=_position)
-            self._keep(replace(known[0], waiting=tuple(waiting)))
+            if others and others[-1].position > turn.position:
+                self._keep(_with_waiting(known[0], sorted([*others, turn], key=_position)))
+            else:
+                self._keep(_with_waiting(known[0], [*others, turn]))
 
     def _dequeue(self, session_id: SessionId, turn_id: TurnId) -> None:
         known = self._lanes.get(session_id)
         if known is not None:
-            left = tuple([turn for turn in known[0].waiting if turn.id != turn_id])
-            self._keep(replace(known[0], waiting=left))
+            left = [turn for turn in known[0].waiting if turn.id != turn_id]
+            self._keep(_with_waiting(known[0], left))
 
     def _note_entries(self, change: LogAppended) -> None:
         session, before = change.session, change.before
@@ -178,8 +176,8 @@ class LaneCache:
         lane, size = known
         self._bytes -= size
         session = lane.session
-        if session.key is not None and self._keys.get((session.tenant, session.key)) == session_id:
-            del self._keys[session.tenant, session.key]
+        if self.keys.get((session.tenant, session.key)) == session_id:
+            del self.keys[session.tenant, session.key]
         return lane
 
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
@@ -211,7 +209,7 @@ class LaneCache:
         """Know nothing any more."""
         self._before = None
         self._lanes.clear()
-        self._keys.clear()
+        self.keys.clear()
         self._bytes = 0
 
     def _keep(self, lane: Lane) -> None:
@@ -222,15 +220,13 @@ class LaneCache:
             self._bytes -= known[1]
         if self._before is not None:
             self._before.setdefault(session.id, known[0] if known is not None else None)
-        size = LANE_BYTES + len(session.metadata)
+        size = LANE_BYTES + len(session.metadata) + lane.waiting_bytes
         if session.key is not None:
-            self._keys[session.tenant, session.key] = session.id
+            self.keys[session.tenant, session.key] = session.id
         if active is not None:
             size += len(active.request)
         if run is not None and (run.partial or run.heals):
             size += len(run.partial or b"") + len(run.heals or b"")
-        for turn in lane.waiting:
-            size += LANE_BYTES + len(turn.request) + len(turn.input or b"")
         self._lanes[session.id] = lane, size
         self._bytes += size
         while self._bytes > self._max_bytes:
@@ -244,7 +240,7 @@ def _after(before: Lane, change: LogAppended) -> Lane | None:
         return None
     wanted = session.active_turn_id
     if wanted is None:
-        return Lane(session, waiting=before.waiting)
+        return Lane(session, waiting=before.waiting, waiting_bytes=before.waiting_bytes)
     active, run = before.active, before.run
     for entry in change.entries:
         if entry.turn is not None and entry.turn.id == wanted:
@@ -254,7 +250,14 @@ def _after(before: Lane, change: LogAppended) -> Lane | None:
                     run = one
     if active is None or active.id != wanted or run is None or run.id != session.active_run_id:
         return None
-    return Lane(session, active, run, before.waiting)
+    return Lane(session, active, run, before.waiting, before.waiting_bytes)
+
+
+def _with_waiting(lane: Lane, waiting: list[Turn]) -> Lane:
+    size = 0
+    for turn in waiting:
+        size += LANE_BYTES + len(turn.request) + len(turn.input or b"")
+    return replace(lane, waiting=tuple(waiting), waiting_bytes=size)
 
 
 def _position(turn: Turn) -> int:

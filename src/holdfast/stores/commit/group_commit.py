@@ -50,7 +50,7 @@ class GroupCommitter:
         self._commit_then: CommitThen = driver.commit_then or self._commit_in_task
         self._queue: deque[_Job] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the commands in flight; None while there are none."""
+        """The event loop that the last command came from."""
         self._max_batches = driver.max_batches
         self._in_flight = 0
         self._is_scheduled = False
@@ -70,12 +70,11 @@ class GroupCommitter:
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Decision[Any]] = loop.create_future()
-        is_first = self._loop is not loop
-        if is_first:
+        if self._loop is not loop:
             self._bind(loop)
+        done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
-        if is_first or (self._in_flight < self._max_batches and not self._is_scheduled):
+        if self._in_flight < self._max_batches and not self._is_scheduled:
             self._schedule(loop)
         return done
 
@@ -83,18 +82,21 @@ class GroupCommitter:
         """Accept no more commands; finish the accepted ones."""
         self._is_closed = True
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
+        if self._loop is loop and (self._queue or self._in_flight):
             self._idle = self._idle or loop.create_future()
             await self._idle
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
+        """Serve another event loop; the last one must be closed, or have nothing in flight."""
+        if self._loop is not None and (self._queue or self._in_flight):
             if not self._loop.is_closed():
                 # A future of one loop is not woken by another: the caller would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
             self._queue.clear()  # nobody waits any more: their loop is closed
             self._in_flight = 0
             self._tasks.clear()
+        # Calls that the last loop had scheduled will not come.
+        self._is_scheduled, self._may_commit_now = False, self._commits_at_once
         self._loop = loop
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,40 +116,43 @@ class GroupCommitter:
         self._may_commit_now = self._commits_at_once
 
     def _drain(self) -> None:
-        """Commit the queue; release the loop when nothing is queued or in flight."""
+        """Commit the queue."""
         self._is_scheduled = False
         while self._queue and self._in_flight < self._max_batches:
             self._commit_batch()
-        if not self._queue and not self._in_flight:
-            self._loop = None
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+        if self._idle is not None and not (self._queue or self._in_flight or self._idle.done()):
+            self._idle.set_result(None)
 
     def _commit_batch(self) -> None:
-        count = len(self._queue)
+        queue, count = self._queue, len(self._queue)
         if count >= MIN_SPLIT_BATCH:
             count = -(-count // (self._max_batches - self._in_flight))
         count = self._last_count = min(count, MAX_BATCH)
-        jobs = [self._queue.popleft() for _ in range(count)]
+        commands: list[Command[Any]] = []
+        waiting: list[asyncio.Future[Decision[Any]]] = []
+        while len(commands) < count:
+            command, done = queue.popleft()
+            commands.append(command)
+            waiting.append(done)
         self._in_flight += 1
         began = time.monotonic()
 
         def settle(results: list[Result] | None, error: BaseException | None) -> None:
             self._in_flight -= 1
             if results is None:
-                _fail(jobs, error or StoreUnavailable("the store stopped during a commit"))
-            else:
-                if self.on_commit is not None:
-                    self.on_commit(count, time.monotonic() - began)
-                _answer(jobs, results)
+                error = error or StoreUnavailable("the store stopped during a commit")
+                results = [error] * len(waiting)
+            elif self.on_commit is not None:
+                self.on_commit(count, time.monotonic() - began)
+            _answer(waiting, results)
             if self._in_flight and self._loop is not None and not self._is_scheduled:
                 # Another batch is in flight, so let the callers woken here join the next one.
                 self._schedule(self._loop)
-            else:
+            elif self._queue or self._idle is not None:
                 self._drain()
 
         try:
-            self._commit_then([command for command, _ in jobs], settle)
+            self._commit_then(commands, settle)
         except Exception as exc:  # noqa: BLE001 - raised to the callers
             settle(None, exc)
 
@@ -171,17 +176,11 @@ class GroupCommitter:
         task.add_done_callback(self._tasks.discard)
 
 
-def _answer(jobs: Sequence[_Job], results: Sequence[Result]) -> None:
-    for (_, done), result in zip(jobs, results, strict=True):
+def _answer(waiting: Sequence["asyncio.Future[Decision[Any]]"], results: Sequence[Result]) -> None:
+    for done, result in zip(waiting, results, strict=True):
         if done.done():
             continue
         if isinstance(result, BaseException):
             done.set_exception(result)
         else:
             done.set_result(result)
-
-
-def _fail(jobs: Sequence[_Job], error: BaseException) -> None:
-    for _, done in jobs:
-        if not done.done():
-            done.set_exception(error)

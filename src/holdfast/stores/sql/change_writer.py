@@ -27,7 +27,7 @@ Writer = Callable[[Any, list[Ask]], None]
 
 def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
     """Write the entries, then what they change beside the log: identity, lane and item ids."""
-    session, before, entries = change.session, change.before, change.entries
+    session, before = change.session, change.before
     no = session_no(session.id)
     if before is None:
         asks.append((sql.ADD_SESSION, (no, *identity_values(session))))
@@ -36,12 +36,10 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
         values = (session.is_live, session.retired_at, session.deleted_at, session.metadata, no)
         asks.append((sql.SAVE_SESSION, values))
     _save_lane(before, session, no, asks)
-    for entry in entries:
-        asks += [
-            (sql.ADD_ITEM_ID, (no, item.item_id, item.seq))
-            for item in entry.items
-            if item.item_id is not None
-        ]
+    for entry in change.entries:
+        for item in entry.items:
+            if item.item_id is not None:
+                asks += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
 
 
 def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:

@@ -28,6 +28,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
 from holdfast.stores.sql.channels import plans as channel_plans
 from holdfast.stores.sql.erasure import erasures, scrubbed
+from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.search.index import index_log
 
@@ -95,6 +96,7 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     decision = decided[1](command, known)
     lanes.note(decision.changes)
     changes = scrubbed(decision.changes)
+    yield from add_hidden_ranges(changes)
     asks = writes(changes)
     if any(isinstance(change, ERASING) for change in changes):
         # Entries are blanked before the last ones are added: those tell how it ended.

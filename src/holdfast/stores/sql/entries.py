@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, RecordKind
+from holdfast.core.model.records import HiddenRanges, Record, RecordKind
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome, Run, Source, Turn
 from holdfast.core.transaction.changes import Entry, Event
@@ -173,6 +173,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     runs: list[RunState]
     records: list[RecordState]
     events: list[tuple[str, bool, bytes]]
+    hidden: HiddenRanges | None = None
 
 
 _turn_values = attrgetter(*TurnState.__struct_fields__[:-2])
@@ -181,22 +182,20 @@ _record_values = attrgetter(*RecordState.__struct_fields__)
 read_body = msgspec.msgpack.Decoder(Body).decode
 
 
-def _turn_state(turn: Turn) -> tuple[Any, ...]:
-    values = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
-    return values if turn.merged_into is None else (*values, turn.merged_into)
-
-
 def pack_entry(entry: Entry) -> bytes:
     """Return the body of an entry."""
     turn = entry.turn
-    return _pack(
-        (
-            _turn_state(turn) if turn is not None else None,
-            [_run_values(run) for run in entry.runs],
-            [_record_values(record) for record in entry.records],
-            [(event.kind, event.turn_id is not None, event.body) for event in entry.events],
-        )
-    )
+    state: tuple[Any, ...] | None = None
+    if turn is not None:
+        state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+        if turn.merged_into is not None:
+            state = (*state, turn.merged_into)
+    events: list[tuple[str, bool, bytes]] = []
+    for event in entry.events:
+        events += ((event.kind, event.turn_id is not None, event.body),)
+    runs, records = map(_run_values, entry.runs), map(_record_values, entry.records)
+    body = (state, tuple(runs), tuple(records), events)
+    return _pack(body if entry.hidden is None else (*body, entry.hidden))
 
 
 def pack_body(body: Body) -> bytes:
@@ -318,7 +317,7 @@ def pack_items(items: Sequence[StoredItem]) -> bytes | None:
     """Return the items of an entry as bytes; none, if there are none."""
     if not items:
         return None
-    return _pack((items[0].turn_number, [_item_values(item) for item in items]))
+    return _pack((items[0].turn_number, tuple(map(_item_values, items))))
 
 
 def pack_states(items: Items) -> bytes:

@@ -85,6 +85,9 @@ def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
         for row in rows:
             body = read_body(bytes(row[8]))
             asks.append((sql.BLANK_ENTRY, (no, row[0], pack_body(_blank(body)))))
+            if row[9] is not None:
+                ids = {state.item_id for state in read_items(bytes(row[9])).listed}
+                asks += [(sql.DROP_ITEM_ID, (item_id, no)) for item_id in ids if item_id]
         if len(rows) < AT_ONCE:
             return asks
         n += AT_ONCE

@@ -124,7 +124,9 @@ SESSIONS_AFTER = Statement(
     SELECT_SESSION + "where s.deleted_at is null and (s.is_live = 1 or ?3 = 1) "
     "and (?1 = '' or s.id < ?1) order by s.id desc limit ?2",
 )
-ITEM_IDS = Statement("item_ids", "select item_id, seq from item_ids where session = ?1")
+ITEM_ID = Statement(
+    "item_id", "select 1 from item_ids where item_id = ?1 and session = ?2 and seq = ?3"
+)
 ORPHANS = Statement(
     "orphans",
     "select s.id, a.turn, a.owner from lanes a join sessions s on s.no = a.session "
@@ -358,9 +360,11 @@ def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
         seq = last
     if seq != session.head_seq:
         return f"should have items up to {session.head_seq}, and has them up to {seq}"
-    known = yield from every(ITEM_IDS, no)
-    if different := listed ^ {(row[0], row[1]) for row in known}:
-        wrong = f"{len(different)} item ids are wrong or missing"
+    missing = 0
+    for item_id, place in listed:
+        missing += (yield from one(ITEM_ID, item_id, no, place)) is None
+    if missing:
+        wrong = f"{missing} item ids are wrong or missing"
         checked.item_ids.append(Mismatch(session.id, wrong))
     return None
 

@@ -8,9 +8,19 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import RecordHead
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, Span, hidden_spans, merge_spans
+from holdfast.core.model.records import (
+    HIDING,
+    NOTHING_HIDDEN,
+    REFUSED,
+    HiddenRanges,
+    Record,
+    Span,
+    hidden_spans,
+    merge_spans,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import Change, Entry, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -28,6 +38,8 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
+MAX_RANGES = 64
+"""Hidden ranges that an entry tells of; a log with more of them has its records read."""
 
 # Where the parts of a row of `LANE_BY_…` begin.
 _OWNER = SESSION_WIDTH
@@ -107,6 +119,40 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     return line
 
 
+def find_owners(of: Session, first: int, last: int) -> Plan[list[tuple[Session, int, int]]]:
+    """Return who keeps which part of a range of items in a line of forks, the oldest part first.
+
+    Ancestors that keep none of it are passed over in one read, however many there are.
+    """
+    owners: list[tuple[Session, int, int]] = []
+    last = min(last, of.head_seq)
+    if max(first, of.parent_seq + 1) <= last:
+        owners.append((of, max(first, of.parent_seq + 1), last))
+    last = min(last, of.parent_seq)
+    if of.parent_id is None or first > last:
+        return owners
+    for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
+        start = max(first, parent_seq + 1)
+        if start <= last:
+            row = yield from one(sql.SESSION_BY_ID, session_id)
+            assert row is not None, f"session {session_id} of a line of forks is missing"
+            owners.append((read_session(row), start, last))
+        last = min(last, parent_seq)
+    owners.reverse()
+    return owners
+
+
+def find_line(of: Session, first: int) -> Plan[dict[int, Span]]:
+    """Return which of its items each session of a line of forks gives, as far back as an item."""
+    parts = {session_no(of.id): (of.parent_seq + 1, of.head_seq)}
+    if of.parent_id is not None and first <= of.parent_seq:
+        last = of.parent_seq
+        for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
+            parts[session_no(session_id)] = (parent_seq + 1, last)
+            last = min(last, parent_seq)
+    return parts
+
+
 def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
     """Return a session's own records with numbers from `first` to `upto`."""
     if not upto:
@@ -162,8 +208,63 @@ def find_instructions(session: Session) -> Plan[Span | None]:
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
     """Return what records hide of a session's log, its ancestors' part included."""
+    ranges = yield from find_hidden_ranges(session)
+    return ranges.all()
+
+
+def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
+    """Return what is hidden of a log: its last record's entry tells, or a fork's first one.
+
+    Entries that do not tell it (too many ranges, several records at once) have all records read.
+    """
+    no = session_no(session.id)
+    if session.record_no:
+        row = yield from one(sql.RECORD_ENTRY, no, session.record_no)
+    elif session.parent_id is not None:
+        row = yield from one(sql.FIRST_ENTRY, no)
+    else:
+        return NOTHING_HIDDEN
+    kept = read_body(bytes(row[0])).hidden if row is not None else None
+    if kept is not None:
+        return kept
     found = yield from find_records(session)
-    return tuple(merge_spans(span for own in found for span in hidden_spans(own)))
+    refused = merge_spans(span for own in found for span in hidden_spans(own, REFUSED))
+    hidden = merge_spans(span for own in found for span in hidden_spans(own, HIDING - REFUSED))
+    return HiddenRanges(tuple(hidden), tuple(refused), (yield from find_instructions(session)))
+
+
+def add_hidden_ranges(changes: Sequence[Change]) -> Plan[None]:
+    """Write into new entries what is hidden from there on, if they change that."""
+    for change in changes:
+        if type(change) is LogAppended:
+            yield from _add_hidden_ranges(change)
+
+
+def _add_hidden_ranges(change: LogAppended) -> Plan[None]:
+    session, before = change.session, change.before
+    if before is not None and before.record_no == session.record_no:
+        return
+    ranges = NOTHING_HIDDEN
+    if before is not None:
+        ranges = yield from find_hidden_ranges(before)
+    elif session.parent_id is not None:
+        row = yield from one(sql.SESSION_BY_ID, session.parent_id)
+        if row is not None:
+            parent = replace(read_session(row), record_no=session.parent_record)
+            inherited = (yield from find_hidden_ranges(parent)).upto(session.parent_seq)
+            if inherited is None:
+                return
+            ranges = inherited
+        _keep_ranges(change.entries[0], ranges)
+    for entry in change.entries:
+        if entry.records:
+            ranges = ranges.after(entry.records)
+            _keep_ranges(entry, ranges)
+
+
+def _keep_ranges(entry: Entry, ranges: HiddenRanges) -> None:
+    if len(ranges.hidden) + len(ranges.refused) <= MAX_RANGES:
+        entry.hidden = ranges
 
 
 def find_items(
@@ -171,35 +272,19 @@ def find_items(
 ) -> Plan[list[StoredItem]]:
     """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
     found: list[StoredItem] = []
-    owner: Session | None = session
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            found[:0] = yield from _own_items(owner, start, last)
-        if owner.parent_id is None:
-            break
-        last = min(last, owner.parent_seq)
-        row = (yield from one(sql.SESSION_BY_ID, owner.parent_id)) if last >= first else None
-        owner = read_session(row) if row else None
+    for owner, start, end in (yield from find_owners(session, first, last)):
+        found += yield from _own_items(owner, start, end)
     return found[:limit]
 
 
 def find_states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
     """Return a range of items as they are packed, wherever in the line of forks they are kept."""
     found: list[ItemState] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            part: list[ItemState] = []
-            for seq, packed in (yield from item_entries(owner, start, last)):
-                states = read_items(packed).listed
-                at = seq - len(states) + 1
-                part += states[max(start - at, 0) : last - at + 1]
-            found = part + found if found else part
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
+    for owner, start, end in (yield from find_owners(of, first, last)):
+        for seq, packed in (yield from item_entries(owner, start, end)):
+            states = read_items(packed).listed
+            at = seq - len(states) + 1
+            found += states[max(start - at, 0) : end - at + 1]
     return found
 
 

@@ -15,7 +15,7 @@ from holdfast.core.decisions import append as appending
 from holdfast.core.decisions import external_runs as blocks
 from holdfast.core.decisions import run as run_end
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import LaneCache
@@ -29,7 +29,7 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     if decide is None or command.again:
         return None
     decision = decide(command, now, lanes)
-    if decision is None:
+    if decision is None or _has_records(decision):
         return None
     asks = writes(decision.changes)
     if not asks or not asks[0][0].is_fenced:
@@ -37,12 +37,29 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     return Planned(decision, asks)
 
 
+def _has_records(decision: Decision[Any]) -> bool:
+    """Whether a decision writes records: their entry tells of the earlier ones, which are read."""
+    for change in decision.changes:
+        if type(change) is LogAppended and change.before is not None:
+            return change.before.record_no != change.session.record_no
+    return False
+
+
 def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:
     return blocks.foreseen(command, now)
 
 
 def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:
-    facts = _of_turn(command, now, lanes)
+    """Decide on a turn, if its lane is all of what `accept_facts` would read."""
+    if command.parent is not None or command.same_as is not None or command.rewind is not None:
+        return None
+    if command.is_internal or command.on_busy == "rollback":
+        return None
+    if command.items and command.items[0].is_instruction:
+        return None
+    if command.limits.max_tenant_turns or command.reset.mode != "none":
+        return None
+    facts = _of_arrival(command, now, lanes)
     return None if facts is None else admission.accept(command, facts)
 
 
@@ -83,22 +100,8 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) 
     """Return the lane that an arrival finds, unless it may be a repeat of an earlier one."""
     if command.idempotency_key is not None or command.retry_count > 0:
         return None
-    if command.session_id is not None:
-        return lanes.of_session(command.session_id, command.worker, now)
-    return lanes.of_key(command.tenant, command.key, command.worker, now)
-
-
-def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
-    """Return the lane that a turn finds, if that is all of what `accept_facts` would read."""
-    if command.parent is not None or command.same_as is not None or command.rewind is not None:
-        return None
-    if command.is_internal or command.on_busy == "rollback":
-        return None
-    if command.items and command.items[0].is_instruction:
-        return None
-    if command.limits.max_tenant_turns or command.reset.mode != "none":
-        return None
-    return _of_arrival(command, now, lanes)
+    session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
+    return lanes.of_session(session_id, command.worker, now) if session_id is not None else None
 
 
 _FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {

@@ -57,8 +57,10 @@ from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
     find_items,
+    find_line,
     find_lineage,
     find_number,
+    find_owners,
     find_records,
     find_runs,
     find_states,
@@ -69,6 +71,8 @@ from holdfast.stores.sql.lookups import (
 )
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 
+MAX_PLACES = 100
+"""Sessions with one item id that are compared with a line of forks at once."""
 EVENTS_PER_ENTRY = 1024
 """Places of events: the position of their entry, and their number in it, which is far less."""
 PRUNED_AT_ONCE = 1000
@@ -182,7 +186,7 @@ def transcript(
     spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
     if found.hidden_count and not before:
         spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
-    spans = _last_of(spans, last)
+    spans = last_of(spans, last)
     rows_to_read = sum(end - first + 1 for first, end in spans)
     if rows_to_read > at_most:
         return Long(rows_to_read)
@@ -192,7 +196,7 @@ def transcript(
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
-def _last_of(spans: list[Span], count: int | None) -> list[Span]:
+def last_of(spans: list[Span], count: int | None) -> list[Span]:
     """Return the part of (disjoint, ordered) spans that holds the last `count` numbers."""
     if count is None:
         return spans
@@ -464,23 +468,19 @@ def stored_bytes(tenant: Tenant) -> Plan[int]:
     return int(rows[0][0])
 
 
-Stretch = tuple[Session, int, int]
-"""An owner of items in a line of forks, and the first and last of them."""
-
-
 def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
     """Return a page of items with their names and, in the log's view, what hides each."""
     page = yield from items(of, query)
     if not page:
         return []
-    line = yield from _stretches(of)
     hidden: Sequence[Span] | None = None
     records = (yield from _hiding(of)) if query.view == "log" else []
     listed: list[ListedItem] = []
     for item in page:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
         if item.item_id is not None:
-            places = yield from _places(line, item.item_id)
+            is_shared = len((yield from every(sql.FIRST_PLACES, item.item_id, 2))) > 1
+            places = (yield from _places(of, item.item_id)) if is_shared else []
             if len(places) > 1:
                 if hidden is None:
                     hidden = yield from find_hidden(of)
@@ -492,8 +492,7 @@ def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
 
 def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
     """Return the item that goes by a name, hidden or not."""
-    line = yield from _stretches(of)
-    places = yield from _places(line, name)
+    places = yield from _places(of, name)
     hidden: Sequence[Span] = (yield from find_hidden(of)) if of.hidden_count else ()
     parts = split_name(name)
     if places:
@@ -507,28 +506,23 @@ def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
     found = yield from find_items(of, seq, seq)
     if not found or (not places and parts and (found[0].item_id or OTHER_PREFIX) != parts[0]):
         return None
-    records = (yield from _hiding(of)) if of.hidden_count else []
+    records = [] if visible_spans(hidden, seq, seq) else (yield from _hiding(of))
     return ListedItem(found[0], name, _what_hides(found[0], records))
 
 
-def _stretches(of: Session) -> Plan[list[Stretch]]:
-    """Return who keeps which part of a session's log, the oldest part first."""
-    line = yield from find_lineage(of)
-    last = of.head_seq
-    stretches: list[Stretch] = []
-    for owner in line:
-        stretches.append((owner, owner.parent_seq + 1, last))
-        last = min(last, owner.parent_seq)
-    stretches.reverse()
-    return stretches
+def _places(of: Session, item_id: str) -> Plan[list[int]]:
+    """Return where an id occurs in a session's log, oldest first.
 
-
-def _places(line: Sequence[Stretch], item_id: str) -> Plan[list[int]]:
-    """Return where an id occurs, oldest first."""
+    An id that very many sessions use is looked up in each part of a line of forks instead.
+    """
+    rows = yield from every(sql.FIRST_PLACES, item_id, MAX_PLACES)
+    if len(rows) < MAX_PLACES:
+        ends = yield from find_line(of, min((row[1] for row in rows), default=of.head_seq + 1))
+        return sorted(seq for no, seq in rows if no in ends and ends[no][0] <= seq <= ends[no][1])
     places: list[int] = []
-    for owner, first, last in line:
-        rows = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
-        places.extend(row[0] for row in rows)
+    for owner, first, last in (yield from find_owners(of, 1, of.head_seq)):
+        found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
+        places += [row[0] for row in found]
     return places
 
 

@@ -18,9 +18,7 @@ from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
-    REFUSED,
     Span,
-    hidden_spans,
     merge_spans,
     visible_spans,
 )
@@ -29,6 +27,7 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
 from holdfast.ports.store import Outline, OutlineEntry, SessionView
+from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
@@ -36,10 +35,9 @@ from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
-    find_instructions,
+    find_hidden_ranges,
     find_items,
     find_lineage,
-    find_records,
     find_states,
     find_turn,
     heads_of,
@@ -127,8 +125,11 @@ def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     )
 
 
-def context(of: Session) -> Plan[list[StoredItem]]:
-    """Return a log as a model may be shown it; what a summary stands for is not even read."""
+def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
+    """Return a log as a model may be shown it; what a summary stands for is not even read.
+
+    The flag tells whether all of it is shown as it is stored, and no compaction was recorded.
+    """
     heads = yield from find_heads(of)
     force = in_force(heads)
     shown = yield from _with_bodies(force)
@@ -139,7 +140,8 @@ def context(of: Session) -> Plan[list[StoredItem]]:
     items: list[StoredItem] = []
     for first, last in spans:
         items.extend((yield from find_items(of, first, last)))
-    return show(items, shown)
+    is_plain = all(head.kind in HIDING or head.kind == "quarantine" for head in heads)
+    return show(items, shown), is_plain and is_as_stored(items)
 
 
 def _with_bodies(force: InForce) -> Plan[Shown]:
@@ -175,7 +177,7 @@ def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[Se
 
 
 def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
     """Return what of a session is settled, without its content."""
     view = yield from queries.session(tenant, session_id, key, now)
@@ -185,22 +187,25 @@ def outline(
     active = yield from find_turn(found.active_turn_id)
     upto = settled_seq(found, active)
     spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    refused: list[Span] = []
+    ranges = yield from find_hidden_ranges(found)
     if found.hidden_count:
-        records = yield from find_records(found)
-        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
-        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
-        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
+        spans = visible_spans(ranges.hidden, 1, found.head_seq)
+    shown, spans = spans, queries.last_of(spans, last)
+    if spans and ranges.instructions is not None:
+        # Instructions are compared apart from the history, wherever they were given.
+        first, end = ranges.instructions
+        spans[:0] = visible_spans(ranges.hidden, first, min(end, spans[0][0] - 1))
     entries: list[OutlineEntry] = []
-    for first, last in spans:
-        entries.extend((yield from _outline_part(found, first, last)))
-    if refused:
-        entries = [_with_refusal(entry, refused) for entry in entries]
+    for first, end in spans:
+        entries.extend((yield from _outline_part(found, first, end)))
+    if ranges.refused:
+        entries = [_with_refusal(entry, ranges.refused) for entry in entries]
     if found.record_no:
-        entries = _with_instructions(entries, (yield from find_instructions(found)))
+        entries = _with_instructions(entries, ranges.instructions)
     running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
     settled = entries[: len(entries) - len(running)]
-    return Outline(found, upto, settled, running, _open_from(found, active, now))
+    is_whole = len(entries) == sum(end - first + 1 for first, end in shown)
+    return Outline(found, upto, settled, running, _open_from(found, active, now), is_whole)
 
 
 def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:

@@ -65,6 +65,8 @@ RECORD_ENTRIES = Statement(
     "select record, body, n from log where session = ?1 and record is not null "
     "and record >= ?2 order by record",
 )
+RECORD_ENTRY = Statement("record_entry", "select body from log where session = ?1 and record = ?2")
+FIRST_ENTRY = Statement("first_entry", "select body from log where session = ?1 and n = 1")
 SAVE_BODY = Statement("save_body", "update log set body = ?3 where session = ?1 and n = ?2")
 SAVE_ITEMS = Statement("save_items", "update log set items = ?3 where session = ?1 and n = ?2")
 BLANK_ENTRY = Statement(
@@ -98,6 +100,16 @@ SELECT_SESSION = _SESSION
 """Selects what `read_session` reads, and the lease of the lane's owner."""
 # The session, and whether the owner of its lane is alive, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
+# The sessions that keep a part of a fork's history, the nearest first, as far back as an item.
+ANCESTORS = Statement(
+    "ancestors",
+    "select id, parent_seq from ("
+    "with recursive line (depth, id, parent_id, parent_seq) as ("
+    "select 0, id, parent_id, parent_seq from sessions where id = ?1 "
+    "union all select line.depth + 1, s.id, s.parent_id, s.parent_seq from line "
+    "join sessions s on s.id = line.parent_id where line.parent_seq >= ?2) "
+    "select depth, id, parent_seq from line) as ancestors order by depth",
+)
 SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )
@@ -279,6 +291,10 @@ ADD_ITEM_ID = Statement(
     "insert into item_ids (session, item_id, seq) values (?1, ?2, ?3)",
 )
 # Ids are a client's own affair and may come twice; names may not.
+FIRST_PLACES = Statement(
+    "first_places", "select session, seq from item_ids where item_id = ?1 limit ?2"
+)
+DROP_ITEM_ID = Statement("drop_item_id", "delete from item_ids where item_id = ?1 and session = ?2")
 PLACES_OF_ITEM = Statement(
     "places_of_item",
     "select seq from item_ids where session = ?1 and item_id = ?2 and seq between ?3 and ?4 "
@@ -484,7 +500,6 @@ ERASURES = (
     Statement("erase_partials", "delete from partials where session = ?1"),
     Statement("erase_queue", "delete from queue where session = ?1"),
     Statement("erase_late_writes", "delete from late_writes where session = ?1"),
-    Statement("erase_item_ids", "delete from item_ids where session = ?1"),
     Statement("erase_journals", "delete from journals where session = ?1"),
     Statement("erase_search_items", "delete from search_items where session = ?1"),
     Statement("erase_activity", "delete from activity where session = ?1"),

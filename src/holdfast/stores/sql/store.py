@@ -8,7 +8,7 @@ from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import Record, Span
+from holdfast.core.model.records import Record, Span, quarantined
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
@@ -126,24 +126,37 @@ class SqlReader:
         """Return the log as a model may be shown it: what is not known of it yet is read."""
         known = self._transcripts.find(session)
         if known is not None:
-            items, head_seq = known
-            if head_seq == session.head_seq:
-                return items
-            query = ItemQuery(after=head_seq, limit=None)
+            if known.head_seq == session.head_seq:
+                return known.items
+            query = ItemQuery(after=known.head_seq, limit=None)
             new = await self._run(lambda _: queries.items(session, query))
             if is_as_stored(new):
-                items = items.grown(new)
-                self._transcripts.keep(session, items)
+                items = known.items.grown(new)
+                self._transcripts.keep(session, items, is_plain=known.is_plain)
                 return items
-        items = SharedPrefix(await self._run(lambda _: records.context(session)))
-        self._transcripts.keep(session, items)
+        shown, is_plain = await self._run(lambda _: records.context(session))
+        items = SharedPrefix(shown)
+        self._transcripts.keep(session, items, is_plain=is_plain)
         return items
 
+    async def quarantined(self, session: Session) -> frozenset[int]:
+        """Return the items that a provider could not process."""
+        known = self._transcripts.quarantined(session)
+        if known is None:
+            known = quarantined(await self._run(lambda _: queries.lineage_records(session)))
+            self._transcripts.keep_quarantined(session, known)
+        return known
+
     async def outline(
-        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
     ) -> Outline | None:
-        """Return the settled, visible log without its content."""
-        return await self._run(lambda now: records.outline(tenant, session_id, key, now))
+        """Return the settled, visible log, or the end of it, without its content."""
+        return await self._run(lambda now: records.outline(tenant, session_id, key, last, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]

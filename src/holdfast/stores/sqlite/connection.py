@@ -133,7 +133,7 @@ class ManagedConnection:
     def begin_at_once(self) -> sqlite3.Connection | None:
         """Begin to write without waiting for anybody; if that is not possible now, return none."""
         try:
-            connection = self.at_once()
+            connection = self._connection if self._patience is not None else self.at_once()
             if connection is not None:
                 connection.execute("begin immediate")
         except sqlite3.Error:

@@ -7,6 +7,7 @@ waited for there but the disk.
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -23,7 +24,7 @@ from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import decide_from_cache
-from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
+from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
@@ -138,7 +139,7 @@ class SqliteDriver(SqlDriver):
                 writer.post(self._checkpoint_wal, _ignore)
 
         work: _Work = partial(self._commit, commands)
-        if self._pace.is_quick() and is_short(commands) and writer.try_acquire():
+        if is_short(commands) and self._pace.is_quick() and writer.try_acquire():
             try:
                 done = self._commit_in_place(commands)
             finally:
@@ -195,14 +196,14 @@ class SqliteDriver(SqlDriver):
         connection = self._write_link.begin_at_once()
         if connection is None:
             return None
-        self._pace.begin()
+        wall, worked = time.perf_counter(), time.thread_time()
         try:
             return self._transact(connection, commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if len(commands) == 1:
                 return [_explain(exc)]
         finally:
-            self._pace.end()
+            self._pace.note(time.perf_counter() - wall - (time.thread_time() - worked))
         return partial(self._commit_each, commands)
 
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -245,23 +246,25 @@ class SqliteDriver(SqlDriver):
         self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]
     ) -> list[Result]:
         try:
-            self._invalidate_lane_cache(connection)
-            now = self._clock.now()
             # One for all statements: to make one for each would cost a third of a short one.
             cursor = connection.cursor()
-            results: list[Result] = [self._carry_out(cursor, command, now) for command in commands]
+            self._invalidate_lane_cache(cursor)
+            now = self._clock.now()
+            results: list[Result] = []
+            for command in commands:
+                results += (self._carry_out(cursor, command, now),)
             # What is written to a file that was taken away is lost, whatever SQLite says.
             self._write_link.check()
-            connection.execute("commit")
+            cursor.execute("commit")
         except BaseException as exc:
             self._roll_back(connection, exc)
             raise
         self._rows = connection.total_changes
         return results
 
-    def _invalidate_lane_cache(self, connection: sqlite3.Connection) -> None:
+    def _invalidate_lane_cache(self, cursor: sqlite3.Cursor) -> None:
         """Clear the lane cache if another connection has written since; none can while we write."""
-        (version,) = connection.execute("pragma data_version").fetchone()
+        (version,) = cursor.execute("pragma data_version").fetchone()
         if version != self._lanes_version:
             self._lanes.clear()
             self._lanes_version = version
@@ -309,27 +312,23 @@ class SqliteDriver(SqlDriver):
 
     def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
         foreseen = decide_from_cache(command, now, self._lanes)
-        if foreseen is not None:
-            decision, writes = foreseen.decision, foreseen.writes
-            gate, parameters = writes[0]
-            if _is_open(cursor, gate, parameters):
-                self._lanes.note(decision.changes)
-                _write(cursor, writes[1:])
-                return decision
+        if foreseen is not None and _write_gated(cursor, foreseen.writes):
+            self._lanes.note(foreseen.decision.changes)
+            return foreseen.decision
         planned = _drive(cursor, plan(command, now, self._lanes))
         _write(cursor, planned.writes)
         return planned.decision
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return what was found; none, if the thread has to look, or to say why it cannot."""
-        self._reading.begin()
+        wall, worked = time.perf_counter(), time.thread_time()
         try:
             connection = self._read_link.at_once()
             return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
-            self._reading.end()
+            self._reading.note(time.perf_counter() - wall - (time.thread_time() - worked))
 
     def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
@@ -405,12 +404,17 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
         return result
 
 
-def _is_open(cursor: sqlite3.Cursor, gate: Statement, parameters: tuple[Any, ...]) -> bool:
-    """Write what the rest of a decision depends on; whether the decision was on what is."""
+def _write_gated(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> bool:
+    """Write a decision from the cache, unless its first statement shows that it is out of date."""
+    gate, parameters = writes[0]
     try:
-        return cursor.execute(gate.text, parameters).rowcount == 1
+        if cursor.execute(gate.text, parameters).rowcount != 1:
+            return False
     except sqlite3.IntegrityError:
         return False
+    if len(writes) > 1:
+        _write(cursor, writes[1:])
+    return True
 
 
 def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 
-MAX_ROWS = 64
+MAX_ROWS = 512
 """More than this is long by what it is, not by the disk."""
 QUICK_SECONDS = 0.001
 """On average, a transaction in place may have the loop wait for so long."""
@@ -49,20 +49,10 @@ class DiskLatencyGate:
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self._paused_until = 0.0
-        self._began = (0.0, 0.0)
 
     def is_quick(self) -> bool:
         """Whether the disk may be waited for in place."""
         return self._paused_until == 0.0 or self._now() >= self._paused_until
-
-    def begin(self) -> None:
-        """A transaction in place begins."""
-        self._began = (time.perf_counter(), time.thread_time())
-
-    def end(self) -> None:
-        """It has ended."""
-        wall, worked = self._began
-        self.note(time.perf_counter() - wall - (time.thread_time() - worked))
 
     def note(self, waited: float) -> None:
         """Record how long an inline transaction took."""

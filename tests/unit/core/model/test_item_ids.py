@@ -18,11 +18,11 @@ from tests.unit.core.scenes import stored
     ],
 )  # fmt: skip
 def test_a_minted_id_tells_what_it_names(kind: str, prefix: str) -> None:
-    assert mint_name(kind, "ses_1", 1).startswith(prefix)
+    assert mint_name(kind, "ses_1", 1, 1.0).startswith(prefix)
 
 
 def test_minted_ids_differ_by_place() -> None:
-    minted = {mint_name("message", session, seq) for session in "ab" for seq in range(50)}
+    minted = {mint_name("message", session, seq, 1.0) for session in "ab" for seq in range(50)}
     assert len(minted) == 100
 
 

@@ -75,7 +75,7 @@ async def _compact(caller: StoreClient, session: Session, dice: random.Random) -
 
 async def _step(caller: StoreClient, session: Session, dice: random.Random) -> SessionId | None:
     """Do something to a session; return the id of another one if that made one."""
-    match dice.randrange(9):
+    match dice.randrange(11):
         case 0:
             await _hide(caller, session, dice, erase=False)
         case 1:
@@ -88,6 +88,12 @@ async def _step(caller: StoreClient, session: Session, dice: random.Random) -> S
                 new_id=SessionId(caller.ids.new("ses")),
             )  # fmt: skip
             return (await caller.submit(fork)).id
+        case 9 | 10:
+            last = max(session.head_seq - dice.randint(0, 2), 0)
+            run = await caller.start(
+                "edited", session_id=session.id, rewind=(last, session.head_seq)
+            )
+            await caller.finish(run, "answered again")
         case 4 | 5:
             run = await caller.start("asked", session_id=session.id)
             assert await caller.read.context(run.session) == await as_read(caller, run.session)
@@ -97,7 +103,7 @@ async def _step(caller: StoreClient, session: Session, dice: random.Random) -> S
     return None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 async def test_a_context_is_always_what_the_store_has(
     callers: tuple[StoreClient, StoreClient], seed: int
 ) -> None:

@@ -74,8 +74,7 @@ def test_a_session_that_was_made_here_is_known_by_its_id_and_its_key() -> None:
     session = a_session()
     lanes.note([made(session)])
     assert lanes.of_session(session.id, WORKER, NOW) == Facts(now=NOW, session=session)
-    assert lanes.of_key(DEFAULT_TENANT, KEY, WORKER, NOW) == Facts(now=NOW, session=session)
-    assert lanes.of_key(DEFAULT_TENANT, None, WORKER, NOW) is None
+    assert lanes.keys == {(DEFAULT_TENANT, KEY): session.id}
 
 
 def test_a_busy_lane_is_known_to_its_owner_alone() -> None:
@@ -145,7 +144,7 @@ def test_a_lane_that_is_not_certain_is_forgotten(name: str) -> None:
     lanes.note([changes[name]])
     assert lanes.run_by(fence_of(run), NOW) is None
     assert lanes.of_session(session.id, WORKER, NOW) is None
-    assert lanes.of_key(DEFAULT_TENANT, KEY, WORKER, NOW) is None
+    assert not lanes.keys
     assert lanes.held_bytes == 0
 
 

@@ -3,7 +3,7 @@
 import { html, nothing, svg } from "../vendor/lit.js";
 import { compactNumber } from "./format.js";
 
-const WIDTH = 640;
+const WIDTH = 460;
 const HEIGHT = 180;
 const LEFT = 46;
 const BOTTOM = 22;
@@ -18,7 +18,7 @@ export function barChart({ title, series, columns, format = compactNumber }) {
   const top = niceTop(Math.max(1, ...totals));
   const width = (WIDTH - LEFT) / Math.max(columns.length, 1);
   const scale = (HEIGHT - BOTTOM - 8) / top;
-  const labelled = Math.max(1, Math.ceil(columns.length / 8));
+  const labelled = Math.max(1, Math.ceil(columns.length / 6));
   return html`<figure class="chart card">
     <figcaption><h2>${title}</h2>${series.length > 1 ? html`<p class="legend">${series.map((name, index) => html`<span><svg width="12" height="12" aria-hidden="true"><rect class="series-${index}" width="12" height="12" rx="3"></rect></svg>${name}</span>`)}</p>` : nothing}</figcaption>
     <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`${title}: ${columns.length} intervals, at most ${format(Math.max(0, ...totals))}`}>

@@ -161,7 +161,7 @@ class SessionsPage extends PageElement {
 
   /** @param {any[]} sessions */
   table(sessions) {
-    return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Sessions"><table class="list">
+    return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Sessions"><table class="list sessions">
       <thead><tr><th scope="col">Session</th><th scope="col">Status</th><th scope="col" class="num">Queue</th><th scope="col">Last activity</th>
         <th scope="col">Model</th><th scope="col" class="num">Turns</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Heals</th></tr></thead>
       <tbody>${repeat(sessions, (session) => session.id, (session) => this.row(session))}</tbody></table></div>`;

@@ -157,7 +157,7 @@ class TurnPage extends PageElement {
     return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Attempts"><table class="list">
       <thead><tr><th scope="col" class="num">No.</th><th scope="col">Outcome</th><th scope="col">Model</th><th scope="col">Error</th><th scope="col">What was done</th></tr></thead>
       <tbody>${attempts.map((one) => html`<tr><td class="num">${one.number}</td><td>${badge(one.outcome)}</td>
-        <td>${safeText(one.model)}<div class="muted small">${safeText(one.upstream ?? "")}</div></td>
+        <td class="keep">${safeText(one.model)}<div class="muted small">${safeText(one.upstream ?? "")}</div></td>
         <td>${one.error ? html`<code>${safeText(one.error.code ?? one.error.failure_class)}</code> <span class="small">${safeText(one.error.message ?? "")}</span>` : html`<span class="muted">–</span>`}</td>
         <td>${one.action ? html`${safeText(one.action.kind).replaceAll("_", " ")}${one.action.next_model ? ` to ${safeText(one.action.next_model)}` : ""}${one.action.pause_seconds ? ` after ${one.action.pause_seconds} s` : ""}` : html`<span class="muted">–</span>`}</td></tr>`)}</tbody></table></div>`;
   }

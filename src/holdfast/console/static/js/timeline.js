@@ -7,6 +7,7 @@ import { badge } from "./ui.js";
 
 const WIDTH = 1000;
 const HEIGHT = 18;
+const SHORTEST_WAIT = 50;
 
 /** @typedef {{kind: string, ms: number, label: string}} Piece */
 
@@ -18,9 +19,9 @@ const HEIGHT = 18;
 export function pieces(turn) {
   /** @type {Piece[]} */
   const found = [];
-  const startedAt = turn.started_at ?? turn.ended_at ?? Date.now() / 1000;
-  const queued = Math.max(0, startedAt - turn.accepted_at) * 1000;
-  if (queued >= 1000 || turn.status === "queued") found.push({ kind: "queued", ms: Math.max(queued, 1), label: `waited ${duration(queued)} for its lane` });
+  const waitedUntil = turn.ended_at ?? Date.now() / 1000;
+  const queued = turn.queued_ms ?? Math.max(0, waitedUntil - turn.accepted_at) * 1000;
+  if (queued >= SHORTEST_WAIT || turn.status === "queued") found.push({ kind: "queued", ms: Math.max(queued, 1), label: `waited ${duration(queued)} for its lane` });
   /** @type {any} */
   let before = null;
   for (const run of turn.runs) {
@@ -70,7 +71,7 @@ function turnRow(turn, longest) {
       <span class="muted small">${dateTime(turn.accepted_at)} · ${turn.source} · ${duration(turn.duration_ms)}${turn.model ? ` · ${safeText(turn.model)}` : ""}</span></div>
     <svg class="timeline-bar" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${`Turn ${turn.number}: ${text || turn.status}`}>
       ${bars(listed, longest)}</svg>
-    ${turn.error ? html`<p class="small error-text">${safeText(turn.error.code)}: ${safeText(turn.error.message)}</p>` : nothing}
+    ${turn.error ? html`<p class="small error-text">${safeText(turn.error.code)}${turn.error.message && turn.error.message !== turn.error.code ? `: ${safeText(turn.error.message)}` : ""}</p>` : nothing}
     ${listed.filter((piece) => ["heal", "retry", "fallback"].includes(piece.kind)).map((piece) => html`<p class="small">${badge(piece.kind, "warn")} ${piece.label}</p>`)}
     ${late.map((/** @type {any} */ run) => html`<p class="small">${badge("late write refused", "warn")} A run that had lost this session tried: ${safeText(run.late.tried)}</p>`)}
   </li>`;

@@ -28,6 +28,8 @@ class AcpAgent:
     oldest_version: tuple[int, ...] = ()
     credentials = ("", "")
     supports_images = True
+    install_command = ""
+    login_command = ""
 
     def invocation(self, request: AgentRequest) -> Invocation:
         """Return how to start it: the settings name everything."""

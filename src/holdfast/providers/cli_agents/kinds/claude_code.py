@@ -48,6 +48,8 @@ class ClaudeCode:
     oldest_version: tuple[int, ...] = (2, 1, 0)
     credentials = (".claude/.credentials.json", ".credentials.json")
     supports_images = True
+    install_command = "npm install --global @anthropic-ai/claude-code"
+    login_command = "claude auth login"
 
     def invocation(self, request: AgentRequest) -> Invocation:
         """Return how to start it; the id of a new session is chosen here."""

@@ -60,6 +60,8 @@ class Codex:
     oldest_version: tuple[int, ...] = (0, 160, 0)
     credentials = (".codex/auth.json", "auth.json")
     supports_images = True
+    install_command = "npm install --global @openai/codex"
+    login_command = "codex login"
 
     def invocation(self, request: AgentRequest) -> Invocation:
         """Return how to start it; what it may do is in its configuration."""

@@ -135,12 +135,13 @@ create table cursors (
   pos {int} not null
 ){without_rowid};
 
--- Where the items of a session are that have an id, for lists and look-ups by id.
+-- Where the items are that have an id, for lists and look-ups by id. Most ids begin with the time,
+-- so that new rows of all sessions share a page.
 create table item_ids (
   session {int} not null,
   item_id {text} not null,
   seq {int} not null,
-  primary key (session, item_id, seq)
+  primary key (item_id, session, seq)
 ){without_rowid};
 
 create table idempotency (

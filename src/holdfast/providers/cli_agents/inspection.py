@@ -1,0 +1,89 @@
+"""Inspect the agents of a configuration without a turn: what would fail, and what helps."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.providers.cli_agents.agent import Agent
+from holdfast.providers.cli_agents.launcher import Launcher
+from holdfast.providers.cli_agents.registry import agent_of
+from holdfast.providers.settings import UpstreamSettings
+
+ProblemCode = Literal[
+    "agent_missing", "agent_too_old", "agent_not_logged_in", "agent_directory_broken",
+    "agent_unsafe",
+]  # fmt: skip
+
+
+class AgentProblem(msgspec.Struct, frozen=True):
+    """One thing that is wrong with an agent."""
+
+    code: ProblemCode
+    detail: str
+
+
+async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
+    """Return what is wrong with an agent; nothing where it can be used."""
+    agent = agent_of(settings)
+    try:
+        launcher = Launcher(settings, agent)
+        version = await launcher.version()
+    except ProviderFailure as failure:
+        help_text = f"; run `{agent.install_command}`" if agent.install_command else ""
+        return [AgentProblem("agent_missing", f"{failure.message}{help_text}")]
+    except HoldfastError as error:
+        return [AgentProblem("agent_unsafe", error.message)]
+    problems = [
+        *_check_version(settings, agent, version),
+        *_check_login(settings, agent, launcher),
+        *_check_directory(settings.runtime.root / settings.name),
+    ]
+    try:
+        await launcher.check()
+    except HoldfastError as error:
+        problems.append(AgentProblem("agent_unsafe", error.message))
+    return problems
+
+
+def _check_version(settings: UpstreamSettings, agent: Agent, version: str) -> list[AgentProblem]:
+    if tuple(int(part) for part in version.split(".")) >= agent.oldest_version:
+        return []
+    oldest = ".".join(map(str, agent.oldest_version))
+    detail = f"upstream {settings.name}: version {version} is older than {oldest}"
+    return [AgentProblem("agent_too_old", f"{detail}; run `{agent.install_command}`")]
+
+
+def _check_login(
+    settings: UpstreamSettings, agent: Agent, launcher: Launcher
+) -> list[AgentProblem]:
+    """Report an agent that has neither credentials nor a variable that could hold a key."""
+    has_key = any(settings.runtime.environment.get(name) for name in settings.env)
+    credentials = launcher.credentials
+    if not agent.login_command or has_key or (credentials is not None and credentials.is_file()):
+        return []
+    detail = (
+        f"upstream {settings.name}: no credentials and no variable of `env` is set; "
+        f"run `{agent.login_command}`, or name the variable of its key in `env`"
+    )
+    return [AgentProblem("agent_not_logged_in", detail)]
+
+
+def _check_directory(root: Path) -> list[AgentProblem]:
+    """Report directories of sessions that cannot be written, or that others can read."""
+    if not root.exists():
+        return []
+    if not root.is_dir() or not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        return [AgentProblem("agent_directory_broken", f"{root} cannot be written")]
+    broken = [
+        path
+        for session in root.iterdir()
+        for path in (session / "config", session / "work")
+        if path.exists() and (not path.is_dir() or path.stat().st_mode & 0o077)
+    ]
+    return [
+        AgentProblem("agent_directory_broken", f"{path} is not a directory for its owner alone")
+        for path in broken[:10]
+    ]

@@ -1,0 +1,102 @@
+"""Read a Chat server's whole completion of one finished text, as nearly every one is.
+
+Everything else (calls, reasoning, refusals, log probabilities, unusual types) is read by
+`ChatOutput`, which returns the same answer for these, too.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.response import complete_usage
+from holdfast.ports.provider import Answer
+from holdfast.providers.items.ids import NewId
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str
+    reasoning_content: None = None
+    reasoning: None = None
+    refusal: None = None
+    annotations: tuple[()] | None = None
+    tool_calls: tuple[()] | None = None
+    function_call: None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    message: _Message
+    finish_reason: Literal["stop"]
+    index: Literal[0] = 0
+    delta: None = None
+    logprobs: None = None
+
+
+class _ChatUsage(msgspec.Struct, gc=False):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int = 0
+    prompt_tokens_details: dict[str, Any] | None = None
+    completion_tokens_details: dict[str, Any] | None = None
+
+
+class _Completion(msgspec.Struct, gc=False):
+    choices: tuple[_Choice]
+    error: None = None
+    usage: _ChatUsage | None = None
+    service_tier: str | None = None
+
+
+_read_completion = msgspec.json.Decoder(_Completion).decode
+
+
+def read_text_completion(data: bytes, new_id: NewId) -> Answer | None:
+    """Return the answer of a completion that is one finished text; None for any other."""
+    try:
+        completion = _read_completion(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    text = completion.choices[0].message.content
+    if not text:
+        return None
+    item = {
+        "id": new_id("msg"),
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
+    }
+    usage = usage_detail = None
+    if completion.usage is not None:
+        usage, usage_detail = _usage(completion.usage)
+    tier = completion.service_tier
+    return Answer(
+        items=[_encode(item)],
+        usage=usage,
+        usage_detail=usage_detail,
+        fields={"service_tier": msgspec.Raw(_encode(tier))} if tier else {},
+    )
+
+
+def _usage(usage: _ChatUsage) -> tuple[Usage, bytes]:
+    """Return the tokens, and the usage of Responses with every detail of the server."""
+    given, made = usage.prompt_tokens, usage.completion_tokens
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    cached = prompt.get("cached_tokens") if prompt is not None else None
+    reasoning = completion.get("reasoning_tokens") if completion is not None else None
+    detail = {
+        "input_tokens": given,
+        "input_tokens_details": prompt or None,
+        "output_tokens": made,
+        "output_tokens_details": completion or None,
+        "total_tokens": usage.total_tokens or given + made,
+    }
+    tokens = Usage(
+        given,
+        cached if type(cached) is int else 0,
+        made,
+        reasoning if type(reasoning) is int else 0,
+    )
+    return tokens, complete_usage(detail)

@@ -1,0 +1,86 @@
+"""What the doctor finds about agents, and what it says to run."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.doctor.configuration import check_agents, check_upstreams
+from holdfast.providers.cli_agents.launcher import Launcher
+from holdfast.providers.cli_agents.registry import agent_of
+from holdfast.providers.settings import AgentRuntime, UpstreamSettings
+
+
+def agent(folder: Path, script: str = "echo 9.9.9", **more: Any) -> UpstreamSettings:
+    """Return a small program as if it were Claude Code."""
+    program = folder / "claude"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "ANTHROPIC_API_KEY": "sk"}
+    settings = {
+        "name": "claude",
+        "api": "claude-code",
+        "command": str(program),
+        "env": ("ANTHROPIC_API_KEY",),
+        "runtime": AgentRuntime(root=folder / "agents", environment=environment),
+    }
+    return UpstreamSettings(**{**settings, **more})
+
+
+async def found(settings: UpstreamSettings) -> dict[str, str]:
+    """Return the details of all findings by their codes."""
+    return {finding.code: finding.detail for finding in await check_agents([settings])}
+
+
+async def test_an_agent_that_can_be_used_has_no_findings(tmp_path: Path) -> None:
+    assert await found(agent(tmp_path)) == {}
+    (result,) = await check_upstreams([agent(tmp_path)])
+    assert result.is_ok
+
+
+async def test_a_missing_program_is_found_and_how_to_install_it(tmp_path: Path) -> None:
+    settings = agent(tmp_path, command=str(tmp_path / "nothing"))
+    findings = await found(settings)
+    assert "npm install --global @anthropic-ai/claude-code" in findings["agent_missing"]
+    (result,) = await check_upstreams([settings])
+    assert not result.is_ok
+    assert "agent_missing" in await found(agent(tmp_path, "exit 1"))
+
+
+async def test_an_old_program_is_found(tmp_path: Path) -> None:
+    findings = await found(agent(tmp_path, "echo 1.0.3"))
+    assert "version 1.0.3 is older than 2.1.0" in findings["agent_too_old"]
+
+
+async def test_an_agent_without_credentials_is_found_and_how_to_log_in(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.json")
+    findings = await found(agent(tmp_path, env=(), credentials=missing))
+    assert "run `claude auth login`" in findings["agent_not_logged_in"]
+    there = tmp_path / "credentials.json"
+    there.touch()
+    assert await found(agent(tmp_path, env=(), credentials=str(there))) == {}
+
+
+async def test_turns_that_begin_at_once_ask_for_the_version_once(tmp_path: Path) -> None:
+    settings = agent(tmp_path, f"echo asked >> {tmp_path}/asked; echo 9.9.9")
+    launcher = Launcher(settings, agent_of(settings))
+    assert await asyncio.gather(*(launcher.version() for _ in range(20))) == ["9.9.9"] * 20
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+async def test_directories_that_others_can_read_are_found(tmp_path: Path) -> None:
+    settings = agent(tmp_path)
+    config = tmp_path / "agents/claude/ses_1/config"
+    config.mkdir(parents=True)
+    config.chmod(0o755)
+    assert str(config) in (await found(settings))["agent_directory_broken"]
+    config.chmod(0o700)
+    assert await found(settings) == {}
+
+
+async def test_an_agent_that_could_read_our_secrets_is_found(tmp_path: Path) -> None:
+    secret = tmp_path / "holdfast.db"
+    secret.touch()
+    settings = agent(tmp_path, permissions="read", run_as="root")
+    settings = replace(settings, runtime=replace(settings.runtime, protected=(secret,)))
+    assert str(secret) in (await found(settings))["agent_unsafe"]
