@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from holdfast.channels.settings import ChannelSettings
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
+from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
 from holdfast.settings import AccessKey, Settings
 from holdfast.settings.reading import SECRET_FIELDS
 from holdfast.tools.settings import McpSettings
@@ -46,7 +47,7 @@ One memory for one person over all channels: a name, and the person's accounts, 
 `michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place
 of the platform's user id.
 """
-TABLES = ("upstreams", "keys", "mcp", "channels", "people")
+TABLES = ("upstreams", "keys", "mcp", "channels", "schedules", "people")
 """Fields of `Settings` that are not one section each."""
 SECTIONS = {"reset": "sessions.reset"}
 LONGEST_DEFAULT = 60
@@ -68,6 +69,8 @@ def page() -> str:
     parts.append(_section("[[mcp]]", McpSettings, None))
     parts.append(_section("[[channel]]", ChannelSettings, None))
     parts.append(PEOPLE)
+    parts.append(_section("[[schedule]]", ScheduleSettings, None))
+    parts.append(_section("deliver of a [[schedule]]", DeliverSettings, None))
     return "\n".join(parts)
 
 

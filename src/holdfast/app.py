@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
     from holdfast.ports.channel import ChannelDirectory
+    from holdfast.ports.schedules import ScheduleDirectory
     from holdfast.providers.routing import UpstreamRouter
 
 
@@ -154,7 +155,7 @@ async def open_application(
         await gateway.start(turns.run_recovered)
         background = _start_background(gateway, settings)
         try:
-            async with services.run(gateway, turns) as channels:
+            async with services.run(gateway, turns) as (channels, schedules):
                 application = Application(
                     gateway,
                     turns,
@@ -163,7 +164,11 @@ async def open_application(
                     streams=settings.sessions,
                     compactor=compactor,
                     services=_http_services(
-                        store, settings, toolbox, channels, _default_tools(settings, upstreams)
+                        store,
+                        settings,
+                        toolbox,
+                        (channels, schedules),
+                        _default_tools(settings, upstreams),
                     ),
                 )
                 # Before anybody can connect: a request must never find the keys unread.
@@ -212,7 +217,7 @@ def _http_services(
     store: SqlStore,
     settings: Settings,
     toolbox: GatewayTools,
-    channels: "ChannelDirectory | None",
+    automation: "tuple[ChannelDirectory, ScheduleDirectory]",
     default_tools: Callable[[str], Sequence[str]] | None,
 ) -> "Services":
     """Return the parts of the gateway that have endpoints of their own."""
@@ -222,7 +227,8 @@ def _http_services(
     return Services(
         admin=_admin_services(store, settings),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
-        channels=channels,
+        channels=automation[0],
+        schedules=automation[1],
     )
 
 

@@ -11,6 +11,7 @@ from holdfast.engine.turns.turn_service import TurnService
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import proxy_for
+from holdfast.schedules.service import Scheduler
 from holdfast.settings import Settings
 
 
@@ -24,7 +25,9 @@ class ChannelServices:
         self.splitter = Splitter([channel for _, channel in self._channels])
 
     @asynccontextmanager
-    async def run(self, gateway: Gateway, turns: TurnService) -> AsyncIterator[ChannelService]:
+    async def run(
+        self, gateway: Gateway, turns: TurnService
+    ) -> AsyncIterator[tuple[ChannelService, Scheduler]]:
         """Receive and deliver until the block ends; then let the running turns finish."""
         settings = self._settings
         service = ChannelService(
@@ -35,10 +38,13 @@ class ChannelServices:
             reset=settings.reset_policy,
             triggers=settings.reset.triggers,
         )
+        scheduler = Scheduler(gateway, turns, settings.schedules, key_of=service.conversation)
         try:
             await service.start()
-            yield service
+            await scheduler.start()
+            yield service, scheduler
         finally:
+            await scheduler.stop()
             await service.stop_receiving()
             await turns.stop(settings.server.grace_seconds)
             await service.stop()

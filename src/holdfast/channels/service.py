@@ -9,10 +9,10 @@ from holdfast.channels.attendance import Attendance
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.rendering.splitting import split_markdown
-from holdfast.channels.session_keys import People
+from holdfast.channels.session_keys import People, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
@@ -23,6 +23,7 @@ from holdfast.core.model.delivery import (
     outbox_id,
 )
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.model.schedule import DeliverTo
 from holdfast.core.transaction.commands import (
     ApprovePairing,
     HoldChannel,
@@ -34,7 +35,13 @@ from holdfast.core.transaction.commands import (
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
-from holdfast.ports.channel import Channel, DeliveryDelayed, ReceiveConflict
+from holdfast.ports.channel import (
+    Channel,
+    DeliveryDelayed,
+    InboundMessage,
+    Place,
+    ReceiveConflict,
+)
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
@@ -76,6 +83,7 @@ class ChannelService:
         extra_senders: Mapping[str, SendRow] | None = None,
     ) -> None:
         self._gateway = gateway
+        self._people: People = people or {}
         self._settings = {settings.name: settings for settings, _ in channels}
         self._channels = {channel.name: channel for _, channel in channels}
         self._handlers = {
@@ -232,6 +240,16 @@ class ChannelService:
     def _count(self, row: OutboxRow, outcome: str) -> None:
         key = (row.channel, outcome)
         self.sends[key] = self.sends.get(key, 0) + 1
+
+    def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
+        """Return the tenant and session key of a chat, to which something is delivered."""
+        settings = self._find(deliver.channel)
+        is_direct = not deliver.to.startswith(("-", "C", "G", "group."))
+        told = InboundMessage(
+            unique_id="", place=Place(deliver.to, deliver.thread), sender=deliver.to, text="",
+            is_direct=is_direct,
+        )  # fmt: skip
+        return Tenant(settings.tenant), session_key(settings, self._people, told)
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ import typer
 from holdfast._version import __version__
 from holdfast.cli.commands import config as config_command
 from holdfast.cli.commands import keys, sessions
+from holdfast.cli.commands.automation import channels, schedules
 from holdfast.cli.commands.backup import backup
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat
@@ -109,6 +110,10 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(config_command.app, name="config")
+app.add_typer(channels.app, name="channels")
+app.add_typer(channels.outbox, name="outbox")
+app.add_typer(schedules.app, name="schedules")
+app.command()(channels.send)
 app.command()(sim)
 app.command()(bench)
 

@@ -17,6 +17,7 @@ from holdfast.http.admin.channels import ChannelsApi
 from holdfast.http.admin.console import ConsoleApi
 from holdfast.http.admin.keys import KeysApi
 from holdfast.http.admin.operations import AdminServices, OperationsApi
+from holdfast.http.admin.schedules import SchedulesApi
 from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
@@ -55,6 +56,7 @@ from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
 from holdfast.ports.request_context import RequestContext
+from holdfast.ports.schedules import ScheduleDirectory
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices | None = None
     tools: ToolServices | None = None
     channels: ChannelDirectory | None = None
+    schedules: ScheduleDirectory | None = None
 
 
 NO_SERVICES = Services()
@@ -124,7 +127,7 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
-        self._add_channel_routes(gateway, services.channels)
+        self._add_automation_routes(gateway, services)
 
     def _new_submitter(
         self, streams: StreamSettings | None, tools: ToolServices | None
@@ -167,6 +170,23 @@ class Application:
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
+
+    def _add_automation_routes(self, gateway: Gateway, services: Services) -> None:
+        self._add_channel_routes(gateway, services.channels)
+        self._add_schedule_routes(gateway, services.schedules)
+
+    def _add_schedule_routes(self, gateway: Gateway, directory: ScheduleDirectory | None) -> None:
+        if directory is None:
+            return
+        schedules = SchedulesApi(gateway, directory)
+        add = self._routes.add
+        add("GET", "/v1/schedules", schedules.list_page)
+        add("POST", "/v1/schedules", schedules.save)
+        add("GET", "/v1/schedules/{name}", schedules.get)
+        add("DELETE", "/v1/schedules/{name}", schedules.delete)
+        add("POST", "/v1/schedules/{name}/run", schedules.run)
+        add("POST", "/v1/schedules/{name}/pause", schedules.pause)
+        add("POST", "/v1/schedules/{name}/resume", schedules.resume)
 
     def _add_channel_routes(self, gateway: Gateway, directory: ChannelDirectory | None) -> None:
         if directory is None:

@@ -21,6 +21,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 
 OutcomeT = TypeVar("OutcomeT")
@@ -349,6 +350,11 @@ class Store(Protocol):
     @property
     def channels(self) -> ChannelReader:
         """The reading side of channels."""
+        ...
+
+    @property
+    def schedules(self) -> ScheduleReader:
+        """The reading side of schedules."""
         ...
 
     @property

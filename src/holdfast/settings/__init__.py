@@ -20,6 +20,7 @@ from holdfast.engine.settings import (
     ToolSettings,
 )
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings, proxy_for
+from holdfast.schedules.settings import ScheduleSettings
 from holdfast.settings.files import read_file
 from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
@@ -83,6 +84,8 @@ class Settings:
     """`[[mcp]]` tables: servers whose tools the gateway runs."""
     channels: tuple[ChannelSettings, ...] = ()
     """`[[channel]]` tables."""
+    schedules: tuple[ScheduleSettings, ...] = ()
+    """`[[schedule]]` tables."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
 
@@ -136,6 +139,7 @@ def load(
         ),
         mcp=_mcp_servers(sources, env),
         channels=_channels(sources, env, is_required=with_secrets),
+        schedules=tuple(sources.tables("schedule", ScheduleSettings)),
         people=sources.lists("people"),
     )
     sources.reject_unknown()

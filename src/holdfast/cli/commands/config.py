@@ -72,7 +72,12 @@ def _print_checks(source: str, results: "list[CheckResult]") -> None:
 
 def masked(settings: Any) -> dict[str, Any]:
     """Return settings as plain values, with secrets masked."""
-    renamed = {"upstreams": "upstream", "keys": "key", "channels": "channel"}
+    renamed = {
+        "upstreams": "upstream",
+        "keys": "key",
+        "channels": "channel",
+        "schedules": "schedule",
+    }
     value = {renamed.get(name, name): inner for name, inner in dataclasses.asdict(settings).items()}
     value["sessions"]["reset"] = value.pop("reset")
     value["store"]["url"] = mask_url(value["store"]["url"])

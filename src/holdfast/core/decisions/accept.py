@@ -25,6 +25,7 @@ from holdfast.core.decisions.lane import (
     tail_position,
 )
 from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
+from holdfast.core.decisions.schedules import unclaimable
 from holdfast.core.errors import (
     ApprovalNotFound,
     HoldfastError,
@@ -35,12 +36,15 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.model.gateway_items import APPROVAL
+from holdfast.core.model.schedule import ScheduleRunRow
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
     IdempotencyRow,
+    ScheduleRunSaved,
+    ScheduleSaved,
     TurnJoined,
     refuse,
 )
@@ -65,7 +69,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
     refusal = (
-        unusable(command, facts)
+        unclaimable(command, facts)
+        or unusable(command, facts)
         or _stale_view(command, facts)
         or tenant_full(command.limits, facts)
     )
@@ -207,6 +212,7 @@ def _admit(
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
     bind_idempotency_key(command, draft, turn)
+    _claim_due_time(command, facts, draft, turn)
     if not is_first:
         return _enqueue(command, draft, turn, is_collecting=not is_busy)
     turn, run = begin(
@@ -239,6 +245,20 @@ def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
         is_retryable=False,
     )  # fmt: skip
     return True
+
+
+def _claim_due_time(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> None:
+    """Advance the schedule that a turn is the run of, in the same commit."""
+    claim, row = command.schedule, facts.schedule
+    if claim is None or row is None:
+        return
+    running = replace(row, next_run_at=claim.next_run_at, running_turn=turn.id, reason="")
+    draft.add(ScheduleSaved(running, row))
+    run = ScheduleRunRow(
+        schedule_id=row.id, scheduled_at=claim.scheduled_at, turn_id=turn.id,
+        session_id=draft.before.id, outcome="",
+    )  # fmt: skip
+    draft.add(ScheduleRunSaved(run))
 
 
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:

@@ -17,6 +17,7 @@ from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import HiddenRanges, Record
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 
@@ -358,6 +359,32 @@ class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
     row: DeadUpdateRow
 
 
+class ScheduleSaved(msgspec.Struct, frozen=True, gc=False):
+    """A schedule as it is now; written only if its due time and run are as they were read."""
+
+    row: ScheduleRow
+    before: ScheduleRow | None
+
+
+class ScheduleDropped(msgspec.Struct, frozen=True, gc=False):
+    """A schedule is forgotten."""
+
+    id: str
+
+
+class ScheduleRunSaved(msgspec.Struct, frozen=True, gc=False):
+    """A run of a schedule as it is now."""
+
+    row: ScheduleRunRow
+
+
+class ScheduleRunDropped(msgspec.Struct, frozen=True, gc=False):
+    """A run of a schedule is forgotten."""
+
+    schedule_id: str
+    scheduled_at: float
+
+
 Change = (
     LogAppended
     | QueueSaved
@@ -394,6 +421,10 @@ Change = (
     | ChannelReleased
     | ChatSaved
     | UpdateBuried
+    | ScheduleSaved
+    | ScheduleDropped
+    | ScheduleRunSaved
+    | ScheduleRunDropped
 )
 
 

@@ -8,6 +8,7 @@ from holdfast.core.model.channels import ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record, Span
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
@@ -90,3 +91,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: ChannelHoldRow | None = None
     """Who receives for the channel."""
     is_holder_alive: bool = False
+    schedule: ScheduleRow | None = None
+    """The schedule that the command names."""
+    schedule_run: ScheduleRunRow | None = None

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, read_key
+from holdfast.core.model.schedule import RESERVED_PREFIX
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.http.server.types import Header, Request, header_text
@@ -71,6 +72,8 @@ def read_session_headers(request: Request) -> SessionHeaders:
         if "session_id" in values:
             raise InvalidInput("send a session key or X-Session-Id, not both")
         values["key"] = read_key(values["key"])
+        if values["key"].startswith(RESERVED_PREFIX):
+            raise InvalidSessionKey(f"a session key must not start with {RESERVED_PREFIX}")
     return SessionHeaders(**values)
 
 

@@ -18,6 +18,7 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.plan import Ask, Statement
+from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
 """How long a request to end a run is kept: far longer than anybody waits for it."""
@@ -201,6 +202,7 @@ _WRITERS: dict[type, Writer] = {
     ch.HistoryHashAdded: _row(sql.ADD_HISTORY_HASH),
     ch.ItemPlaced: _row(sql.ADD_ITEM_PLACE),
 }
+_PLAIN_WRITERS = {**CHANNEL_WRITERS, **SCHEDULE_WRITERS}
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)
 """Changes that blank what is there: they are written by plans that read it first."""
 
@@ -212,8 +214,8 @@ def writes(changes: Sequence[ch.Change]) -> list[Ask]:
         write = _WRITERS.get(type(change))
         if write is not None:
             write(change, asks)
-        elif type(change) in CHANNEL_WRITERS:
-            asks.append(CHANNEL_WRITERS[type(change)](change))
+        elif type(change) in _PLAIN_WRITERS:
+            asks.append(_PLAIN_WRITERS[type(change)](change))
         else:
             assert isinstance(change, ERASING), change
     return asks

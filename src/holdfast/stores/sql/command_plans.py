@@ -30,6 +30,7 @@ from holdfast.stores.sql.channels import plans as channel_plans
 from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
+from holdfast.stores.sql.schedules import plans as schedule_plans
 from holdfast.stores.sql.search.index import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
@@ -71,6 +72,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
     cmd.Recover: (facts.recover_facts, succession.recover),
     **channel_plans.DECIDED,
+    **schedule_plans.DECIDED,
 }
 
 # Commands whose facts are those of a lane, and more.

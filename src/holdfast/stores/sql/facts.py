@@ -60,6 +60,7 @@ from holdfast.stores.sql.lookups import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, every, one
+from holdfast.stores.sql.schedules.plans import with_schedule
 
 Fenced = Extend | Finish | DropProviderState | RecordHeal | Compact
 
@@ -246,6 +247,8 @@ def _with_generation(facts: Facts, command: Accept | Append | AppendBatch | Rese
 
 
 def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
+    if command.schedule is not None:
+        facts = yield from with_schedule(facts, command.schedule.schedule_id)
     session = facts.session
     if command.limits.max_tenant_turns:
         counted = yield from one(sql.TENANT_TURNS, command.tenant)

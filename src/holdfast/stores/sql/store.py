@@ -21,6 +21,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
@@ -48,6 +49,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
+from holdfast.stores.sql.schedules.queries import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
@@ -293,6 +295,8 @@ class SqlStore:
         """The reading side."""
         self.channels: ChannelReader = SqlChannelReader(self.query)
         """The reading side of channels."""
+        self.schedules: ScheduleReader = SqlScheduleReader(self.query)
+        """The reading side of schedules."""
         self.search: SearchIndex = SqlSearchIndex(self.query)
         """Full-text search."""
         self._is_closed = False

@@ -17,6 +17,7 @@ from holdfast.testing.store_contract.channels.outbox import (
     ChannelAccessContract,
     OutboxContract,
 )
+from holdfast.testing.store_contract.channels.schedules import ScheduleContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
@@ -54,6 +55,7 @@ __all__ = [
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",
+    "ScheduleContract",
     "SearchContract",
     "TranscriptContract",
 ]

@@ -22,6 +22,10 @@ from holdfast.testing.store_contract.channels.commands import (
     CHANNEL_PREPARATIONS,
     channel_picture,
 )
+from holdfast.testing.store_contract.channels.schedules import (
+    SCHEDULE_PREPARATIONS,
+    schedule_picture,
+)
 from holdfast.testing.store_contract.lanes import ask_the_client, call, output
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
@@ -300,11 +304,15 @@ async def _expire_worker(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.ExpireWorker(worker=caller.worker, drop=True)
 
 
-PREPARATIONS: dict[str, Prepare] = {
-    name.removeprefix("_"): prepare
-    for name, prepare in list(globals().items())
-    if name.startswith("_") and callable(prepare) and not name.startswith("__")
-} | CHANNEL_PREPARATIONS
+PREPARATIONS: dict[str, Prepare] = (
+    {
+        name.removeprefix("_"): prepare
+        for name, prepare in list(globals().items())
+        if name.startswith("_") and callable(prepare) and not name.startswith("__")
+    }
+    | CHANNEL_PREPARATIONS
+    | SCHEDULE_PREPARATIONS
+)
 
 
 class ResubmissionContract:
@@ -353,6 +361,7 @@ async def _everything(caller: StoreClient) -> list[object]:
         await caller.store.gone_workers(),
         await caller.read.api_keys(),
         await channel_picture(caller),
+        await schedule_picture(caller),
     ]
 
 

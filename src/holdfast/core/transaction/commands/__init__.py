@@ -23,6 +23,14 @@ from holdfast.core.transaction.commands.channels import (
     StopTurns,
 )
 from holdfast.core.transaction.commands.command import MAX_HOLD_SECONDS, Command, LaneLimits
+from holdfast.core.transaction.commands.schedules import (
+    DeleteSchedule,
+    ForgetRun,
+    PauseSchedule,
+    SaveSchedule,
+    SettleRun,
+    SkipRun,
+)
 from holdfast.core.transaction.commands.search import (
     IndexedItem,
     IndexLog,
@@ -92,6 +100,7 @@ __all__ = [
     "Command",
     "Compact",
     "Delete",
+    "DeleteSchedule",
     "DeliveryOutcome",
     "DropProviderState",
     "DropResponse",
@@ -99,6 +108,7 @@ __all__ = [
     "ExpireWorker",
     "Extend",
     "Finish",
+    "ForgetRun",
     "ForgetState",
     "Fork",
     "Hide",
@@ -114,6 +124,7 @@ __all__ = [
     "MarkDelivered",
     "OpenPlaceholder",
     "Parent",
+    "PauseSchedule",
     "Pop",
     "Popped",
     "Prune",
@@ -135,7 +146,10 @@ __all__ = [
     "ReviseDelivery",
     "RevokeApiKey",
     "RevokePairing",
+    "SaveSchedule",
     "SettleDelivery",
+    "SettleRun",
+    "SkipRun",
     "Started",
     "StopTurns",
     "StoredCompletion",

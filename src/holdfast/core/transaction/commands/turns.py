@@ -8,6 +8,7 @@ from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.model.schedule import ScheduleClaim
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence, OnBusy, Outcome, Run, Source, Successor, Turn
 from holdfast.core.transaction.changes import CompletionRow
@@ -100,6 +101,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """What becomes a turn of its own, completed, should the log be empty."""
     collect_seconds: float = 0.0
     """How long the turn waits for more of the same sender, also where the lane is free."""
+    schedule: ScheduleClaim | None = None
+    """The due time of a schedule that is claimed by this very commit."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
 

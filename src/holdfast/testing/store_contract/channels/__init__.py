@@ -1,1 +1,1 @@
-"""The chapters of the store contract about channels."""
+"""The chapters of the store contract about channels and schedules."""

@@ -1,0 +1,1 @@
+"""Commands for what acts without an API client: channels, the outbox and schedules."""

@@ -1,0 +1,119 @@
+"""Schedules: due times are claimed by compare-and-set, in the commit that accepts their turn."""
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import Conflict, HoldfastError, NotFound
+from holdfast.core.model.schedule import MAX_FAILURES, ScheduleRow, ScheduleRunRow
+from holdfast.core.transaction.changes import (
+    Decision,
+    ScheduleDropped,
+    ScheduleRunDropped,
+    ScheduleRunSaved,
+    ScheduleSaved,
+    refuse,
+)
+from holdfast.core.transaction.commands import (
+    Accept,
+    DeleteSchedule,
+    ForgetRun,
+    PauseSchedule,
+    SaveSchedule,
+    SettleRun,
+    SkipRun,
+)
+from holdfast.core.transaction.facts import Facts
+
+
+class ScheduleNotFound(NotFound):
+    """No schedule has this name."""
+
+    code = "schedule_not_found"
+
+
+class ScheduleChanged(Conflict):
+    """The due time was claimed, skipped or changed meanwhile."""
+
+    code = "schedule_changed"
+
+
+def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
+    """Return why a scheduled turn may not be accepted: its due time is no longer the next one."""
+    claim = command.schedule
+    if claim is None:
+        return None
+    row = facts.schedule
+    if row is None or row.is_paused or row.next_run_at != claim.expected_at:
+        return ScheduleChanged(f"schedule {claim.schedule_id} is not due at {claim.expected_at}")
+    return None
+
+
+def save_schedule(command: SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
+    """Create or change a schedule."""
+    known = facts.schedule
+    if known is not None and known.spec == command.spec:
+        return Decision(known)
+    if known is not None:
+        row = replace(
+            known, spec=command.spec, next_run_at=command.next_run_at, is_paused=False, reason="",
+            failures=0, is_from_file=command.is_from_file,
+        )  # fmt: skip
+        return Decision(row, (ScheduleSaved(row, known),))
+    row = ScheduleRow(
+        id=command.id, tenant=command.tenant, name=command.name, spec=command.spec,
+        is_from_file=command.is_from_file, is_paused=False, reason="", failures=0,
+        next_run_at=command.next_run_at, running_turn=None, created_at=facts.now,
+    )  # fmt: skip
+    return Decision(row, (ScheduleSaved(row, None),))
+
+
+def pause_schedule(command: PauseSchedule, facts: Facts) -> Decision[ScheduleRow]:
+    """Pause or resume."""
+    known = facts.schedule
+    if known is None:
+        return refuse(ScheduleNotFound(f"no schedule {command.name}"))
+    if known.is_paused == command.is_paused:
+        return Decision(known)
+    row = replace(known, is_paused=command.is_paused, reason="paused by an operator")
+    if not command.is_paused:
+        row = replace(row, next_run_at=command.next_run_at, reason="", failures=0)
+    return Decision(row, (ScheduleSaved(row, known),))
+
+
+def delete_schedule(command: DeleteSchedule, facts: Facts) -> Decision[bool]:
+    """Forget a schedule."""
+    if facts.schedule is None:
+        return Decision(command.again)
+    return Decision(True, (ScheduleDropped(facts.schedule.id),))
+
+
+def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
+    """Go on to the next time without a run."""
+    known = facts.schedule
+    if known is None or known.next_run_at != command.expected_at:
+        is_done = known is not None and known.next_run_at == command.next_run_at
+        return Decision(command.again and is_done)
+    row = replace(known, next_run_at=command.next_run_at, reason=command.reason)
+    return Decision(True, (ScheduleSaved(row, known),))
+
+
+def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
+    """Record the end of a run and count failures in a row."""
+    known = facts.schedule
+    if known is None or known.running_turn != command.turn_id:
+        return Decision(known if command.again else None)
+    is_failed = command.outcome != "completed"
+    failures = known.failures + 1 if is_failed else 0
+    row = replace(known, running_turn=None, failures=failures, reason=command.reason)
+    if failures >= MAX_FAILURES:
+        reason = f"paused after {failures} failures in a row: {command.reason}"
+        row = replace(row, is_paused=True, reason=reason)
+    changes: list[ScheduleSaved | ScheduleRunSaved] = [ScheduleSaved(row, known)]
+    if facts.schedule_run is not None:
+        run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
+        changes.append(ScheduleRunSaved(run))
+    return Decision(row, tuple(changes))
+
+
+def forget_run(command: ForgetRun, _: Facts) -> Decision[None]:
+    """Forget a run."""
+    return Decision(None, (ScheduleRunDropped(command.id, command.scheduled_at),))

@@ -1,0 +1,57 @@
+"""Commands of schedules: save, pause, skip a due time, settle a run."""
+
+from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.model.schedule import ScheduleRow
+from holdfast.core.transaction.commands.command import Command
+
+
+class SaveSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
+    """Create a schedule, or change the one of its name; an unchanged one stays as it is."""
+
+    id: str
+    tenant: Tenant
+    name: str
+    spec: bytes
+    next_run_at: float | None
+    is_from_file: bool = False
+
+
+class PauseSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
+    """Pause a schedule, or resume it with its next time."""
+
+    tenant: Tenant
+    name: str
+    is_paused: bool
+    next_run_at: float | None = None
+
+
+class DeleteSchedule(Command[bool], frozen=True, kw_only=True):
+    """Forget a schedule; its runs and sessions stay."""
+
+    tenant: Tenant
+    name: str
+
+
+class SkipRun(Command[bool], frozen=True, kw_only=True):
+    """Pass over a due time and say why; False if it was not the next one."""
+
+    id: str
+    expected_at: float
+    next_run_at: float | None
+    reason: str
+
+
+class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):
+    """Record how a run ended; the fifth failure in a row pauses the schedule."""
+
+    id: str
+    turn_id: TurnId
+    outcome: str
+    reason: str = ""
+
+
+class ForgetRun(Command[None], frozen=True, kw_only=True):
+    """Forget a run whose session was deleted."""
+
+    id: str
+    scheduled_at: float

@@ -1,0 +1,92 @@
+"""Schedules over HTTP."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.decisions.schedules import ScheduleNotFound
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.http.admin.channels import require_admin
+from holdfast.http.request.body import read_fields, read_optional_fields
+from holdfast.http.request.pagination import page
+from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.schedules import ScheduleDirectory
+
+SHOWN_RUNS = 20
+
+
+class SchedulesApi:
+    """Everything under /v1/schedules."""
+
+    def __init__(self, gateway: Gateway, schedules: ScheduleDirectory) -> None:
+        self._gateway = gateway
+        self._schedules = schedules
+
+    async def list_page(self, request: Request) -> AnyReply:
+        """Return the schedules of the caller's tenant."""
+        require_admin(request)
+        rows = await self._gateway.store.schedules.schedules()
+        mine = [row for row in rows if row.tenant == request.tenant]
+        values = [schedule_value(row) for row in mine]
+        return json_reply(page(values, [row.name for row in mine], len(mine)))
+
+    async def save(self, request: Request) -> AnyReply:
+        """Create or change a schedule."""
+        require_admin(request)
+        fields = await read_fields(request)
+        values = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
+        return json_reply(schedule_value(await self._schedules.save(request.tenant, values)))
+
+    async def get(self, request: Request) -> AnyReply:
+        """Return a schedule with its last runs."""
+        require_admin(request)
+        name = request.params["name"]
+        reader = self._gateway.store.schedules
+        row = await reader.schedule(request.tenant, name)
+        if row is None:
+            raise ScheduleNotFound(f"no schedule {name}")
+        runs = await reader.runs(row.id, SHOWN_RUNS)
+        return json_reply({**schedule_value(row), "runs": [run_value(run) for run in runs]})
+
+    async def run(self, request: Request) -> AnyReply:
+        """Make a schedule due now."""
+        require_admin(request)
+        await read_optional_fields(request)
+        row = await self._schedules.run_now(request.tenant, request.params["name"])
+        return json_reply(schedule_value(row))
+
+    async def pause(self, request: Request) -> AnyReply:
+        """Pause a schedule."""
+        return await self._pause(request, is_paused=True)
+
+    async def resume(self, request: Request) -> AnyReply:
+        """Resume a schedule."""
+        return await self._pause(request, is_paused=False)
+
+    async def _pause(self, request: Request, *, is_paused: bool) -> AnyReply:
+        require_admin(request)
+        await read_optional_fields(request)
+        name = request.params["name"]
+        row = await self._schedules.pause(request.tenant, name, is_paused=is_paused)
+        return json_reply(schedule_value(row))
+
+    async def delete(self, request: Request) -> AnyReply:
+        """Forget a schedule."""
+        require_admin(request)
+        name = request.params["name"]
+        if not await self._schedules.delete(request.tenant, name):
+            raise ScheduleNotFound(f"no schedule {name}")
+        return json_reply({"object": "schedule.deleted", "name": name, "deleted": True})
+
+
+def schedule_value(row: ScheduleRow) -> dict[str, Any]:
+    """Return a schedule as the API shows it."""
+    value: dict[str, Any] = msgspec.structs.asdict(row)
+    spec: dict[str, Any] = msgspec.json.decode(value.pop("spec"))
+    return {"object": "schedule", **value, **spec}
+
+
+def run_value(run: ScheduleRunRow) -> dict[str, Any]:
+    """Return a run as the API shows it."""
+    return {"object": "schedule.run", **msgspec.structs.asdict(run)}

@@ -1,0 +1,1 @@
+"""Schedules: turns that the clock begins."""

@@ -1,0 +1,345 @@
+"""The scheduler: claims due times, follows runs, delivers what they answer."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.decisions.schedules import ScheduleChanged, ScheduleNotFound
+from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.delivery import Delivery, gateway_key
+from holdfast.core.model.items import message
+from holdfast.core.model.request import TurnRequest, write_request
+from holdfast.core.model.schedule import (
+    ISOLATED,
+    RESERVED_PREFIX,
+    DeliverTo,
+    ScheduleClaim,
+    ScheduleRow,
+    ScheduleSpec,
+    read_spec,
+    write_spec,
+)
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import (
+    Accept,
+    Delete,
+    DeleteSchedule,
+    ForgetRun,
+    PauseSchedule,
+    SaveSchedule,
+    SettleRun,
+    SkipRun,
+)
+from holdfast.core.transaction.outgoing import output_text
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import TurnService
+from holdfast.schedules.settings import ScheduleSettings
+from holdfast.schedules.times import (
+    LATE_SECONDS,
+    MISSED_SECONDS,
+    check_spec,
+    latest_missed,
+    next_time,
+    time_name,
+)
+
+IDLE_SECONDS = 0.5
+MAX_RUNNING = 4
+KeyOf = Callable[[DeliverTo], tuple[Tenant, Key]]
+"""Returns whose session a chat is; raises where its channel is unknown."""
+
+
+class Scheduler:
+    """Runs the schedules of a store; every replica has one, and each due time one run."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        turns: TurnService,
+        configured: Sequence[ScheduleSettings] = (),
+        *,
+        key_of: KeyOf | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._turns = turns
+        self._configured = configured
+        self._key_of = key_of
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    async def start(self) -> None:
+        """Store the schedules of the file, then run what is due."""
+        await self._sync()
+        self._task = asyncio.create_task(self._run(), name="holdfast-schedules")
+
+    async def stop(self) -> None:
+        """Claim no more due times; runs in progress are turns like any other."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _sync(self) -> None:
+        names = {(one.tenant, one.name) for one in self._configured}
+        for row in await self._gateway.store.schedules.schedules():
+            if row.is_from_file and (row.tenant, row.name) not in names:
+                await self._gateway.submit(DeleteSchedule(tenant=row.tenant, name=row.name))
+        for settings in self._configured:
+            await self._save(Tenant(settings.tenant), settings.spec(), is_from_file=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                await self.run_due()
+            except HoldfastError as exc:
+                log.warning("schedules.not_run", code=exc.code)
+            except Exception:  # noqa: BLE001 - the top of a task that must go on
+                log.exception("schedules.failed")
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def run_due(self) -> None:
+        """Settle runs that ended, then claim what is due."""
+        now, rows = await self._gateway.store.schedules.active()
+        running = 0
+        for row in rows:
+            if row.running_turn is not None and await self._follow(row, now):
+                running += 1
+        for row in rows:
+            is_due = row.next_run_at is not None and row.next_run_at <= now and not row.is_paused
+            if not is_due:
+                continue
+            if row.running_turn is not None:
+                await self._skip_if_running(row, now)
+            elif running < MAX_RUNNING and await self._claim(row, now):
+                running += 1
+
+    # ── due times ───────────────────────────────────────────────────────────────────────────
+
+    async def _skip_if_running(self, row: ScheduleRow, now: float) -> None:
+        """Pass over a due time that finds the run before it still going."""
+        view = await self._gateway.read.turn(row.tenant, row.running_turn or TurnId(""))
+        if view is not None and view.turn.is_open:
+            await self._skip(row, now, "skipped: the run before was still going")
+
+    async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
+        assert row.next_run_at is not None
+        following = next_time(read_spec(row.spec), now, created_at=row.created_at)
+        command = SkipRun(
+            id=row.id, expected_at=row.next_run_at, next_run_at=following, reason=reason
+        )
+        await self._gateway.submit(command)
+
+    async def _claim(self, row: ScheduleRow, now: float) -> bool:
+        """Claim a due time with the turn that it begins; return whether this process did."""
+        assert row.next_run_at is not None
+        spec = read_spec(row.spec)
+        due = row.next_run_at
+        if now - due > LATE_SECONDS:
+            if spec.missed == "skip":
+                await self._skip(row, now, "skipped: missed while nothing ran")
+                return False
+            due = latest_missed(spec, due, now, created_at=row.created_at)
+            if now - due > MISSED_SECONDS:
+                await self._skip(row, now, "skipped: missed for more than a day")
+                return False
+        claim = ScheduleClaim(
+            row.id, due, row.next_run_at, next_time(spec, max(due, now), created_at=row.created_at)
+        )
+        request = self._request(spec)
+        accept = self._accept(
+            row.tenant, self._key(spec, due), request,
+            once=gateway_key("schedule", row.id, time_name(due)),
+        )  # fmt: skip
+        accept = msgspec.structs.replace(
+            accept, items=(message("user", spec.prompt),), schedule=claim
+        )
+        try:
+            ticket = await self._turns.accept(accept, request, is_live=False)
+        except ScheduleChanged:
+            return False
+        except HoldfastError as exc:
+            await self._skip(row, now, f"not accepted: {exc.message}")
+            return False
+        return ticket.task is not None
+
+    def _key(self, spec: ScheduleSpec, due: float) -> Key:
+        if spec.session == ISOLATED:
+            return Key(f"{RESERVED_PREFIX}{spec.name}:{time_name(due)}")
+        return Key(spec.session)
+
+    def _request(self, spec: ScheduleSpec) -> TurnRequest:
+        fields: dict[str, msgspec.Raw] = {}
+        if spec.instructions:
+            fields["instructions"] = msgspec.Raw(msgspec.json.encode(spec.instructions))
+        if spec.tools:
+            tools: list[Mapping[str, str]] = [
+                {"type": "mcp", "server_label": name.removeprefix("mcp:")}
+                if name.startswith("mcp:")
+                else {"type": "holdfast", "name": name}
+                for name in spec.tools
+            ]
+            fields["tools"] = msgspec.Raw(msgspec.json.encode(tools))
+        delivery = None
+        if spec.deliver is not None and self._key_of is not None:
+            _, key = self._key_of(spec.deliver)
+            if key == spec.session:
+                delivery = _delivery(spec.deliver)  # it is remembered where it is read
+        return TurnRequest(api="responses", model=spec.model, fields=fields, delivery=delivery)
+
+    def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
+        new_id = self._gateway.ids.new
+        return Accept(
+            tenant=tenant,
+            turn_id=TurnId(new_id("turn")),
+            run_id=RunId(new_id("run")),
+            worker=self._gateway.worker.id,
+            candidate_id=SessionId(new_id("ses")),
+            key=key,
+            request=write_request(request),
+            source="cron",
+            idempotency_key=once,
+            limits=self._gateway.limits,
+        )
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────────
+
+    async def _follow(self, row: ScheduleRow, now: float) -> bool:
+        """Settle a run that has ended; return whether it still goes on."""
+        spec, turn_id = read_spec(row.spec), row.running_turn
+        assert turn_id is not None
+        view = await self._gateway.read.turn(row.tenant, turn_id)
+        turn = view.turn if view is not None else None
+        if turn is not None and turn.is_open:
+            began = turn.started_at or turn.accepted_at
+            if now - began > spec.timeout_seconds:
+                await self._turns.cancel(turn, code="schedule_timeout")
+            return True
+        outcome, reason = "failed", "its session was deleted"
+        if turn is not None:
+            outcome, reason = turn.outcome or "failed", turn.error_message or ""
+        if turn is not None and outcome == "completed":
+            # Delivered first: after a crash in between it is delivered once all the same.
+            reason = await self._deliver(spec, turn)
+        settle = SettleRun(id=row.id, turn_id=turn_id, outcome=outcome, reason=reason)
+        await self._gateway.submit(settle)
+        await self._forget_old_runs(row, spec)
+        return False
+
+    async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
+        """Have an answer said in the conversation that it is for; return why it is not."""
+        if spec.deliver is None:
+            return ""
+        if self._key_of is None:
+            return "not delivered: no channels are configured"
+        try:
+            tenant, key = self._key_of(spec.deliver)
+            if key == spec.session:
+                return ""
+            result = await self._turns.load_result(turn.tenant, turn, turn.step)
+            text = output_text(result.response.output).strip()
+            if not text or text == "NO_REPLY":
+                return ""
+            request = TurnRequest(
+                api="responses",
+                model=spec.model,
+                delivery=_delivery(spec.deliver),
+                fixed_answer=text,
+            )
+            once = gateway_key("delivery", turn.id)
+            await self._turns.accept(
+                self._accept(tenant, key, request, once=once), request, is_live=False
+            )
+        except (NotFound, InvalidInput) as exc:
+            return f"not delivered: {exc.message}"
+        return ""
+
+    async def _forget_old_runs(self, row: ScheduleRow, spec: ScheduleSpec) -> None:
+        """Delete the sessions of isolated runs beyond the last `keep_runs`."""
+        if spec.session != ISOLATED:
+            return
+        runs = await self._gateway.store.schedules.runs(row.id, spec.keep_runs + 50)
+        for run in runs[spec.keep_runs :]:
+            if run.session_id is not None and run.outcome:
+                with contextlib.suppress(NotFound):  # somebody else deleted it
+                    await self._gateway.submit(
+                        Delete(tenant=row.tenant, session_id=run.session_id, cascade=True)
+                    )
+                await self._gateway.submit(ForgetRun(id=row.id, scheduled_at=run.scheduled_at))
+
+    # ── what operators ask ──────────────────────────────────────────────────────────────────
+
+    async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
+        """Create or change a schedule; it may deliver only to chats that wrote before."""
+        try:
+            spec = msgspec.convert(values, ScheduleSpec)
+            check_spec(spec)
+        except (msgspec.ValidationError, ValueError) as exc:
+            raise InvalidInput(str(exc)) from exc
+        if spec.deliver is not None:
+            known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
+            if known is None:
+                raise InvalidInput(
+                    f"deliver: {spec.deliver.to!r} never wrote to channel "
+                    f"{spec.deliver.channel!r}; list such targets in the configuration file",
+                    param="deliver",
+                )
+        return await self._save(tenant, spec, is_from_file=False)
+
+    async def _save(self, tenant: Tenant, spec: ScheduleSpec, *, is_from_file: bool) -> ScheduleRow:
+        now = self._gateway.clock.now()
+        row = await self._gateway.submit(
+            SaveSchedule(
+                id=self._gateway.ids.new("sch"),
+                tenant=tenant,
+                name=spec.name,
+                spec=write_spec(spec),
+                next_run_at=next_time(spec, now, created_at=now),
+                is_from_file=is_from_file,
+            )
+        )
+        self._news.set()
+        return row
+
+    async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
+        """Make a schedule due now."""
+        row = await self._gateway.store.schedules.schedule(tenant, name)
+        if row is None:
+            raise ScheduleNotFound(f"no schedule {name}")
+        now = self._gateway.clock.now()
+        if row.next_run_at is not None:
+            command = SkipRun(
+                id=row.id, expected_at=row.next_run_at, next_run_at=now, reason="run by hand"
+            )
+            await self._gateway.submit(command)
+        self._news.set()
+        return await self._gateway.store.schedules.schedule(tenant, name) or row
+
+    async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
+        """Pause or resume a schedule."""
+        row = await self._gateway.store.schedules.schedule(tenant, name)
+        if row is None:
+            raise ScheduleNotFound(f"no schedule {name}")
+        following = next_time(
+            read_spec(row.spec), self._gateway.clock.now(), created_at=row.created_at
+        )
+        command = PauseSchedule(
+            tenant=tenant, name=name, is_paused=is_paused, next_run_at=following
+        )
+        return await self._gateway.submit(command)
+
+    async def delete(self, tenant: Tenant, name: str) -> bool:
+        """Forget a schedule."""
+        return await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+
+
+def _delivery(deliver: DeliverTo) -> Delivery:
+    return Delivery(channel=deliver.channel, chat=deliver.to, thread=deliver.thread, is_quiet=True)

@@ -1,0 +1,1 @@
+"""Schedules in SQL: statements, facts, changes and queries."""

@@ -1,0 +1,50 @@
+"""What the scheduler and operators read about schedules."""
+
+from holdfast.core.ids import Tenant
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
+from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
+from holdfast.stores.sql.schedules import statements as sql
+from holdfast.stores.sql.schedules.rows import read_run, read_schedule
+
+
+class SqlScheduleReader:
+    """Reads about schedules, each in one snapshot."""
+
+    def __init__(self, run: QueryRunner) -> None:
+        self._run = run
+
+    async def schedules(self) -> list[ScheduleRow]:
+        """Return every schedule, by tenant and name."""
+        return await self._run(lambda _: _all())
+
+    async def schedule(self, tenant: Tenant, name: str) -> ScheduleRow | None:
+        """Return one schedule."""
+        return await self._run(lambda _: _by_name(tenant, name))
+
+    async def active(self) -> tuple[float, list[ScheduleRow]]:
+        """Return the store's time, and schedules that are due or have a run."""
+        return await self._run(_active)
+
+    async def runs(self, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
+        """Return the runs of a schedule, the newest first."""
+        return await self._run(lambda _: _runs(schedule_id, limit))
+
+
+def _all() -> Plan[list[ScheduleRow]]:
+    rows = yield from every(sql.SCHEDULES)
+    return [read_schedule(row) for row in rows]
+
+
+def _by_name(tenant: Tenant, name: str) -> Plan[ScheduleRow | None]:
+    row = yield from one(sql.SCHEDULE_BY_NAME, tenant, name)
+    return read_schedule(row) if row is not None else None
+
+
+def _active(now: float) -> Plan[tuple[float, list[ScheduleRow]]]:
+    rows = yield from every(sql.ACTIVE_SCHEDULES, now)
+    return now, [read_schedule(row) for row in rows]
+
+
+def _runs(schedule_id: str, limit: int) -> Plan[list[ScheduleRunRow]]:
+    rows = yield from every(sql.RUNS, schedule_id, limit)
+    return [read_run(row) for row in rows]

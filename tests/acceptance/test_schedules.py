@@ -1,0 +1,62 @@
+"""Turns that the clock begins, over real processes."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.stories import MODEL, HttpUser, store_url
+from tests.acceptance.telegram_story import QUICK, telegram_story
+
+__all__ = ["store_url"]
+
+
+def _schedule(user: HttpUser, **values: Any) -> None:
+    body = {"name": "report", "prompt": "what is new?", "model": MODEL, **values}
+    reply = user.post("/v1/schedules", body)
+    assert reply.status_code == 200, reply.text
+
+
+def _until_ended(user: HttpUser, count: int) -> list[dict[str, Any]]:
+    """Wait until so many runs of the schedule have ended."""
+    while True:
+        runs: list[dict[str, Any]] = user.get("/v1/schedules/report")["runs"]
+        if sum(bool(run["outcome"]) for run in runs) >= count:
+            return runs
+
+
+def test_an_isolated_run_is_healed_delivered_and_can_be_answered_with_yes(
+    store_url: str, tmp_path: Path
+) -> None:
+    with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
+        user = HttpUser(gateway)
+        telegram.say("hello")
+        telegram.wait_for_text("Messages seen: 1")
+        provider.add_fault("R02", times=1)
+        _schedule(user, every="1h", deliver={"channel": "support", "to": "7"})
+        assert user.post("/v1/schedules/report/run").status_code == 200
+        telegram.wait_for_text("Last text: what is new?")
+        (run,) = _until_ended(user, 1)
+        assert run["outcome"] == "completed"
+        telegram.say("yes")
+        telegram.wait_for_text("Messages seen: 4")
+        shown = str(provider.requests()[-1].body["input"])
+        assert "yes" in shown
+        listed = user.get("/v1/sessions")["data"]
+        keys = sorted(session["key"] for session in listed)
+        assert keys[0] == "agent:main:telegram:direct:7"
+        assert keys[1].startswith("cron:report:")
+
+
+def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
+    store_url: str, tmp_path: Path
+) -> None:
+    with telegram_story(store_url, tmp_path, rest=QUICK) as (_, _provider, gateway):
+        user = HttpUser(gateway)
+        body = {
+            "name": "r",
+            "prompt": "x",
+            "every": "1h",
+            "deliver": {"channel": "support", "to": "9"},
+        }
+        assert user.post("/v1/schedules", body).status_code == 400
+        reply = user.say("cron:report:now", "hello")
+        assert reply.json()["error"]["code"] == "invalid_session_key"

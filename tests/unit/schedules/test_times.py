@@ -1,0 +1,77 @@
+"""When schedules run: zones, gaps, folds, periods and missed times."""
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from holdfast.core.model.schedule import ScheduleSpec
+from holdfast.schedules.times import check_spec, latest_missed, next_time, period_seconds
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def _spec(**when: Any) -> ScheduleSpec:
+    return ScheduleSpec(name="report", prompt="go", timezone="Europe/Berlin", **when)
+
+
+def _times(spec: ScheduleSpec, start: str, count: int) -> list[str]:
+    """Return the next times, as Berlin's clocks show them."""
+    at: float | None = datetime.fromisoformat(start).replace(tzinfo=BERLIN).timestamp()
+    found = []
+    for _ in range(count):
+        assert at is not None
+        at = next_time(spec, at, created_at=0.0)
+        assert at is not None
+        found.append(datetime.fromtimestamp(at, BERLIN).strftime("%d %H:%M%z"))
+    return found
+
+
+def test_a_time_that_does_not_exist_runs_at_the_next_one_that_does() -> None:
+    assert _times(_spec(cron="30 2 * * *"), "2026-03-28T12:00", 2) == [
+        "29 03:00+0200",
+        "30 02:30+0200",
+    ]
+
+
+def test_over_a_fold_a_fixed_hour_runs_once_and_hourly_twice() -> None:
+    assert _times(_spec(cron="30 2 * * *"), "2026-10-24T12:00", 2) == [
+        "25 02:30+0200",
+        "26 02:30+0100",
+    ]
+    assert _times(_spec(cron="0 * * * *"), "2026-10-25T01:30", 3) == [
+        "25 02:00+0200", "25 02:00+0100", "25 03:00+0100",
+    ]  # fmt: skip
+
+
+def test_periods_are_counted_from_the_beginning() -> None:
+    spec = _spec(every="15m")
+    assert next_time(spec, 1000.0, created_at=100.0) == 1900.0
+    assert period_seconds("2h") == 7200.0
+
+
+def test_one_time_comes_once() -> None:
+    spec = _spec(at="2026-05-01T09:00")
+    due = next_time(spec, 0.0, created_at=0.0)
+    assert due == datetime(2026, 5, 1, 9, tzinfo=BERLIN).timestamp()
+    assert next_time(spec, due, created_at=0.0) is None
+
+
+def test_only_the_latest_missed_time_of_a_day_is_made_up_for() -> None:
+    spec = _spec(every="1h")
+    assert latest_missed(spec, 3600.0, 4 * 3600.0 + 5, created_at=0.0) == 4 * 3600.0
+    week = 7 * 86400.0
+    assert latest_missed(spec, 3600.0, week + 5, created_at=0.0) == week
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {}, {"cron": "61 * * * *"}, {"every": "soon"}, {"every": "0.1s"}, {"at": "later"},
+        {"cron": "0 9 * * *", "every": "1h"},
+    ],
+)  # fmt: skip
+def test_a_schedule_that_cannot_run_is_rejected(when: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"cron|every|at"):
+        check_spec(_spec(**when))
