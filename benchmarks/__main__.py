@@ -23,6 +23,7 @@ from benchmarks.sections import (
     operations,
     process,
     scale,
+    search,
     start,
     store,
 )
@@ -36,6 +37,7 @@ SECTIONS = {
     "process": process.run,
     "store": store.run,
     "library": library.run,
+    "search": search.run,
     "scale": scale.run,
 }
 

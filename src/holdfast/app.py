@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,7 +163,13 @@ async def open_application(
                     _http_config(settings),
                     streams=settings.sessions,
                     compactor=compactor,
-                    services=_http_services(store, settings, toolbox, (channels, schedules)),
+                    services=_http_services(
+                        store,
+                        settings,
+                        toolbox,
+                        (channels, schedules),
+                        _default_tools(settings, upstreams),
+                    ),
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
@@ -212,6 +218,7 @@ def _http_services(
     settings: Settings,
     toolbox: GatewayTools,
     automation: "tuple[ChannelDirectory, ScheduleDirectory]",
+    default_tools: Callable[[str], Sequence[str]] | None,
 ) -> "Services":
     """Return the parts of the gateway that have endpoints of their own."""
     from holdfast.http.app import Services
@@ -219,7 +226,7 @@ def _http_services(
 
     return Services(
         admin=_admin_services(store, settings),
-        tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin),
+        tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=automation[0],
         schedules=automation[1],
     )
@@ -256,6 +263,14 @@ def _new_executor(
         tools=settings.tools,
         splitter=services.splitter,
     )
+
+
+def _default_tools(
+    settings: Settings, upstreams: "UpstreamRouter"
+) -> Callable[[str], Sequence[str]] | None:
+    """Return the tools that upstreams add to their requests; None if there are none."""
+    has_tools = any(upstream.tools for upstream in settings.upstreams)
+    return upstreams.tools if has_tools else None
 
 
 def _open_tools(

@@ -1,6 +1,7 @@
 """Claude Code behind the gateway, with the real program and the simulator as its model."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,28 @@ async def test_a_plain_model_goes_on_where_the_agent_fails(
         assert text_of(again).endswith("Last text: and now?")
     last = simulator.requests(api="messages")[-1]
     assert '{"role":"user","text":"who am I?"}' in "\n".join(texts(last))
+
+
+@pytest.mark.soak
+async def test_two_gateways_never_go_on_from_an_old_process(
+    simulator: ProviderSimulator, root: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    settings = claude_code(simulator, root)
+    async with (
+        open_agent_gateway(settings, store_url=store) as first,
+        open_agent_gateway(settings, store_url=store) as second,
+    ):
+        for turn, gateway in enumerate((first, second, first)):
+            answer = await gateway.respond(f"turn {turn}", model=MODEL)
+            # What the transcript does not contain yet is replayed, and counted as one message.
+            assert text_of(answer).endswith(f"turn {turn}")
+            assert len(processes_of_groups(root)) == 1
+    last = simulator.requests(api="messages")[-1]
+    for text in ("turn 0", "turn 1", "turn 2"):
+        assert text in "\n".join(texts(last))
+
+
+def processes_of_groups(root: Path) -> set[int]:
+    """Return the process groups of the agents that run."""
+    return {os.getpgid(process.pid) for process in processes_of(root)}

@@ -116,6 +116,19 @@ def test_sessions_are_found_by_key_id_and_metadata(
     expect(page.get_by_text("Nothing found")).to_be_visible()
 
 
+def test_content_is_found_with_its_matches_marked(page: Page, gateway: Gateway) -> None:
+    gateway.say("searched", "The \U0001f600 password of the lighthouse is heliotrope.")
+    show(page, gateway, "/sessions")
+    box = page.get_by_role("searchbox", name="Search sessions")
+    box.fill("heliotrope")
+    box.press("Enter")
+    expect(page.get_by_role("heading", name="Found in transcripts")).to_be_visible()
+    marks = page.locator("main mark")
+    expect(marks.first).to_have_text("heliotrope")
+    page.locator("main").get_by_role("link", name="searched").first.click()
+    expect(page.locator("main h1")).to_have_text("searched")
+
+
 def test_a_turn_shows_the_proven_request_and_why_it_changed(
     page: Page, gateway: Gateway, story: str
 ) -> None:
@@ -171,10 +184,10 @@ def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway:
     session = gateway.session("compacted")["id"]
     gateway.post(f"/v1/sessions/{session}/compact")
     show(page, gateway, f"/sessions/{session}/compactions")
-    expect(page.get_by_text("in force")).to_be_visible()
+    expect(page.get_by_text("in force", exact=True)).to_be_visible()
     expect(page.get_by_text("Sent to the model instead")).to_be_visible()
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("undone")).to_be_visible()
+    expect(page.get_by_text("undone", exact=True)).to_be_visible()
 
 
 def test_metadata_is_edited_and_the_session_exported(page: Page, gateway: Gateway) -> None:

@@ -102,7 +102,7 @@ LANES = (
     Fault(
         "a hold that ran out keeps its lane",
         f"{CORE}/decisions/lane.py",
-        "if session.hold_until is None or session.hold_until > facts.now:",
+        "if not _is_hold_over(session, turn, facts.now):",
         "if True:",
         (f"{CONTRACT}::TestHolds",),
     ),
@@ -118,8 +118,8 @@ LANES = (
     Fault(
         "a lane takes any number of turns",
         f"{CORE}/decisions/accept.py",
-        'if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:',  # noqa: E501
-        "if False:",
+        "waiting.count >= command.limits.max_waiting:",
+        "False:",
         (f"{CONTRACT}::TestLanes",),
     ),
     Fault(
@@ -378,4 +378,21 @@ HEALING = (
     ),
 )
 
-CORE_FAULTS = (*FENCES, *LANES, *ONCE, *STATE, *CONTENT, *TENANTS, *PROJECTION, *HEALING)
+CLOCKS = (
+    Fault(
+        "a hold lasts until the clock has caught up with it",
+        f"{CORE}/decisions/lane.py",
+        "return session.hold_until <= now or is_ahead or began > now + CLOCK_TOLERANCE_SECONDS",
+        "return session.hold_until <= now",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+    Fault(
+        "every small step of the clock ends holds",
+        f"{CORE}/decisions/lane.py",
+        "CLOCK_TOLERANCE_SECONDS = 60.0",
+        "CLOCK_TOLERANCE_SECONDS = 0.0",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+)
+
+CORE_FAULTS = (*FENCES, *LANES, *ONCE, *STATE, *CONTENT, *TENANTS, *PROJECTION, *HEALING, *CLOCKS)

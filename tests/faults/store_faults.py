@@ -289,4 +289,21 @@ LOG = (
     ),
 )
 
-STORE_FAULTS = (*DURABILITY, *FILTERS, *WORKERS, *LOG)
+CLOCKS = (
+    Fault(
+        "a lease lasts until the clock has caught up with it",
+        f"{STORES}/sql/command_plans.py",
+        "(sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),",
+        "",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+    Fault(
+        "a sweep overlooks holds from before the clock was set back",
+        f"{STORES}/sql/statements.py",
+        "where h.hold_until > ?1 + {MAX_HOLD_SECONDS} ",
+        "where h.hold_until > ?1 + 3600000.0 ",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+)
+
+STORE_FAULTS = (*DURABILITY, *FILTERS, *WORKERS, *LOG, *CLOCKS)

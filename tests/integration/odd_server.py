@@ -47,7 +47,7 @@ async def odd_server(say: Say) -> AsyncIterator[OddServer]:
         server.asked.append(body)
         return _written(say(request.path.removeprefix("/v1"), body))
 
-    application = web.Application()
+    application = web.Application(client_max_size=2**26)
     application.router.add_route("*", "/{tail:.*}", answer)
     runner = web.AppRunner(application)
     await runner.setup()

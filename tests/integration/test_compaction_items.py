@@ -207,7 +207,9 @@ async def test_the_compact_endpoint_answers_the_users_messages_and_one_item() ->
 
 @pytest.mark.parametrize("mode", ["model", "elide"])
 @pytest.mark.parametrize("size", [1, 3, 10, 30, 100, 300, 1000, 10_000])
-async def test_the_compact_endpoint_answers_less_or_what_it_was_given(mode: Any, size: int) -> None:
+async def test_the_compact_endpoint_answers_less_or_quotes_a_short_history(
+    mode: Any, size: int
+) -> None:
     told = [
         {"role": "developer", "content": "be kind"},
         {"role": "user", "content": "hello"},
@@ -221,19 +223,19 @@ async def test_the_compact_endpoint_answers_less_or_what_it_was_given(mode: Any,
         ) as gateway:
             answer = await gateway.post("/v1/responses/compact", None, input=told)
             given = answer.json()["output"]
-            bare = [{k: v for k, v in one.items() if k not in ("id", "status")} for one in given]
-            if size < 300:
-                # There is nothing to compact: what was sent is what to go on with.
-                assert [one["role"] for one in bare] == [one["role"] for one in told]
-                assert [one["content"][0]["text"] for one in bare] == [t["content"] for t in told]
+            assert kinds(answer.json()) == ["message", "message", "compaction"]
+            is_quoted = size < 300
+            if is_quoted:
                 assert simulator.requests() == []
             else:
-                assert kinds(answer.json()) == ["message", "message", "compaction"]
-                assert len(json.dumps(bare[-1])) < size + 50
+                item = {k: v for k, v in given[-1].items() if k != "id"}
+                assert len(json.dumps(item)) < size + 50
             simulator.clear_record()
             said = await gateway.respond([*given, {"role": "user", "content": "go on"}], None)
             assert "go on" in text_of(said)
-            assert "be kind" in str(simulator.requests()[0].body)
+            sent = str(simulator.requests()[0].body)
+            assert "be kind" in sent
+            assert ("assistant: " + "w" * size in sent) or not is_quoted
 
 
 async def test_the_compact_endpoint_says_what_is_wrong() -> None:

@@ -40,14 +40,14 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
         yield process
 
 
-def _process(gateway: GatewayProcess) -> psutil.Process:
+def gateway_process(gateway: GatewayProcess) -> psutil.Process:
     assert gateway._process is not None
     return psutil.Process(gateway._process.pid)
 
 
-def _peak_bytes(gateway: GatewayProcess) -> int:
+def peak_bytes(gateway: GatewayProcess) -> int:
     """Return the largest resident size that the process ever had."""
-    status = Path(f"/proc/{_process(gateway).pid}/status").read_text()
+    status = Path(f"/proc/{gateway_process(gateway).pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
@@ -71,7 +71,7 @@ async def _exchange(gateway: GatewayProcess, data: bytes, *, half_close: bool = 
     return reply
 
 
-async def _in_parallel(jobs: Iterator[Awaitable[None]]) -> None:
+async def in_parallel(jobs: Iterator[Awaitable[None]]) -> None:
     """Run jobs, `AT_A_TIME` of them side by side."""
 
     async def work() -> None:
@@ -81,7 +81,7 @@ async def _in_parallel(jobs: Iterator[Awaitable[None]]) -> None:
     await asyncio.gather(*(work() for _ in range(AT_A_TIME)))
 
 
-async def _is_alive(gateway: GatewayProcess) -> bool:
+async def is_alive(gateway: GatewayProcess) -> bool:
     async with httpx.AsyncClient(base_url=gateway.url, timeout=SECONDS) as client:
         return (await client.get("/healthz")).status_code == 200
 
@@ -141,9 +141,9 @@ async def test_mutated_http_never_breaks_the_server(
         statuses[status] += 1
         assert status != "500", data
 
-    await _in_parallel(send(_mutated(chance)) for _ in range(RAW_REQUESTS))
-    assert await _is_alive(gateway)
-    peak = _peak_bytes(gateway)
+    await in_parallel(send(_mutated(chance)) for _ in range(RAW_REQUESTS))
+    assert await is_alive(gateway)
+    peak = peak_bytes(gateway)
     record_property("soak", f"raw HTTP: {RAW_REQUESTS} requests, {dict(statuses)}, peak {peak:,}")
     assert peak < PEAK_BYTES
 
@@ -214,9 +214,9 @@ async def test_odd_json_is_answered_in_shape(
                     headers["x-session-key"] = f"fuzz-{number % 50}"
                 yield send(chance.choice(PATHS), _body(chance), headers)
 
-        await _in_parallel(jobs())
-    assert await _is_alive(gateway)
-    peak = _peak_bytes(gateway)
+        await in_parallel(jobs())
+    assert await is_alive(gateway)
+    peak = peak_bytes(gateway)
     record_property("soak", f"JSON: {JSON_REQUESTS} requests, {dict(statuses)}, peak {peak:,}")
     assert peak < PEAK_BYTES
 
@@ -251,8 +251,8 @@ async def test_bombs_are_rejected_and_the_process_stays_small(
     for name, data in _bombs():
         reply = await _exchange(gateway, data, half_close=False)
         statuses[name] = reply[9:12].decode("latin-1") or "none"
-        assert await _is_alive(gateway)
-    peak = _peak_bytes(gateway)
+        assert await is_alive(gateway)
+    peak = peak_bytes(gateway)
     record_property("soak", f"bombs: {statuses}, peak {peak:,}")
     assert set(statuses.values()) <= {"400", "413", "431"}, statuses
     assert peak < PEAK_BYTES
@@ -272,10 +272,10 @@ async def test_large_bodies_at_a_time_keep_health_checks_answered(
 
         sending = asyncio.gather(*(send(number) for number in range(LARGE_BODIES)))
         while not sending.done():
-            assert await _is_alive(gateway)
+            assert await is_alive(gateway)
             checks += 1
         await sending
-    peak = _peak_bytes(gateway)
+    peak = peak_bytes(gateway)
     record_property(
         "soak",
         f"large bodies: {LARGE_BODIES} of {len(text):,} bytes, {dict(statuses)}, "
@@ -283,3 +283,4 @@ async def test_large_bodies_at_a_time_keep_health_checks_answered(
     )
     assert set(statuses) <= {200, 503}
     assert checks > 0
+    assert peak < PEAK_BYTES

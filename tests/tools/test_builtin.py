@@ -1,11 +1,14 @@
 """The built-in tools, asked by a model in a turn."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.tools import Toolbox
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.memory import SessionMemory
 from holdfast.tools.scope import Scope
 from holdfast.tools.toolbox import GatewayTools
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
@@ -137,3 +140,28 @@ async def test_a_name_that_the_client_has_taken_stays_the_clients() -> None:
         tools = [function, {"type": "holdfast", "name": "session_status"}]
         answer = (await gateway.respond("hi", tools=tools)).json()
     assert [item["type"] for item in answer["output"]] == ["function_call"]
+
+
+async def test_memory_finds_what_was_said_in_earlier_generations_of_the_key(
+    tmp_path: Path,
+) -> None:
+    model = _asking("memory_search", query="cat")
+
+    def build(gateway: Gateway) -> Toolbox:
+        return GatewayTools(BuiltinTools(gateway, search=SessionMemory(gateway)))
+
+    store_url = f"sqlite:///{tmp_path / 'memory.db'}"
+    async with open_gateway(model, store_url=store_url, toolbox=build) as gateway:
+        await gateway.respond("my cat is Tom")
+        await gateway.respond("my cat is a secret", "other")
+        first = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        await gateway.client.post(f"/v1/sessions/{first['id']}/reset", json={})
+        await SearchIndexer(gateway.engine).catch_up()
+        found = await _look(gateway, "memory_search")
+        (match,) = found["matches"]
+        assert (match["session_id"], match["generation"]) == (first["id"], 1)
+        assert "cat" in match["text"]
+        where = {"session_id": match["session_id"], "sequence": match["sequence"]}
+        model.script = _asking("memory_get", **where).script
+        around = await _look(gateway, "memory_get")
+    assert [item["text"] for item in around["items"]] == ["my cat is Tom", "fine"]

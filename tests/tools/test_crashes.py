@@ -1,6 +1,7 @@
 """A process dies at any write of a turn with tools; another one finishes the turn."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from holdfast.stores.open import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.ids import SequentialIds
 from tests.in_process import Item, ScriptedModel, called, said
-from tests.tools.toolboxes import SERVER, RecordingTools
+from tests.tools.toolboxes import SERVER, RecordingTools, echo
 
 OutcomeT = TypeVar("OutcomeT")
 STEPS = 3
@@ -235,3 +236,80 @@ async def test_a_streamed_turn_is_finished_by_another_process(
         numbers = [event.number for event in events]
         assert numbers == list(range(len(numbers)))
         assert {arguments["n"] for _, arguments in tools.calls} == set(range(STEPS))
+
+
+# ── one process after the other dies ────────────────────────────────────────────────────────
+
+
+def _random_script(seed: int) -> Any:
+    """Return a model that makes one or two calls a step, of a safe or an unsafe tool."""
+
+    def script(items: list[Item]) -> list[Item]:
+        step = sum(item["type"] == "message" and item["role"] == "assistant" for item in items)
+        if step >= STEPS:
+            return [said("done")]
+        chosen = random.Random(f"{seed}:{step}")
+        names = [chosen.choice(["safe", "unsafe"]) for _ in range(chosen.randint(1, 2))]
+        calls = [
+            called(f"desk__{name}", f"c{step}{at}", f'{{"n":{step * 10 + at}}}')
+            for at, name in enumerate(names)
+        ]
+        return [said(f"step {step}"), *calls]
+
+    return script
+
+
+async def _begin(process: _Process, *, is_first: bool) -> None:
+    """Start a process; the first one accepts the turn."""
+    await process.gateway.start(process.turns.run_recovered)
+    if is_first:
+        accept, request = process.arrival(is_stream=False)
+        await process.turns.accept(accept, request, is_live=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whoever_dies_whenever_each_unsafe_call_runs_at_most_once(seed: int) -> None:
+    chosen = random.Random(seed)
+    clock = ManualClock()
+    store = await open_store("memory:", clock=clock)
+    tools = RecordingTools(safe=echo, unsafe=echo)
+    tools.safe = {"safe"}
+    processes: list[tuple[_Process, DyingStore]] = []
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for number in range(4):
+            dies_at = chosen.randint(2, 6) if number < 3 else 10_000
+            dying = DyingStore(store, dies_at, is_committed=chosen.random() < 0.5)
+            process = _Process(f"p{number}", dying, tools, clock)
+            process.model.script = _random_script(seed)
+            processes.append((process, dying))
+            starting = asyncio.create_task(_begin(process, is_first=number == 0))
+            tasks.append(starting)
+            ended = asyncio.create_task(_ended(process.gateway))
+            dead = asyncio.create_task(dying.dead.wait())
+            await asyncio.wait({ended, dead}, return_when=asyncio.FIRST_COMPLETED)
+            is_over = ended.done()
+            for task in (ended, dead):
+                task.cancel()
+            if is_over:
+                break
+            clock.advance(LaneSettings().lease_seconds * 2)
+        view = await store.read.turn(DEFAULT_TENANT, TurnId("turn_one"))
+        assert view is not None
+        assert view.turn.outcome == "completed"
+        unsafe = [arguments["n"] for name, arguments in tools.calls if name == "unsafe"]
+        assert len(unsafe) == len(set(unsafe)), "a side effect happened twice"
+        session = await store.read.session(DEFAULT_TENANT, key=Key("k"))
+        assert session is not None
+        items = await store.read.context(session.session)
+        calls = [item.call_id for item in items if item.kind == "gateway_call"]
+        outputs = [item.call_id for item in items if item.kind == "gateway_call_output"]
+        assert sorted(calls, key=str) == sorted(outputs, key=str)
+        assert len(calls) == len(set(calls))
+    finally:
+        for process, dying in processes:
+            dying.bury()
+            await process.turns.stop(0)
+            await process.gateway.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()

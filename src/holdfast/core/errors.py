@@ -370,3 +370,19 @@ class SessionClosed(HoldfastError, RuntimeError):
     """The session object was closed, and takes and gives nothing any more."""
 
     code = "session_closed"
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and of its causes.
+
+    A frame that holds its own error in a variable forms a cycle with it. Until a garbage collection
+    the cycle keeps everything that the frames hold, request bodies included.
+    """
+    seen: set[int] = set()
+    pending = [error]
+    while pending:
+        error = pending.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = None
+            pending += [error.__cause__, error.__context__]

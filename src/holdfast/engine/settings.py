@@ -7,7 +7,7 @@ from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.healing.policy import HealLimits
 from holdfast.core.model.turn import OnBusy
-from holdfast.core.transaction.commands import LaneLimits
+from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits
 
 OnDisconnect = Literal["complete", "cancel"]
 ToolScope = Literal["key", "agent", "tenant"]
@@ -67,6 +67,8 @@ class LaneSettings:
         for name in _ALWAYS_POSITIVE:
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"lanes.{name} must be positive")
+        if self.tool_wait_seconds > MAX_HOLD_SECONDS:
+            raise InvalidSetting(f"lanes.tool_wait_seconds must be at most {MAX_HOLD_SECONDS:.0f}")
         if self.max_attempts < 1:
             raise InvalidSetting("lanes.max_attempts must be at least 1")
         if self.on_busy not in get_args(OnBusy):
@@ -117,6 +119,8 @@ class ToolSettings:
         ):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"tools.{name} must be positive")
+        if self.approval_seconds > MAX_HOLD_SECONDS:
+            raise InvalidSetting(f"tools.approval_seconds must be at most {MAX_HOLD_SECONDS:.0f}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

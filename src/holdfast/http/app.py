@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import HoldfastError, ModelNotFound
+from holdfast.core.errors import HoldfastError, ModelNotFound, release_frames
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
@@ -95,13 +95,7 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        tools = services.tools
-        approvers = tools.approvers if tools is not None else ()
-        approvals = ApprovalService(gateway, turn_service, approvers)
-        turns = TurnSubmitter(
-            gateway, turn_service, config.reset, streams=streams, approvals=approvals
-        )
-        self._add_tool_routes(approvals, tools)
+        turns = self._new_submitter(streams, services.tools)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -134,6 +128,22 @@ class Application:
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
         self._add_automation_routes(gateway, services)
+
+    def _new_submitter(
+        self, streams: StreamSettings | None, tools: ToolServices | None
+    ) -> TurnSubmitter:
+        """Return what submits turns, with the tools that requests may use."""
+        approvers = tools.approvers if tools is not None else ()
+        approvals = ApprovalService(self._gateway, self._turn_service, approvers)
+        self._add_tool_routes(approvals, tools)
+        return TurnSubmitter(
+            self._gateway,
+            self._turn_service,
+            self._config.reset,
+            streams=streams,
+            approvals=approvals,
+            default_tools=tools.defaults if tools is not None else None,
+        )
 
     def _add_response_routes(self, responses: ResponsesApi) -> None:
         add = self._routes.add
@@ -312,6 +322,7 @@ class Application:
                     reply = await endpoint(request)
             except HoldfastError as exc:
                 reply = reply_for_error(exc)
+                release_frames(exc)
                 reply.headers.extend(request.session_headers)
             except ClientDisconnected:
                 return

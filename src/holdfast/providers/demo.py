@@ -9,6 +9,8 @@ from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 
 DEMO_MODEL = "holdfast-demo"
+MAX_QUOTED = 1000
+"""Characters of a message that the reply quotes."""
 
 
 class _Message(msgspec.Struct):
@@ -58,11 +60,12 @@ def _reply(call: ModelCall) -> str:
     texts = [text for role, text in messages if role == "user"]
     if not texts:
         return "This is the Holdfast demo model. You have not said anything yet."
-    reply = (
-        f"This is the Holdfast demo model; no real model is configured. You said: {texts[-1]!r}."
-    )
+    intro = "This is the Holdfast demo model; no real model is configured."
+    reply = f"{intro} You said: {_quoted(texts[-1])}."
     if len(texts) > 1:
-        reply += f" I remember {len(texts) - 1} earlier message(s); the first was {texts[0]!r}."
+        reply += (
+            f" I remember {len(texts) - 1} earlier message(s); the first was {_quoted(texts[0])}."
+        )
     return reply
 
 
@@ -73,6 +76,11 @@ def _text(message: _Message) -> tuple[str | None, str]:
     parts = content if isinstance(content, list) else []
     texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
     return message.role, "".join(text for text in texts if isinstance(text, str))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as the reply quotes it: a long one would cost several times its size."""
+    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")
 
 
 def _message(text: str, item_id: str, status: str) -> dict[str, Any]:

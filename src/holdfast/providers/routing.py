@@ -87,6 +87,11 @@ class UpstreamRouter:
         found = self._find(model)
         return found[0].fallback if found else ()
 
+    def tools(self, model: str) -> tuple[str, ...]:
+        """Return the gateway's tools that every request for a model uses."""
+        found = self._find(model)
+        return found[0].tools if found else ()
+
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of a model, where its upstream's settings have one."""
         found = self._find(model)

@@ -141,6 +141,8 @@ class UpstreamSettings:
     """The size of its models' context window, where it is known."""
     fallback: tuple[str, ...] = ()
     """Models to try, in order, where this server fails before its first output."""
+    tools: tuple[str, ...] = ()
+    """Tools of the gateway for every request: `session_status`, `mcp:NAME`."""
     strict_alternation: bool = False
     """Whether user and assistant messages must alternate without exception (Chat only)."""
     encrypted_reasoning: bool = True

@@ -129,7 +129,7 @@ class LimitSettings:
     """Maximum size of a request's headers, including the request line."""
     body_bytes: int = 64 * 1024 * 1024
     """Maximum size of a request body."""
-    body_bytes_in_flight: int = 128 * 1024 * 1024
+    body_bytes_in_flight: int = 64 * 1024 * 1024
     """Bytes of request bodies that the process holds at a time; at least `body_bytes`."""
     items: int = 20_000
     """Items or messages of one request."""
@@ -190,7 +190,7 @@ class SearchSettings:
     """`[search]`: full-text search over everything that is stored."""
 
     enabled: bool = True
-    """Whether what is stored is indexed; the index is about as large as the text."""
+    """Whether what is stored is indexed; the index is two to three times as large as the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

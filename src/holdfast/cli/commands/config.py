@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,7 @@ from holdfast.cli.output.terminal import print_json, print_line, print_table, pr
 
 if TYPE_CHECKING:
     from holdfast.doctor.configuration import CheckResult
+    from holdfast.tools.settings import McpSettings
 
 app = typer.Typer(help="Show and check the configuration.", no_args_is_help=True)
 
@@ -30,7 +32,7 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
-    """Check that upstreams answer and accept their keys, and that the store is writable."""
+    """Check that upstreams and MCP servers answer, and that the store is writable."""
     from holdfast.doctor.configuration import check_store, check_upstreams
     from holdfast.settings import config_path, load
 
@@ -38,6 +40,7 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
     results = [
         *asyncio.run(check_store(settings.store.url, mask_url(settings.store.url))),
         *asyncio.run(check_upstreams(settings.upstreams)),
+        *_check_servers(settings.mcp),
     ]
     source = str(config_path(config) or "defaults and environment")
     if as_json:
@@ -46,6 +49,19 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
         _print_checks(source, results)
     if not all(result.is_ok for result in results):
         raise typer.Exit(1)
+
+
+def _check_servers(servers: "Sequence[McpSettings]") -> "list[CheckResult]":
+    """Start every MCP server and list its tools."""
+    if not servers:
+        return []
+    from holdfast.doctor.configuration import CheckResult
+    from holdfast.tools.mcp.check import check_servers
+
+    return [
+        CheckResult(subject=f"mcp {found.name}", is_ok=found.is_ok, detail=found.detail)
+        for found in asyncio.run(check_servers(servers))
+    ]
 
 
 def _print_checks(source: str, results: "list[CheckResult]") -> None:
@@ -70,6 +86,9 @@ def masked(settings: Any) -> dict[str, Any]:
     for table in (*value["upstream"], *value["key"]):
         if table.get("key"):
             table["key"] = SECRET
+    for table in value["mcp"]:
+        del table["secrets"]
+        table["url"] = mask_url(table["url"])
     for table in value["channel"]:
         for name in ("token", "app_token", "secret"):
             if table.get(name):

@@ -1,6 +1,8 @@
 """`holdfast serve`: run the gateway as a process."""
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import ipaddress
 import os
@@ -21,6 +23,9 @@ from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import ServerSettings, Settings
 from holdfast.settings.target import server_url
 
+MALLOPT_MMAP_THRESHOLD = -3
+"""The option's number in glibc's <malloc.h>."""
+LARGE_BLOCK_BYTES = 1024 * 1024
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
@@ -66,6 +71,7 @@ async def serve(settings: Settings) -> None:
                 drain_seconds=settings.server.drain_seconds,
             )
             _freeze_startup_objects()
+            _return_large_blocks()
             # Install the handlers first: whoever reads the line below may send a signal at once.
             with server.capture_signals():
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
@@ -93,6 +99,16 @@ def _freeze_startup_objects() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(25_000, 20, 50)
+
+
+def _return_large_blocks() -> None:
+    """Have the allocator give large blocks back to the system when they are freed.
+
+    By default glibc keeps blocks of up to 32 MB in its heap, so that a few large bodies would
+    stay part of the process. Other C libraries have no such option and need none.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(MALLOPT_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 async def _require_keys_beyond_loopback(host: str, application: Application) -> None:

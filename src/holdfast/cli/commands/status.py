@@ -25,6 +25,7 @@ def status(config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = F
             ("version", state["version"]),
             ("state", state["state"]),
             *_model_rows(state["models"], state["models_unavailable"]),
+            *_server_rows(state["tools"]),
             ("runs since start", _format_counts(counts, "runs")),
             ("heals since start", _format_counts(counts, "heals")),
         ]
@@ -43,6 +44,7 @@ def collect_status(client: GatewayClient) -> dict[str, Any]:
         "state": _readiness(client),
         "models": models,
         "models_unavailable": unavailable,
+        "tools": _tools(client),
         "since_start": _metrics(client),
         "running": list(client.list_all("/v1/sessions", limit=MAX_RUNNING_SHOWN, status="running")),
     }
@@ -65,6 +67,21 @@ def _model_rows(models: list[str], unavailable: list[str]) -> list[tuple[str, st
     nothing = "unknown" if unavailable else "none"
     rows = [("models", ", ".join(models) or nothing)]
     return rows + [("unavailable", reason) for reason in unavailable]
+
+
+def _tools(client: GatewayClient) -> list[dict[str, Any]]:
+    """Return the tools that the gateway runs, with the state of their servers."""
+    found: list[dict[str, Any]] = client.get("/v1/tools")["data"]
+    return found
+
+
+def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return a row for each MCP server; the built-in tools are always there."""
+    rows: list[tuple[str, str]] = []
+    for server in tools[1:]:
+        detail = server["error"] or f"{server['tools']} tool(s)"
+        rows.append((f"mcp {server['name']}", f"{server['state']}, {detail}"))
+    return rows
 
 
 def _readiness(client: GatewayClient) -> str:

@@ -189,15 +189,17 @@ def _admit(
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
     session = draft.session
-    position = tail_position(session.turn_count, waiting, facts.active)
+    position = (
+        STEERING + session.turn_count + 1
+        if command.on_busy == "steer"
+        else tail_position(session.turn_count, waiting, facts.active)
+    )
     is_busy = not is_free or waiting.count > 0
     if is_busy:
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
-        if command.on_busy == "steer":
-            position = STEERING + session.turn_count + 1
-        elif command.on_busy in ("interrupt", "rollback"):
+        if command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)

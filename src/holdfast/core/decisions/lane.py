@@ -16,12 +16,14 @@ from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
-from holdfast.core.transaction.commands import LaneLimits, Queued, Started
+from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.outgoing import report_end
 from holdfast.core.transaction.session_draft import Draft
 
 WORKER_LOST = "worker_lost"
+CLOCK_TOLERANCE_SECONDS = 60.0
+"""A turn that began so much later than now began before the clock was set back."""
 
 _Block = tuple[int, int, int]
 """Where the items of a turn begin, up to where they are finished, and where they end."""
@@ -266,7 +268,7 @@ def end_dead_owner(
     if turn is None:
         return Settled(True, facts.waiting)
     if session.is_held:
-        if session.hold_until is None or session.hold_until > facts.now:
+        if not _is_hold_over(session, turn, facts.now):
             return Settled(False, facts.waiting)
         message = "the client's tools did not answer in time"
         turn = stop_active(
@@ -292,6 +294,18 @@ def end_dead_owner(
         message="the worker of this turn went away", is_retryable=True,
     )  # fmt: skip
     return Settled(True, facts.waiting, turn)
+
+
+def _is_hold_over(session: Session, turn: Turn, now: float) -> bool:
+    """Whether a hold has run out, or was made before the clock was set back.
+
+    Without the second rule a step of a day would keep the lane for a day.
+    """
+    if session.hold_until is None:
+        return False
+    is_ahead = session.hold_until > now + MAX_HOLD_SECONDS
+    began = turn.started_at or turn.accepted_at
+    return session.hold_until <= now or is_ahead or began > now + CLOCK_TOLERANCE_SECONDS
 
 
 def _with_front(waiting: Waiting, position: int) -> Waiting:

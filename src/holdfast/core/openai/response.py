@@ -8,6 +8,7 @@ import msgspec
 from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
+from holdfast.core.openai.echoed_fields import DEFAULTS, echoed_fields
 from holdfast.core.openai.encrypted_reasoning import (
     ENCRYPTED_MARK,
     body_without_encrypted,
@@ -15,29 +16,6 @@ from holdfast.core.openai.encrypted_reasoning import (
 )
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
-
-_DEFAULTS: dict[str, Any] = {
-    "instructions": None,
-    "tools": [],
-    "tool_choice": "auto",
-    "truncation": "disabled",
-    "parallel_tool_calls": True,
-    "text": {"format": {"type": "text"}},
-    "top_p": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "top_logprobs": 0,
-    "temperature": 1.0,
-    "reasoning": {"effort": None, "summary": None},
-    "max_output_tokens": None,
-    "max_tool_calls": None,
-    "service_tier": "default",
-    "metadata": {},
-    "safety_identifier": None,
-    "prompt_cache_key": None,
-    "user": None,
-}
-_NOT_ECHOED = frozenset({"include", "stream_options", "context_management", "input"})
 
 OUTCOME_STATUS: dict[Outcome, ResponseStatus] = {
     "completed": "completed",
@@ -138,10 +116,10 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
         "previous_response_id": request.previous_response_id,
         "store": request.is_stored,
         "usage": answer.usage if answer else None,
-        **_DEFAULTS,
+        **DEFAULTS,
     }
     if request.fields:
-        value |= {name: raw for name, raw in request.fields.items() if name not in _NOT_ECHOED}
+        value |= echoed_fields(request.fields)
     if facts.conversation_id is not None:
         value["conversation"] = {"id": facts.conversation_id}
     if answer is not None and answer.fields:
@@ -184,16 +162,22 @@ def usage_value(usage: Usage) -> bytes:
     )
 
 
-def complete_usage(usage: Any) -> bytes:
-    """Return a server's usage; details that it left out are zero."""
-    if isinstance(usage, dict):
-        usage = {**usage}
-        for name, none in _NO_DETAILS:
-            if name not in usage or usage[name] is None:
-                usage[name] = none
-            elif isinstance(usage[name], dict):
-                usage[name] = {**none, **usage[name]}
-    return _encode(usage)
+def complete_usage(usage: Any) -> bytes | None:
+    """Return a server's usage, where it is one; numbers that it left out are zero."""
+    if not isinstance(usage, dict):
+        return None
+    complete = {**usage, **_numbers(usage, {"input_tokens": 0, "output_tokens": 0})}
+    total = complete["input_tokens"] + complete["output_tokens"]
+    complete |= _numbers(usage, {"total_tokens": total})
+    for name, defaults in _NO_DETAILS:
+        details = usage.get(name)
+        details = details if isinstance(details, dict) else {}
+        complete[name] = {**details, **_numbers(details, defaults)}
+    return _encode(complete)
+
+
+def _numbers(given: dict[str, Any], defaults: dict[str, int]) -> dict[str, int]:
+    return {n: given[n] if type(given.get(n)) is int else other for n, other in defaults.items()}
 
 
 _NO_DETAILS: tuple[tuple[str, dict[str, int]], ...] = (

@@ -149,6 +149,29 @@ def _text(value: Any, param: str) -> str:
     return value
 
 
+def add_tools(request: TurnRequest, names: Sequence[str]) -> TurnRequest:
+    """Return a request that also uses these tools: `memory_search`, or `mcp:github`."""
+    if not names:
+        return request
+    raw = _raw_tools(request)
+    sent = msgspec.json.decode(raw) if raw is not None else []
+    if not isinstance(sent, list):
+        return request  # the provider says what is wrong
+    added = [tool_of(name) for name in names]
+    tools = msgspec.Raw(_encode([*sent, *(tool for tool in added if tool not in sent)]))
+    if request.api == "chat":
+        return replace(request, chat_fields={**request.chat_fields, "tools": tools})
+    return replace(request, fields={**request.fields, "tools": tools})
+
+
+def tool_of(name: str) -> dict[str, str]:
+    """Return a tool as a request names it, for its name in a configuration."""
+    label = name.removeprefix("mcp:")
+    if label != name:
+        return {"type": "mcp", "server_label": label}
+    return {"type": "holdfast", "name": name}
+
+
 def redact_tools(request: TurnRequest) -> TurnRequest:
     """Return the request without the credentials of its tools: those are never stored."""
     raw = _raw_tools(request)

@@ -57,6 +57,7 @@ Windows = Callable[[str], int | None]
 MIN_BUDGET_TOKENS = 64
 SHORT_LOG_BYTES = 16 * 1024
 """How much of a log that is too short to be compacted its compaction item quotes."""
+NOTHING_ELSE = "(nothing but the messages above)"
 MIN_SUMMARY_BYTES = 64
 """The smallest space for a summary that a client carries; with less there is none."""
 OUTDATED_TRIES = 2
@@ -444,6 +445,13 @@ def _compaction(
                 usage=summary.usage if summary is not None else None,
             )
     return None
+
+
+def quote_answers(items: Sequence[StoredItem]) -> str:
+    """Return a short history as text, without the user's messages: a client keeps those."""
+    said = [item for item in items if role_of(item) not in ("user", "system", "developer")]
+    texts = (standing_instructions(items), transcript(said, SHORT_LOG_BYTES))
+    return "\n\n".join(text for text in texts if text) or NOTHING_ELSE
 
 
 def as_stored_items(items: Iterable[NewItem]) -> list[StoredItem]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.token_estimate import FEWEST_TOKENS
-from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.core.errors import HoldfastError, ProviderFailure, release_frames
 from holdfast.core.healing.policy import (
     MAX_MESSAGE,
     Heal,
@@ -113,6 +113,7 @@ class ModelCaller:
                         attempt.provider.name, outcome, seconds, sent_at - prepared_at
                     )
                 attempt = await self._heal(run, attempt, failure, progress)
+                release_frames(failure)
                 prepared_at = monotonic()
         except asyncio.CancelledError as exc:
             if not self._deadlines.stop(task):

@@ -1,5 +1,6 @@
 """Waiting for a lane: a queued turn waits until its lane is handed to it or free to be claimed."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -57,7 +58,8 @@ class LaneQueue:
         `since` is the registry's tick when the lane was last known to be taken.
         """
         context, turn = self._context, queued.turn
-        began = context.clock.now()
+        elapsed = asyncio.get_running_loop().time  # it never steps
+        began = elapsed()
         until = began + context.settings.max_wait_seconds
         if turn.source in UNBOUNDED:
             until = math.inf
@@ -67,19 +69,19 @@ class LaneQueue:
         outcome: Started | Queued = queued
         try:
             while not isinstance(outcome, Started):
-                left = until - context.clock.now()
+                left = until - elapsed()
                 await waiter.wait(min(left, self._poll_seconds(outcome)))
                 if context.worker.is_stopping:
                     raise StoreClosed(f"turn {turn.id} was queued when its store was closed")
                 outcome = waiter.handed or await self._claim(waiter, turn)
-                if not isinstance(outcome, Started) and until <= context.clock.now():
+                if not isinstance(outcome, Started) and until <= elapsed():
                     outcome = await self._give_up(waiter, turn)
         finally:
             self._registry.leave_lane(waiter, is_served=isinstance(outcome, Started))
             # Handed over while this task was cancelled: nobody will use the run.
             if waiter.handed is not None and not isinstance(outcome, Started):
                 self._on_unclaimed(waiter.handed)
-        context.meter.lane_waited(context.clock.now() - began)
+        context.meter.lane_waited(elapsed() - began)
         return outcome
 
     def _new_run(self, turn: Turn) -> Successor:

@@ -18,6 +18,7 @@ from holdfast.core.errors import (
     TurnCancelled,
     TurnFailed,
     TurnInterrupted,
+    release_frames,
 )
 from holdfast.core.ids import Tenant
 from holdfast.core.model.request import TurnRequest, read_request, response_id
@@ -184,7 +185,10 @@ class TurnService:
                 if live is not None:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
-            log.info("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
+            is_expected = isinstance(exc, HoldfastError)
+            note = log.info if is_expected else log.exception
+            note("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
+            release_frames(exc)
             self.in_flight.note_failure(ticket.session)
             outcome = exc
         finally:

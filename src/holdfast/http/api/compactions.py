@@ -15,7 +15,7 @@ from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
 from holdfast.core.transaction.commands import UndoCompaction
 from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
-from holdfast.engine.context.compactor import Compactor, as_stored_items
+from holdfast.engine.context.compactor import Compactor, as_stored_items, quote_answers
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.formats.sessions import session_value
 from holdfast.http.request.body import Fields, pop_field, read_optional_fields
@@ -26,7 +26,6 @@ from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.session_target import TargetResolver
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
-from holdfast.ports.clock import Ids
 from holdfast.ports.store import ItemQuery
 
 
@@ -123,18 +122,14 @@ class CompactionsApi:
             raise InvalidInput("there is nothing to compact; send input", param="input")
         items = [*projected, *sent]
         user_messages = [item for item in (*log, *sent) if _is_user(item)]
-        # A summary must make the history smaller; otherwise the history is returned unchanged.
+        # A summary must make the history smaller; a history too short for one is quoted.
         max_bytes = _size(items) - _size(user_messages)
         text, usage = await self._compactor.summarize_items(
             items, model=parsed.turn_request.model, prompt=prompt, max_bytes=max_bytes
         )
         ids = self._gateway.ids
-        output: list[Any]
-        if text is None:
-            output = [_as_output(item, ids) for item in items]
-        else:
-            output = [_message(item, ids.new("msg")) for item in user_messages]
-            output.append(msgspec.Raw(compaction_item(ids.new("cmp"), text)))
+        output: list[Any] = [_message(item, ids.new("msg")) for item in user_messages]
+        output.append(msgspec.Raw(compaction_item(ids.new("cmp"), text or quote_answers(items))))
         value = {
             "id": ids.new("resp"),
             "object": "response.compaction",
@@ -197,16 +192,19 @@ def _is_user(item: StoredItem) -> bool:
     return item.kind == "message" and item_value(item.body).get("role") == "user"
 
 
-def _as_output(item: StoredItem, ids: Ids) -> Any:
-    if item.kind == "message":
-        return _message(item, ids.new("msg"))
-    return msgspec.Raw(item.body)
-
-
 def _message(item: StoredItem, item_id: str) -> dict[str, Any]:
+    """Return a user's message with the fields that it may leave out when it is sent."""
     value = item_value(item.body)
     content = value.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
+    parts = [_part(part) for part in content or []]
     return {**value, "type": "message", "id": value.get("id") or item_id, "status": "completed",
-            "content": content}  # fmt: skip
+            "content": parts}  # fmt: skip
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in part.items() if value is not None}
+    if known.get("type") == "input_image":
+        return {"detail": "auto", "image_url": None, **known}
+    return known

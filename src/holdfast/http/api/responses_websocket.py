@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.api_keys import NotAuthenticated
-from holdfast.core.errors import HoldfastError, InvalidInput
+from holdfast.core.errors import HoldfastError, InvalidInput, release_frames
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TURN_PREFIX, TurnRequest, response_id
 from holdfast.core.model.session import Usage
@@ -129,15 +129,19 @@ class _Connection:
     async def receive_frames(self) -> None:
         """Queue request frames until the client disconnects."""
         while (frame := await self._websocket.receive()) is not None:
-            stream_id: str | None = None
-            try:
-                await self._reserve(frame)
-                fields = parse_fields(frame)
-                stream_id = pop_field(fields, "stream_id", str)
-                await self._enqueue(fields, frame, stream_id)
-            except HoldfastError as error:
-                self._release(frame)
-                await self._send_error(error, stream_id)
+            await self._take(frame)
+            del frame  # an idle connection holds no frame
+
+    async def _take(self, frame: bytes) -> None:
+        stream_id: str | None = None
+        try:
+            await self._reserve(frame)
+            fields = parse_fields(frame)
+            stream_id = pop_field(fields, "stream_id", str)
+            await self._enqueue(fields, frame, stream_id)
+        except HoldfastError as error:
+            self._release(frame)
+            await self._send_error(error, stream_id)
 
     async def _reserve(self, frame: bytes) -> None:
         """Count a large frame towards the body bytes of the process until it is answered."""
@@ -156,6 +160,7 @@ class _Connection:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         if self._request.budget is not None:
             self._request.budget.release(sum(self._reserved.values()))
         if self._turns.streams.on_disconnect == "cancel":
@@ -196,18 +201,24 @@ class _Connection:
     ) -> None:
         while True:
             fields, frame = await queue.get()
-            raw = fields.get("previous_response_id")
-            parent: Any = msgspec.json.decode(raw) if raw is not None else None
-            try:
-                await self._answer(fields, frame, stream_id)
-            except HoldfastError as error:
-                self._cache.discard(parent if isinstance(parent, str) else None)
-                await self._send_error(error, stream_id)
-            except Exception:  # noqa: BLE001 - top of the task: logged and answered
-                log.exception("websocket.request_failed", request_id=self._request.id)
-                await self._send_error(HoldfastError("internal server error"), stream_id)
-            finally:
-                self._release(frame)
+            await self._answer_frame(fields, frame, stream_id)
+            del fields, frame  # an idle connection holds no frame
+
+    async def _answer_frame(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
+        """Answer a frame; every error becomes an event."""
+        raw = fields.get("previous_response_id")
+        parent: Any = msgspec.json.decode(raw) if raw is not None else None
+        try:
+            await self._answer(fields, frame, stream_id)
+        except HoldfastError as error:
+            self._cache.discard(parent if isinstance(parent, str) else None)
+            await self._send_error(error, stream_id)
+            release_frames(error)
+        except Exception:  # noqa: BLE001 - top of the task: logged and answered
+            log.exception("websocket.request_failed", request_id=self._request.id)
+            await self._send_error(HoldfastError("internal server error"), stream_id)
+        finally:
+            self._release(frame)
 
     async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         request = self._request.with_body(frame)

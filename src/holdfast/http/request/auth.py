@@ -53,7 +53,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = DEFAULT_BODY_BYTES
-    body_bytes_in_flight: int = 2 * DEFAULT_BODY_BYTES
+    body_bytes_in_flight: int = DEFAULT_BODY_BYTES
     items: int = DEFAULT_MAX_ITEMS
     requests_per_minute: int = 0
     reset: ResetPolicy = NEVER

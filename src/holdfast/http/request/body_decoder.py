@@ -85,7 +85,9 @@ class BodyDecoder:
 
     async def _decode(self, kind: BodyKind, body: bytes, limit: int) -> TurnBody:
         if _is_large(body):
-            return _turn_body(await self._worker.decode(kind, body, limit))
+            decoded = _turn_body(await self._worker.decode(kind, body, limit))
+            await asyncio.sleep(0)
+            return decoded
         fields = parse_fields(body)
         question = pop_question(kind, fields)
         if question is not None:
@@ -160,6 +162,8 @@ class DecodeWorker:
                 else:
                     # Half an exchange is in the pipe: the next body needs a new process.
                     self._kill()
+        # Others go first: to copy 30 MB out of the pipe and to decode them are steps of their own.
+        await asyncio.sleep(0)
         if is_error:
             raise _error(msgspec.msgpack.decode(payload, type=DecodeError))
         return msgspec.msgpack.decode(payload, type=DecodedBody)

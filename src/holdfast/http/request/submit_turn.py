@@ -1,7 +1,7 @@
 """Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -31,7 +31,7 @@ from holdfast.core.tools.approval_words import (
     message_text,
     read_approval,
 )
-from holdfast.core.tools.requested import redact_tools
+from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
@@ -87,7 +87,9 @@ class TurnSubmitter:
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
         approvals: ApprovalService | None = None,
+        default_tools: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
+        self._default_tools = default_tools
         self.approvals = approvals or ApprovalService(gateway, turn_service)
         self.gateway = gateway
         self.turn_service = turn_service
@@ -105,6 +107,8 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
         is_new = _is_new(headers, target, items)
+        if self._default_tools is not None:
+            turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
         may_answer = not is_new or target.parent is not None
         items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)

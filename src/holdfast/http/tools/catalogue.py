@@ -1,5 +1,7 @@
 """The tools that the gateway runs for a tenant, and the state of their servers."""
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -15,6 +17,8 @@ class ToolServices(msgspec.Struct, frozen=True):
     """Who may answer every approval request, beside the sender of its turn."""
     builtin: ReadOnlyTools | None = None
     """The built-in tools, which MCP clients may call."""
+    defaults: Callable[[str], Sequence[str]] | None = None
+    """Returns the tools that every request for a model uses."""
 
 
 class ToolsApi:

@@ -22,6 +22,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import ByteSink
 from holdfast.ports.request_context import current_request
 from holdfast.providers.errors import broken
+from holdfast.providers.http.answer_budget import ANSWERS, HeldAnswer
 from holdfast.providers.http.connection import Disconnected, UpstreamConnection
 from holdfast.providers.http.proxy import Proxy, open_tunnel
 from holdfast.providers.settings import TimeoutSettings
@@ -327,6 +328,13 @@ class _Exchange:
     async def read(self) -> bytes:
         if self._inflater is None and self._connection.is_complete:
             return self._connection.read_buffered()
+        held = HeldAnswer(ANSWERS)
+        try:
+            return await self._read_whole(held)
+        finally:
+            held.close()
+
+    async def _read_whole(self, held: HeldAnswer) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while piece := await self._read_piece():
@@ -335,6 +343,7 @@ class _Exchange:
                 size += len(plain)
                 if size > MAX_BODY_BYTES:
                     raise _too_long(MAX_BODY_BYTES)
+                held.grow(size)
         if self._inflater is not None:
             pieces.append(self._inflater.end())
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -14,7 +14,7 @@ def normalize(item: Json) -> bool:
             fields = _message(item)
         case "function_call":
             arguments = as_text(item.get("arguments"), "{}")
-            fields = {"name": as_text(item.get("name")), "arguments": arguments}
+            fields = {"name": as_text(item.get("name")), "arguments": arguments, **_status(item)}
         case "custom_tool_call":
             fields = {"name": as_text(item.get("name")), "input": as_text(item.get("input"), "")}
         case "reasoning":
@@ -23,7 +23,22 @@ def normalize(item: Json) -> bool:
             return False
     is_changed = any(name not in item or item[name] != value for name, value in fields.items())
     item.update(fields)
+    if item["type"] == "reasoning":
+        return _drop_nulls(item, "content", "encrypted_content") or is_changed
     return is_changed
+
+
+def _status(item: Json) -> Json:
+    status = item.get("status")
+    return {"status": status if isinstance(status, str) and status else "completed"}
+
+
+def _drop_nulls(item: Json, *names: str) -> bool:
+    """Remove fields that are null, which a client's schema does not allow; return whether any."""
+    empty = [name for name in names if name in item and item[name] is None]
+    for name in empty:
+        del item[name]
+    return bool(empty)
 
 
 def objects(value: Any) -> list[Json]:
@@ -35,7 +50,8 @@ def _message(item: Json) -> Json:
     role, content = item.get("role"), item.get("content")
     listed = content if isinstance(content, list) else [content]
     parts = [part for part in map(_part, listed) if part is not None]
-    return {"role": role if isinstance(role, str) and role else "assistant", "content": parts}
+    role = role if isinstance(role, str) and role else "assistant"
+    return {"role": role, "content": parts, **_status(item)}
 
 
 def _part(part: Any) -> Json | None:
@@ -46,7 +62,7 @@ def _part(part: Any) -> Json | None:
     if kind == "refusal":
         return {**part, "refusal": as_text(part.get("refusal"))}
     if kind == "output_text" or (not isinstance(kind, str) and "text" in part):
-        is_valid = isinstance(part.get("annotations", []), list)
+        is_valid = isinstance(part.get("annotations"), list)
         annotations: Json = {} if is_valid else {"annotations": []}
         return {**part, "type": "output_text", "text": as_text(part.get("text")), **annotations}
     return part if isinstance(kind, str) else None

@@ -80,7 +80,7 @@ def read_text_completion(data: bytes, new_id: NewId) -> Answer | None:
     )
 
 
-def _usage(usage: _ChatUsage) -> tuple[Usage, bytes]:
+def _usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
     """Return the tokens, and the usage of Responses with every detail of the server."""
     given, made = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details

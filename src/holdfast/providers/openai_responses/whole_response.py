@@ -23,6 +23,8 @@ _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 _COPIED_FIELDS = ("service_tier", "moderation", "tool_usage")
 """Fields of the server's response that are copied into ours."""
+MAX_OUTPUT_ITEMS = 2_000
+"""Each item costs far more memory than its bytes."""
 CALLS = frozenset({"function_call", "custom_tool_call"})
 """Items that a client answers: each needs a call id, also where its server gave none."""
 
@@ -41,11 +43,13 @@ class Response(msgspec.Struct):
     tool_usage: msgspec.Raw = _NULL
 
 
-class _ValidPart(msgspec.Struct, gc=False):
-    type: str
-    text: str = ""
-    refusal: str = ""
-    annotations: list[Any] = []
+class _ValidText(msgspec.Struct, gc=False, tag="output_text"):
+    text: str
+    annotations: list[Any]
+
+
+class _ValidRefusal(msgspec.Struct, gc=False, tag="refusal"):
+    refusal: str
 
 
 class _ValidMessage(msgspec.Struct, gc=False):
@@ -54,7 +58,8 @@ class _ValidMessage(msgspec.Struct, gc=False):
     type: Literal["message"]
     id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
     role: str
-    content: list[_ValidPart]
+    status: str
+    content: list[_ValidText | _ValidRefusal]
     call_id: None = None
     encrypted_content: None = None
 
@@ -123,6 +128,11 @@ class WholeOutput:
                 raise broken("the upstream cancelled the response", "upstream_cancelled")
             case _:
                 raise failure_in_stream(response.error)
+        if len(response.output) > MAX_OUTPUT_ITEMS:
+            raise broken(
+                f"the upstream's answer has more than {MAX_OUTPUT_ITEMS} items",
+                "upstream_answer_too_long",
+            )
         items: list[bytes] = []
         for index, raw in enumerate(response.output):
             items.append(self._item(raw, index))
@@ -215,7 +225,7 @@ def _partial_usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
     except (msgspec.DecodeError, RecursionError) as exc:
         raise _unreadable() from exc
     if type(value) is not dict:
-        return None, complete_usage(value) if value else None
+        return None, None
     usage = Usage(
         input_tokens=_number(value, "input_tokens"),
         cached_tokens=_number(value.get("input_tokens_details"), "cached_tokens"),

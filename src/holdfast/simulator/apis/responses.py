@@ -175,6 +175,22 @@ def with_ids(items: list[Json], root: str) -> list[Json]:
     ]
 
 
+def in_full(item: Json) -> Json:
+    """Return a user's message with the fields that it may leave out when it is sent."""
+    content = item.get("content")
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    parts = [_part_in_full(part) for part in content or []]
+    return {**item, "status": "completed", "content": parts}
+
+
+def _part_in_full(part: Json) -> Json:
+    known = {name: value for name, value in part.items() if value is not None}
+    if known.get("type") == "input_image":
+        return {"detail": "auto", "image_url": None, **known}
+    return known
+
+
 _PREFIXES = {
     "message": "msg_",
     "function_call": "fc_",
@@ -267,10 +283,10 @@ def compact(world: World, call: Call) -> ApiAnswer:
         "id": call.ids.new("resp_"),
         "object": "response.compaction",
         "created_at": call.now,
-        "output": [*with_ids(kept, call.ids.root), compaction],
+        "output": [*map(in_full, with_ids(kept, call.ids.root)), compaction],
         "usage": {
             "input_tokens": used,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": said,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": used + said,

@@ -189,7 +189,10 @@ def echoed_fields(body: Json) -> Json:
             echoed[name] = {**_DEFAULTS[name], **_without_nulls(echoed[name])}
     form = echoed["text"].get("format") if isinstance(echoed.get("text"), dict) else None
     if isinstance(form, dict) and form.get("type") == "json_schema":
-        echoed["text"]["format"] = {"description": None, "strict": False, **form}
+        echoed["text"]["format"] = {"description": None, "strict": False, **_without_nulls(form)}
+    choice = echoed.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        echoed["tool_choice"] = {"mode": "auto", **_without_nulls(choice)}
     return echoed
 
 
@@ -230,7 +233,7 @@ def _usage(request: ResponseInput, reply: ModelReply, *, reasons: bool) -> Json:
     cached = request.prior_tokens // 128 * 128 if request.prior_tokens >= 1024 else 0
     return {
         "input_tokens": request.input_tokens,
-        "input_tokens_details": {"cached_tokens": cached},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": reasoning_tokens + said,
         "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": request.input_tokens + reasoning_tokens + said,

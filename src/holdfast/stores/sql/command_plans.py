@@ -35,6 +35,8 @@ from holdfast.stores.sql.search.index import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
 """How long it is known which answers were delivered: twice as long as a retry may ask."""
+LONGEST_LEASE_SECONDS = 300.0
+"""A lease ends within this time, whatever happens to the clock."""
 BURIED = 0.0
 """The lease of an expired worker; it cannot be renewed."""
 
@@ -132,6 +134,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     if row is not None and row[0] != BURIED:
         asks: list[Ask] = [
             (sql.SAVE_WORKER, (command.worker, alive_until)),
+            (sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),
             (sql.FORGET_DELIVERIES, (queries.oldest_turn_id(now - DELIVERIES_SECONDS),)),
         ]
         return Planned(Decision(alive_until), asks)

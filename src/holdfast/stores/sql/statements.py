@@ -13,6 +13,7 @@ from holdfast.core.transaction.changes import (
     IdempotencyRow,
     JournalRow,
 )
+from holdfast.core.transaction.commands import MAX_HOLD_SECONDS
 from holdfast.stores.sql.entries import ENDED, IDENTITY
 from holdfast.stores.sql.plan import Statement, columns
 
@@ -520,6 +521,8 @@ WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where 
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
+# Leases from before the clock was set back: a worker that hangs would keep its lanes for so long.
+CUT_LEASES = Statement("cut_leases", "update workers set alive_until = ?1 where alive_until > ?1")
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
@@ -534,6 +537,11 @@ ORPHANED_SESSIONS = Statement(
     "where a.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
     "union "
     "select session from (select h.session from lanes h where h.hold_until <= ?1 limit ?2) held "
+    "union "
+    # Holds from before the clock was set back.
+    f"select session from (select h.session from lanes h "
+    f"where h.hold_until > ?1 + {MAX_HOLD_SECONDS} "
+    "limit ?2) ahead "
     "union "
     "select session from (select q.session from queue q left join workers w on w.id = q.owner "
     "where w.id is null or w.alive_until <= ?1 limit ?2) waited"

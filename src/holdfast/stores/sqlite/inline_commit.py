@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.core.model.items import NewItem
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 
 MAX_ROWS = 512
 """More than this is long by what it is, not by the disk."""
+MAX_BYTES = 1024 * 1024
+"""So are more bytes than this: to write 30 MB takes a tenth of a second."""
 QUICK_SECONDS = 0.001
 """On average, a transaction in place may have the loop wait for so long."""
 FIRST_PAUSE = 1.0
@@ -25,17 +28,22 @@ _MARKS = frozenset({cmd.MarkDelivered, cmd.Renew})
 
 
 def is_short(commands: Sequence[Command[Any]]) -> bool:
-    """Whether these are few rows of few sessions."""
-    rows = 0
+    """Whether these are few rows of few sessions, and few bytes."""
+    rows = size = 0
     for command in commands:
         kind = type(command)
         if kind in _SHORT:
-            rows += 1 + len(command.items)  # type: ignore[attr-defined]
+            items: Sequence[NewItem] = command.items  # type: ignore[attr-defined]
+            rows += 1 + len(items)
+            if rows > MAX_ROWS:
+                return False
+            for item in items:
+                size += len(item.body)
         elif kind in _MARKS:
             rows += 1
         else:
             return False
-    return rows <= MAX_ROWS
+    return rows <= MAX_ROWS and size <= MAX_BYTES
 
 
 class DiskLatencyGate:

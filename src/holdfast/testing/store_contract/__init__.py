@@ -28,7 +28,7 @@ from holdfast.testing.store_contract.lifecycle import LifecycleContract
 from holdfast.testing.store_contract.listings import ListingContract
 from holdfast.testing.store_contract.once import ImplicitRetryContract, OnceContract
 from holdfast.testing.store_contract.provider_state import ProviderStateContract
-from holdfast.testing.store_contract.recovery import RecoveryContract
+from holdfast.testing.store_contract.recovery import ClockStepContract, RecoveryContract
 from holdfast.testing.store_contract.resubmission import ResubmissionContract
 from holdfast.testing.store_contract.rollover import RolloverContract
 from holdfast.testing.store_contract.transcript import TranscriptContract
@@ -37,6 +37,7 @@ __all__ = [
     "BlockContract",
     "BurstContract",
     "ChannelAccessContract",
+    "ClockStepContract",
     "CompactionContract",
     "FencingContract",
     "ForkContract",

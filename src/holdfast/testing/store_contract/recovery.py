@@ -294,3 +294,75 @@ class RecoveryContract:
         assert run.session.id not in await other.store.orphaned_sessions(100)
         await recover(other, run.session.id)
         assert await state_of(other, run.turn) == ("requires_action", None)
+
+
+DAY_SECONDS = 86_400.0
+LEASE_BOUND_SECONDS = 300.0
+
+
+class ClockStepContract:
+    """Promise 6 while the clock is set forward and back."""
+
+    @pytest.mark.parametrize("step", [DAY_SECONDS, -DAY_SECONDS, -600.0])
+    async def test_a_hold_ends_though_the_clock_was_set(
+        self, caller: StoreClient, clock: ManualClock, step: float
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        waiting = await caller.wait("something else", key="k")
+        clock.set(clock.now() + step)
+        assert isinstance(await caller.claim(waiting.turn), Started)
+        assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
+        assert_sound(await picture(caller, run.session.id))
+
+    @pytest.mark.parametrize("step", [DAY_SECONDS, -DAY_SECONDS])
+    async def test_a_sweep_finds_a_hold_though_the_clock_was_set(
+        self, caller: StoreClient, clock: ManualClock, step: float
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        clock.set(clock.now() + step)
+        assert await caller.store.orphaned_sessions(10) == [run.session.id]
+        await recover(caller, run.session.id)
+        assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
+
+    async def test_an_output_still_joins_its_turn_after_the_clock_was_set_back(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        clock.set(clock.now() - DAY_SECONDS)
+        joined = await caller.start(key="k", items=[output("call_1", "a cat")])
+        assert (joined.turn.id, joined.turn.step) == (run.turn.id, 1)
+
+    async def test_a_small_step_back_leaves_a_hold_alone(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        await ask_the_client(caller, "call_1")
+        waiting = await caller.wait("something else", key="k")
+        clock.set(clock.now() - 5.0)
+        assert isinstance(await caller.claim(waiting.turn), Queued)
+
+    async def test_a_worker_that_hangs_loses_its_lease_though_the_clock_was_set_back(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.set(clock.now() - DAY_SECONDS)
+        renewal = Renew(worker=other.worker, lease_seconds=LEASE_SECONDS)
+        await other.submit(renewal)
+        clock.advance(LEASE_BOUND_SECONDS)
+        await other.submit(renewal)
+        assert await gone(other) == {caller.worker}
+        await bury(other, caller)
+        await recover(other, run.session.id)
+        assert (await state_of(other, run.turn))[0] == "interrupted"
+
+    @pytest.mark.parametrize("step", [DAY_SECONDS, -DAY_SECONDS])
+    async def test_a_living_worker_keeps_its_lane_if_it_renews(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock, step: float
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.set(clock.now() + step)
+        for worker in (caller, other):
+            await worker.submit(Renew(worker=worker.worker, lease_seconds=LEASE_SECONDS))
+        assert await gone(other) == set()
+        assert await other.store.orphaned_sessions(10) == []
+        await caller.finish(run, "fine")
+        assert await state_of(caller, run.turn) == ("completed", None)

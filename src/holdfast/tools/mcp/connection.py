@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import httpx2
+import msgspec
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
@@ -271,8 +272,6 @@ def _result(result: CallToolResult) -> ToolResult:
             kind = getattr(block, "mime_type", None) or block.type
             parts.append(f"[{kind}: not shown]")
     if not parts and result.structured_content is not None:
-        import msgspec
-
         parts.append(msgspec.json.encode(result.structured_content).decode())
     text = "\n".join(parts)
     if result.is_error:

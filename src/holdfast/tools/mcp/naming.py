@@ -7,7 +7,7 @@ can stand for a tool of another server.
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -22,13 +22,6 @@ MAX_DESCRIPTION = 4096
 MAX_SCHEMA_BYTES = 64 * 1024
 _HASH = 8
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
-
-
-class Annotations(Protocol):
-    """What a server says about a tool."""
-
-    read_only_hint: bool | None
-    idempotent_hint: bool | None
 
 
 class ListedTool(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -102,13 +101,6 @@ class McpServers:
         """End all servers."""
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(each.close() for each in connections))
-
-    async def close_idle(self, seconds: float) -> None:
-        """Close connections of sessions that were not used for so long."""
-        limit = monotonic() - seconds
-        for key, each in list(self._connections.items()):
-            if key[2] and each.last_used < limit:
-                await self._connections.pop(key).close()
 
 
 def _shown(tool: Tool) -> msgspec.Raw:

@@ -11,6 +11,7 @@ from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
+from holdfast.providers.openai_responses.whole_response import MAX_OUTPUT_ITEMS
 
 Json = dict[str, Any]
 MAKER = SealOwner("p", "a", "m")
@@ -41,7 +42,8 @@ def a_call(call_id: str, **more: Any) -> Json:
 
 
 def test_items_with_unique_ids_keep_their_bytes() -> None:
-    said = b'"role":"assistant", "content":[ {"type":"output_text", "text":"a"} ]'
+    part = b'{"type":"output_text", "text":"a", "annotations": []}'
+    said = b'"role":"assistant", "status":"completed", "content":[ %s ]' % part
     body = b'{ "type":"message", "id":"msg_%s", %s, "x":"\\u00e9" }' % (LONG.encode(), said)
     answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
     assert answer.items == [body]
@@ -281,7 +283,7 @@ NO_WRITES = {"cached_tokens": 3, "cache_write_tokens": 0}
             {
                 **FULL,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": "five",
+                "output_tokens": 0,
             },
             Usage(7, 0, 0, 2),
         ),
@@ -296,3 +298,10 @@ def test_usage_is_kept_and_its_missing_details_are_zero(
     answer = an_output().whole(whole(usage=told)).answer
     assert answer.usage == counted
     assert (answer.usage_detail and msgspec.json.decode(answer.usage_detail)) == kept
+
+
+def test_an_answer_of_too_many_items_is_refused() -> None:
+    items = [{"type": "message", "role": "assistant", "content": []}] * (MAX_OUTPUT_ITEMS + 1)
+    with pytest.raises(ProviderFailure) as failed:
+        an_output().whole(whole(*items))
+    assert failed.value.provider_code == "upstream_answer_too_long"

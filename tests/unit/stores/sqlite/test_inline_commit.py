@@ -23,6 +23,7 @@ from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.stores.sqlite.inline_commit import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    MAX_BYTES,
     MAX_ROWS,
     DiskLatencyGate,
     is_short,
@@ -107,14 +108,14 @@ def kind() -> type[Witness]:
     return type("Witness", (Witness,), {"asked": []})
 
 
-def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1") -> Append:
+def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1", text: str = "x") -> Append:
     return Append(
         tenant=DEFAULT_TENANT,
         turn_id=TurnId(turn),
         worker=WorkerId("wrk"),
         candidate_id=SessionId(f"ses_{key}"),
         key=Key(key),
-        items=said(*("x" for _ in range(count))),
+        items=said(*(text for _ in range(count))),
     )
 
 
@@ -127,9 +128,21 @@ def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1") -> Append
         ([an_append(MAX_ROWS - 1)], True),
         ([an_append(MAX_ROWS)], False),
         ([an_append()] * (MAX_ROWS // 2 + 1), False),
+        ([an_append(text="x" * (MAX_BYTES // 2))], True),
+        ([an_append(2, text="x" * (MAX_BYTES // 2))], False),
         ([an_append(), Prune(worker=WorkerId("wrk"), older_than_seconds=1.0)], False),
     ],
-    ids=["one", "a mark", "a lease", "many items", "too many", "too many commands", "pruning"],
+    ids=[
+        "one",
+        "a mark",
+        "a lease",
+        "many items",
+        "too many",
+        "too many commands",
+        "large",
+        "too large",
+        "pruning",
+    ],
 )
 def test_short_is_what_adds_a_few_rows(commands: list[Command[Any]], expected: bool) -> None:
     assert is_short(commands) is expected

@@ -5,7 +5,7 @@ import { compactNumber } from "./format.js";
 
 const WIDTH = 460;
 const HEIGHT = 180;
-const LEFT = 46;
+const LEFT = 56;
 const BOTTOM = 22;
 
 /** @typedef {{label: string, values: number[]}} Column */

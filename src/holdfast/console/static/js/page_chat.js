@@ -103,7 +103,9 @@ class ChatPage extends PageElement {
    */
   async decide(approval, approve) {
     try {
-      await post(`/v1/approvals/${segment(approval.id)}`, { approve });
+      const answered = await post(`/v1/approvals/${segment(approval.id)}`, { approve });
+      // The turn goes on in the background; show what it says.
+      if (answered.response_id) void this.transcript?.attach(answered.response_id);
     } catch (error) {
       notify(error instanceof Error ? error.message : String(error));
     }

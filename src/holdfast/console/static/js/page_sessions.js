@@ -155,8 +155,9 @@ class SessionsPage extends PageElement {
   /** @param {any[]} hits */
   hits(hits) {
     return html`<h2>Found in transcripts</h2><ul class="plain-list">${hits.map((hit) => html`<li>
-      <a href=${`#/sessions/${segment(hit.session_id ?? "")}`}>${safeText(hit.key ?? hit.session_id)}</a>
-      <span class="muted">${safeText(String(hit.snippet ?? hit.text ?? "").slice(0, 300))}</span></li>`)}</ul>`;
+      <a href=${`#/sessions/${segment(hit.session_id)}`}>${safeText(hit.key ?? hit.session_id)}</a>
+      <span class="muted small">${hit.role ?? ""} #${hit.seq}, ${ago(hit.created_at)}</span> ${hit.hidden ? badge("hidden") : nothing}
+      <div dir="auto">${highlighted(hit.snippet)}</div></li>`)}</ul>`;
   }
 
   /** @param {any[]} sessions */
@@ -199,4 +200,21 @@ function matches(session, query) {
   const wanted = query.toLowerCase();
   const texts = [session.id, session.key ?? "", ...Object.entries(session.metadata ?? {}).flat()];
   return texts.some((text) => String(text).toLowerCase().includes(wanted));
+}
+
+/**
+ * Return a snippet with its matches marked; they are counted in characters, not in UTF-16 units.
+ * @param {{text: string, highlights: [number, number][]}} snippet
+ */
+function highlighted(snippet) {
+  const characters = Array.from(snippet.text);
+  const part = (/** @type {number} */ from, /** @type {number} */ to) => safeText(characters.slice(from, to).join(""));
+  /** @type {unknown[]} */
+  const shown = [];
+  let last = 0;
+  for (const [from, to] of snippet.highlights) {
+    shown.push(part(last, from), html`<mark>${part(from, to)}</mark>`);
+    last = to;
+  }
+  return [...shown, part(last, characters.length)];
 }

@@ -22,7 +22,7 @@ from holdfast.core.transaction.commands.channels import (
     SettleDelivery,
     StopTurns,
 )
-from holdfast.core.transaction.commands.command import Command, LaneLimits
+from holdfast.core.transaction.commands.command import MAX_HOLD_SECONDS, Command, LaneLimits
 from holdfast.core.transaction.commands.schedules import (
     DeleteSchedule,
     ForgetRun,
@@ -84,6 +84,7 @@ from holdfast.core.transaction.commands.turns import (
 from holdfast.core.transaction.commands.workers import ExpireWorker, Recover, Renew
 
 __all__ = [
+    "MAX_HOLD_SECONDS",
     "Accept",
     "AddApiKey",
     "Annotate",

@@ -13,6 +13,10 @@ class Command(msgspec.Struct, Generic[OutcomeT], frozen=True, kw_only=True):
     again: bool = False
 
 
+MAX_HOLD_SECONDS = 3600.0
+"""No lane is held longer for tools or approvals; a longer hold is from before a clock step."""
+
+
 class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one lane."""
 

@@ -1,0 +1,128 @@
+"""The request fields that a Response repeats, with the API's defaults filled in.
+
+Clients parse a Response by a strict schema: nested objects are complete, and null stands only where
+the schema allows it. Values that need no change stay the bytes that the client sent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+_Fields = dict[str, msgspec.Raw]
+
+DEFAULTS: dict[str, Any] = {
+    "instructions": None,
+    "tools": [],
+    "tool_choice": "auto",
+    "truncation": "disabled",
+    "parallel_tool_calls": True,
+    "text": {"format": {"type": "text"}},
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
+    "temperature": 1.0,
+    "reasoning": {"effort": None, "summary": None},
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "service_tier": "default",
+    "metadata": {},
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "user": None,
+}
+"""The fields that every Response has."""
+_ECHOED = frozenset(DEFAULTS) | {
+    "access_programs", "image", "moderation", "prompt", "prompt_cache_options",
+    "prompt_cache_retention",
+}  # fmt: skip
+_NULL = msgspec.Raw(b"null")
+_TOOL_DEFAULTS: _Fields = {
+    "description": _NULL,
+    "parameters": _NULL,
+    "strict": msgspec.Raw(b"true"),
+}
+_FORMAT_DEFAULTS: _Fields = {
+    "type": msgspec.Raw(b'"json_schema"'),
+    "name": msgspec.Raw(b'"response"'),
+    "description": _NULL,
+    "schema": msgspec.Raw(b"{}"),
+    "strict": msgspec.Raw(b"false"),
+}
+
+_read_object = msgspec.json.Decoder(_Fields).decode
+_read_tools = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def echoed_fields(fields: _Fields) -> dict[str, Any]:
+    """Return the fields that a Response repeats and that differ from its defaults."""
+    echoed: dict[str, Any] = {}
+    for name, raw in fields.items():
+        if name in _ECHOED and bytes(raw) != b"null":
+            complete = _COMPLETE.get(name)
+            echoed[name] = raw if complete is None else complete(raw)
+    return echoed
+
+
+def _tools(raw: msgspec.Raw) -> Any:
+    try:
+        return [_tool(tool) for tool in _read_tools(raw)]
+    except msgspec.DecodeError:
+        return DEFAULTS["tools"]
+
+
+def _tool(raw: msgspec.Raw) -> Any:
+    tool = _read_object(raw)
+    if not _has_type(tool, b'"function"'):
+        return raw
+    return _completed(tool, _TOOL_DEFAULTS)
+
+
+def _tool_choice(raw: msgspec.Raw) -> Any:
+    if not bytes(raw).startswith(b"{"):
+        return raw
+    choice = _read_object(raw)
+    if not _has_type(choice, b'"allowed_tools"'):
+        return raw
+    return _completed(choice, {"mode": msgspec.Raw(b'"auto"')})
+
+
+def _text(raw: msgspec.Raw) -> Any:
+    try:
+        text = _without_nulls(_read_object(raw))
+        form = _read_object(text["format"]) if "format" in text else None
+    except msgspec.DecodeError:
+        return DEFAULTS["text"]
+    if form is None:
+        return DEFAULTS["text"] | text
+    if "type" in form and not _has_type(form, b'"json_schema"'):
+        return text
+    return {**text, "format": _completed(form, _FORMAT_DEFAULTS)}
+
+
+def _reasoning(raw: msgspec.Raw) -> Any:
+    try:
+        return DEFAULTS["reasoning"] | _without_nulls(_read_object(raw))
+    except msgspec.DecodeError:
+        return DEFAULTS["reasoning"]
+
+
+def _has_type(fields: _Fields, kind: bytes) -> bool:
+    return "type" in fields and bytes(fields["type"]) == kind
+
+
+def _completed(fields: _Fields, defaults: _Fields) -> _Fields:
+    return {**defaults, **_without_nulls(fields)}
+
+
+def _without_nulls(fields: _Fields) -> _Fields:
+    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+
+
+_COMPLETE: dict[str, Callable[[msgspec.Raw], Any]] = {
+    "tools": _tools,
+    "tool_choice": _tool_choice,
+    "text": _text,
+    "reasoning": _reasoning,
+}
