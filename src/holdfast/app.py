@@ -155,7 +155,7 @@ async def open_application(
         await gateway.start(turns.run_recovered)
         background = _start_background(gateway, settings)
         try:
-            async with services.run(gateway, turns) as (channels, schedules):
+            async with services.run(gateway, turns) as directories:
                 application = Application(
                     gateway,
                     turns,
@@ -163,13 +163,7 @@ async def open_application(
                     _http_config(settings),
                     streams=settings.sessions,
                     compactor=compactor,
-                    services=_http_services(
-                        store,
-                        settings,
-                        toolbox,
-                        (channels, schedules),
-                        _default_tools(settings, upstreams),
-                    ),
+                    services=_http_services(store, settings, toolbox, directories, upstreams),
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
@@ -217,18 +211,20 @@ def _http_services(
     store: SqlStore,
     settings: Settings,
     toolbox: GatewayTools,
-    automation: "tuple[ChannelDirectory, ScheduleDirectory]",
-    default_tools: Callable[[str], Sequence[str]] | None,
+    directories: "tuple[ChannelDirectory, ScheduleDirectory]",
+    upstreams: "UpstreamRouter",
 ) -> "Services":
     """Return the parts of the gateway that have endpoints of their own."""
     from holdfast.http.app import Services
     from holdfast.http.tools.catalogue import ToolServices
 
+    channels, schedules = directories
+    default_tools = _default_tools(settings, upstreams)
     return Services(
         admin=_admin_services(store, settings),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
-        channels=automation[0],
-        schedules=automation[1],
+        channels=channels,
+        schedules=schedules,
     )
 
 

@@ -2,7 +2,15 @@
 
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import Fence
-from holdfast.core.transaction.commands import Command, Extend, MarkDelivered, Renew, Reserve, Reset
+from holdfast.core.transaction.commands import (
+    Command,
+    Extend,
+    MarkDelivered,
+    QueueMessages,
+    Renew,
+    Reserve,
+    Reset,
+)
 from holdfast.stores.postgres.batch import waves
 from holdfast.stores.postgres.row_locks import Locked, Name, lock_keys
 
@@ -69,4 +77,11 @@ def test_every_command_names_something() -> None:
     for kind in Command.__subclasses__():
         fields = set(kind.__struct_fields__)
         known = {"fence", "session_id", "turn_id", "key", "steps", "worker", "id"}
+        if kind is QueueMessages:
+            continue  # it names its kind: one at a time, see the test below
         assert fields & known, f"{kind.__name__} is about nothing that locking knows"
+
+
+def test_queued_messages_go_one_at_a_time() -> None:
+    command = QueueMessages(tenant=DEFAULT_TENANT, record_id="rec_1", messages=())
+    assert lock_keys(command) == [Name("any", "QueueMessages")]
