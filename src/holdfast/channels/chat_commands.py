@@ -31,15 +31,12 @@ class ChatCommands:
                 await self._stop(message, key, once)
             case "status":
                 await self._reply(message, once, await self._status(key))
-            case "compact":
-                await self._reply(message, once, await self._compact(key))
             case "whoami":
                 name = message.sender_name or "unknown"
                 text = f"You are {name} ({message.sender}). This conversation is `{key}`."
                 await self._reply(message, once, text)
             case "help" | "start":
-                prefix = "!" if self._settings.kind == "slack" else "/"
-                await self._reply(message, once, HELP.replace("/", prefix))
+                await self._reply(message, once, HELP)
         return ""
 
     def _message(self, message: InboundMessage, text: str) -> OutboxMessage:
@@ -108,9 +105,3 @@ class ChatCommands:
             f"session `{session.id}`",
         ]
         return "\n".join(f"- {line}" for line in lines)
-
-    async def _compact(self, key: Key) -> str:
-        view = await self._gateway.read.session(self._tenant, key=key)
-        if view is None:
-            return "There is nothing to compact."
-        return "The history is shortened by itself when the model's context is nearly full."

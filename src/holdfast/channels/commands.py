@@ -4,15 +4,14 @@ from typing import Literal
 
 import msgspec
 
-CommandName = Literal["new", "reset", "stop", "status", "compact", "whoami", "help", "start"]
+CommandName = Literal["new", "reset", "stop", "status", "whoami", "help", "start"]
 NAMES: tuple[CommandName, ...] = (
-    "new", "reset", "stop", "status", "compact", "whoami", "help", "start",
+    "new", "reset", "stop", "status", "whoami", "help", "start",
 )  # fmt: skip
 HELP = (
     "/new or /reset: start a new conversation; text behind it is its first message\n"
     "/stop: stop the running answer and those that wait\n"
     "/status: what this conversation is and does\n"
-    "/compact: shorten the history that the model is shown\n"
     "/whoami: your id and the key of this conversation\n"
     "/help: this list"
 )

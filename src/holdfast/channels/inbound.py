@@ -27,7 +27,6 @@ from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
-from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import (
     Accept,
     BuryUpdate,
@@ -245,9 +244,6 @@ class InboundHandler:
         suffix: str,
     ) -> Accept:
         new_id = self._gateway.ids.new
-        on_busy: OnBusy = "enqueue"
-        if self._settings.on_busy != "steer":
-            on_busy = self._settings.on_busy
         return Accept(
             tenant=self._tenant,
             turn_id=TurnId(new_id("turn")),
@@ -258,7 +254,7 @@ class InboundHandler:
             items=(user_item(message),),
             request=write_request(request),
             source="channel",
-            on_busy=on_busy,
+            on_busy=self._settings.on_busy,
             idempotency_key=self._key_of(message, suffix),
             collect_seconds=delivery.collect_seconds,
             limits=self._gateway.limits,

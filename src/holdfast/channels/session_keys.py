@@ -8,8 +8,8 @@ from holdfast.ports.channel import InboundMessage
 
 People = Mapping[str, Sequence[str]]
 """`[people]`: names, and the accounts (`telegram:123`) of each."""
-_GROUP_WORDS = {"telegram": "group", "slack": "channel", "signal": "group"}
-_THREAD_WORDS = {"telegram": "topic", "slack": "thread", "signal": "thread"}
+_GROUP_WORDS = {"telegram": "group"}
+_THREAD_WORDS = {"telegram": "topic"}
 
 
 def session_key(settings: ChannelSettings, people: People, message: InboundMessage) -> Key:

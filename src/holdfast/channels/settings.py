@@ -7,16 +7,14 @@ from typing import Literal, get_args
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.ids import read_key
 
-Kind = Literal["telegram", "slack", "signal"]
+Kind = Literal["telegram"]
 Direct = Literal["pairing", "allow", "open", "off"]
 Groups = Literal["mention", "always", "off"]
 DmScope = Literal["main", "per-peer", "per-channel-peer", "per-account-channel-peer"]
-ChannelOnBusy = Literal["steer", "enqueue", "reject", "interrupt", "rollback"]
+ChannelOnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
 
 DEFAULT_URLS: dict[str, str] = {
     "telegram": "https://api.telegram.org",
-    "slack": "https://slack.com/api",
-    "signal": "http://127.0.0.1:8080",
 }
 
 
@@ -27,21 +25,15 @@ class ChannelSettings:
     name: str
     """Stable name: part of idempotency keys and of the outbox."""
     kind: Kind
-    """The platform: telegram, slack or signal."""
+    """The platform."""
     url: str = ""
-    """Base URL of the platform's API; default: the real one (Signal: the daemon's)."""
+    """Base URL of the platform's API; default: the real one."""
     token_env: str = ""
-    """Telegram: environment variable with the bot token."""
-    bot_token_env: str = ""
-    """Slack: environment variable with the bot token (`xoxb-…`)."""
-    app_token_env: str = ""
-    """Slack: environment variable with the app token (`xapp-…`) for socket mode."""
+    """Environment variable with the bot token."""
     signing_secret_env: str = ""
-    """Environment variable with Slack's signing secret or Telegram's webhook secret."""
-    account: str = ""
-    """Signal: the number or UUID of the account."""
+    """Environment variable with the webhook's secret."""
     receive: Literal["poll", "webhook"] = "poll"
-    """`poll` (Telegram) or a socket (Slack); `webhook` takes `POST /v1/channels/{name}/webhook`."""
+    """`poll`, or `webhook`, which takes `POST /v1/channels/{name}/webhook`."""
     tenant: str = "default"
     """Tenant that owns the sessions."""
     agent: str = "main"
@@ -62,28 +54,22 @@ class ChannelSettings:
     """Chats in which everybody counts."""
     bots: tuple[str, ...] = ()
     """Bots that are answered, at most five turns without a human."""
-    approvers: tuple[str, ...] = ()
-    """Platform user ids that may approve tool calls, beside the sender."""
     collect_seconds: float = 1.0
     """Messages of one sender within this time are one turn; albums wait twice as long."""
-    media_bytes: int = 10_000_000
-    """Limit of one attachment."""
     outbox_hours: float = 24.0
     """How long a message is retried while the platform is away."""
     reply: Literal["stream", "whole"] = "stream"
     """`stream` edits the answer in place while it is written; `whole` sends it at the end."""
     notify: bool = False
     """Whether a streamed answer is sent as a new message at its end, which notifies."""
-    on_busy: ChannelOnBusy = "steer"
+    on_busy: ChannelOnBusy = "enqueue"
     """What a message does while a turn runs."""
     dm_scope: DmScope = "per-channel-peer"
     """Which direct chats share a session."""
     token: str = field(default="", repr=False)
     """Bot token, read from the environment; never written anywhere."""
-    app_token: str = field(default="", repr=False)
-    """App token, read from the environment."""
     secret: str = field(default="", repr=False)
-    """Signing secret, read from the environment."""
+    """Secret of the webhook, read from the environment."""
 
     def __post_init__(self) -> None:
         read_key(f"agent:{self.agent}:{self.name}")
@@ -93,11 +79,9 @@ class ChannelSettings:
             raise InvalidSetting(f"channel.kind must be one of {', '.join(get_args(Kind))}")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise InvalidSetting(f"channel.url must be http:// or https://, not {self.url!r}")
-        for name in ("collect_seconds", "media_bytes", "outbox_hours"):
+        for name in ("collect_seconds", "outbox_hours"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"channel.{name} must not be negative")
-        if self.kind == "signal" and not self.account:
-            raise InvalidSetting(f"channel {self.name}: signal needs account")
         if self.direct == "allow" and not self.allow:
             raise InvalidSetting(f"channel {self.name}: direct = 'allow' needs allow = [...]")
 
@@ -109,16 +93,13 @@ class ChannelSettings:
     @property
     def variables(self) -> tuple[str, ...]:
         """Environment variables that hold its secrets."""
-        named = (self.token_env, self.bot_token_env, self.app_token_env, self.signing_secret_env)
+        named = (self.token_env, self.signing_secret_env)
         return tuple(name for name in named if name)
 
     def filled(self, environment: Mapping[str, str], *, is_required: bool) -> "ChannelSettings":
         """Return the channel with its secrets from the environment."""
-        token_env = self.token_env or self.bot_token_env
-        needed = {"telegram": ("token_env",), "slack": ("bot_token_env",), "signal": ()}[self.kind]
-        for name in needed:
-            if not getattr(self, name):
-                raise InvalidSetting(f"channel {self.name}: {self.kind} needs {name}")
+        if not self.token_env:
+            raise InvalidSetting(f"channel {self.name}: {self.kind} needs token_env")
         missing = [name for name in self.variables if not environment.get(name)]
         if missing and is_required:
             raise InvalidSetting(
@@ -126,7 +107,6 @@ class ChannelSettings:
             )
         return replace(
             self,
-            token=environment.get(token_env, "") if token_env else "",
-            app_token=environment.get(self.app_token_env, "") if self.app_token_env else "",
+            token=environment.get(self.token_env, ""),
             secret=environment.get(self.signing_secret_env, "") if self.signing_secret_env else "",
         )

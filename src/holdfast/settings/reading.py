@@ -17,7 +17,7 @@ SourcedValue = tuple[Any, Origin]
 """A raw value and its origin."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "app_token", "secret"})
+SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "secret"})
 """Fields that may hold secrets: filled from the environment, never set directly."""
 TEST_PREFIX = "HOLDFAST_TEST_"
 """Variables of the test suite, which are not settings."""

@@ -90,7 +90,7 @@ def masked(settings: Any) -> dict[str, Any]:
         del table["secrets"]
         table["url"] = mask_url(table["url"])
     for table in value["channel"]:
-        for name in ("token", "app_token", "secret"):
+        for name in ("token", "secret"):
             if table.get(name):
                 table[name] = SECRET
     return value
