@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from website import configuration
 
 from holdfast.cli.app import app
 from holdfast.http.request.auth import OPEN_PATHS
@@ -25,7 +26,7 @@ def variables() -> set[str]:
     """Return every environment variable that is a setting."""
     found = set(OWN_VARIABLES)
     for section in fields(Settings):
-        if section.name in ("upstreams", "keys"):
+        if section.name in configuration.TABLES:
             continue
         name = "sessions_reset" if section.name == "reset" else section.name
         kind = type(getattr(Settings(), section.name))
