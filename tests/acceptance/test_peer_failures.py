@@ -298,7 +298,7 @@ async def test_a_server_that_names_all_calls_alike_ends_its_runs(
             made = await client.conversations.create()
             agent = Agent(name="A", model=OpenAIResponsesModel(MODEL, client), tools=[check])
             run: Callable[..., Any] = Runner.run
-            for text in ('call look {"place": "here"}', 'call look {"place": "there"}', "thanks"):
+            for text in ('call check {"place": "here"}', 'call check {"place": "there"}', "thanks"):
                 result = await run(
                     agent,
                     text,
