@@ -87,7 +87,7 @@ async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
         if asked[-1].get("type") == "function_call_output":
             question = [text for text in texts_of(asked) if text.startswith("Q")][-1]
             return f"answer to {question}"
-        return calls("look")
+        return calls("check")
 
     agent = agent_of(FakeModel(answer), tools=[check])
     await asyncio.gather(*(Runner.run(agent, f"Q{n}", session=shared) for n in range(6)))
@@ -221,7 +221,7 @@ async def test_a_retry_hides_what_the_interrupted_run_had_written(session: Holdf
         seen.append("looked")
         return "seen"
 
-    model = FakeModel([calls("look"), ConnectionError("gone"), calls("look"), "done"])
+    model = FakeModel([calls("check"), ConnectionError("gone"), calls("look"), "done"])
     agent = agent_of(model, tools=[check])
     with pytest.raises(ConnectionError):
         await HoldfastRunner.run(agent, "hi", session=session, run_id="tg:1")
@@ -558,8 +558,8 @@ async def ask_twice(session: Session) -> FakeModel:
 
     model = FakeModel(
         [
-            calls("look", '{"at": "a"}', call_id="call_0"), "one",
-            calls("look", '{"at": "b"}', call_id="call_0"), "two",
+            calls("check", '{"at": "a"}', call_id="call_0"), "one",
+            calls("check", '{"at": "b"}', call_id="call_0"), "two",
             "three",
         ]
     )  # fmt: skip
