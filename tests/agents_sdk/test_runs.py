@@ -221,7 +221,7 @@ async def test_a_retry_hides_what_the_interrupted_run_had_written(session: Holdf
         seen.append("looked")
         return "seen"
 
-    model = FakeModel([calls("check"), ConnectionError("gone"), calls("look"), "done"])
+    model = FakeModel([calls("check"), ConnectionError("gone"), calls("check"), "done"])
     agent = agent_of(model, tools=[check])
     with pytest.raises(ConnectionError):
         await HoldfastRunner.run(agent, "hi", session=session, run_id="tg:1")

@@ -255,6 +255,11 @@ async def _mark_delivered(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.MarkDelivered(steps=((ended.turn.id, 0),))
 
 
+async def _request_stop(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.RequestStop(tenant=caller.tenant, turn_id=run.turn.id, code="turn_cancelled")
+
+
 async def _drop_response(caller: StoreClient, _: ManualClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.DropResponse(tenant=caller.tenant, turn_id=ended.turn.id, step=0)
