@@ -82,6 +82,7 @@ def masked(settings: Any) -> dict[str, Any]:
     value["sessions"]["reset"] = value.pop("reset")
     value["store"]["url"] = mask_url(value["store"]["url"])
     for table in value["upstream"]:
+        del table["runtime"]  # derived, not configured
         table["url"] = mask_url(table["url"])
     for table in (*value["upstream"], *value["key"]):
         if table.get("key"):
