@@ -31,13 +31,14 @@ def story(url: str, key: str) -> dict[str, Any]:
     """Return what `sessions show` tells.
 
     A response is not fetched by its id elsewhere; and which of two turns was the last to end is
-    not told where both ended within a second.
+    not told where both ended within a second. Exports do not contain the model that a turn asked
+    for, and have times in whole seconds.
     """
     told: dict[str, Any] = json.loads(in_pipe("sessions", "show", key, "--json", "--url", url).out)
     for session in (told["session"], *told["generations"]):
         del session["last_turn"]
     for turn in told["turns"]:
-        turn["response_id"] = None
+        turn["response_id"] = turn["model"] = turn["queued_ms"] = None
     return told
 
 

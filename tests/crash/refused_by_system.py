@@ -63,9 +63,13 @@ async def _answer(items: list[Item]) -> str:
     return f"knowing {len(items) - 1}"
 
 
+LONG = "x" * 400_000
+"""More than the schema takes, so that the log outgrows the largest file."""
+
+
 async def _converse(session: SessionHandle, name: str) -> str:
     try:
-        await session.run(name + "x" * 20_000, _answer, idempotency_key=name)
+        await session.run(name + LONG, _answer, idempotency_key=name)
     except HoldfastError as exc:
         return exc.code
     return "answered"
