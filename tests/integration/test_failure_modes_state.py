@@ -365,6 +365,7 @@ async def test_a_server_that_wants_turns_taken_is_given_any_history() -> None:
             system = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "y"}]
             said = await gateway.respond(system, model="llama", instructions="always")
             assert said["status"] == "completed"
-            assert simulator.requests()[-1].body["messages"][0]["content"] == "always"
+            first = simulator.requests()[-1].body["messages"][0]
+            assert first == {"role": "system", "content": "always\n\nbe kind"}
             assert await heals(gateway) == []
             assert [r.fault for r in simulator.requests()].count(None) == 3
