@@ -91,6 +91,14 @@ read_request: Callable[[bytes], TurnRequest] = msgspec.json.Decoder(TurnRequest)
 """Return what `write_request` wrote."""
 
 
+def find_request(raw: bytes) -> TurnRequest | None:
+    """Return a turn's request, or None: embedded turns may have requests of their own form."""
+    try:
+        return read_request(raw) if raw else None
+    except msgspec.DecodeError:
+        return None
+
+
 def response_id(turn_id: str, step: int) -> str:
     """Return the id of the response that a step of a turn gives: a name, not a second row."""
     name = RESPONSE_PREFIX + turn_id.removeprefix(TURN_PREFIX)

@@ -13,6 +13,7 @@ from holdfast.core.model.delivery import (
     outbox_id,
 )
 from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import find_request
 from holdfast.core.model.turn import Outcome, Turn
 from holdfast.core.transaction.changes import OutboxAdded, PlaceholderStopped
 from holdfast.core.transaction.session_draft import Draft
@@ -34,11 +35,6 @@ class _Message(msgspec.Struct):
     content: list[_Part] | str = ""
 
 
-class _Addressed(msgspec.Struct):
-    delivery: Delivery | None = None
-
-
-_read_addressed = msgspec.json.Decoder(_Addressed).decode
 _read_message = msgspec.json.Decoder(_Message).decode
 
 
@@ -74,7 +70,7 @@ def queue_parts(draft: Draft, messages: Iterable[OutboxMessage], source: str) ->
 
 def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[NewItem]) -> None:
     """Tell the person that a turn of a channel ended without an answer."""
-    delivery = _delivery(turn)
+    delivery = delivery_of(turn)
     if delivery is None:
         return
     if outcome == "cancelled":
@@ -87,12 +83,10 @@ def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[New
     queue_parts(draft, [to_message(delivery, FAILED.format(turn_id=turn.id))], turn.id)
 
 
-def _delivery(turn: Turn) -> Delivery | None:
-    """Return where the turn's answer goes; embedded turns have requests of their own form."""
-    try:
-        return _read_addressed(turn.request).delivery if turn.request else None
-    except msgspec.DecodeError:
-        return None
+def delivery_of(turn: Turn) -> Delivery | None:
+    """Return where the turn's answer goes, if it goes to a channel."""
+    request = find_request(turn.request)
+    return request.delivery if request is not None else None
 
 
 def to_message(delivery: Delivery, text: str) -> OutboxMessage:

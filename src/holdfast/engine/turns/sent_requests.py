@@ -18,6 +18,7 @@ from holdfast.core.model.records import HIDING, Record, in_force, quarantined
 from holdfast.core.model.request import (
     SentRequest,
     TurnRequest,
+    find_request,
     hash_items,
     hash_params,
     read_request,
@@ -96,7 +97,7 @@ class SentRequests:
 
     async def attempts(self, turn: Turn) -> list[Attempt]:
         """Return every request that was sent for a turn, oldest first."""
-        request = read_request(turn.request) if turn.request else None
+        request = find_request(turn.request)
         runs = await self._read.runs(turn.id)
         return list(_attempts(request, runs)) if request is not None else []
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.healing.policy import Heal, read_heals
-from holdfast.core.model.request import read_request, response_id
+from holdfast.core.model.request import find_request, response_id
 from holdfast.core.model.turn import Run, Turn
 from holdfast.ports.store import SessionView, TurnView
 
@@ -52,7 +52,7 @@ def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
 
 def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return a turn object with its runs; unknown values are `null`."""
-    turn = view.turn
+    turn, request = view.turn, find_request(view.turn.request)
     return {
         "id": turn.id,
         "object": "turn",
@@ -60,7 +60,7 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "number": turn.number,
         "status": view.status,
         "source": turn.source,
-        "model": read_request(turn.request).model if turn.request else None,
+        "model": request.model if request is not None else None,
         "step": turn.step,
         "attempts": turn.attempts,
         "merged_into": turn.merged_into,
@@ -123,9 +123,9 @@ def _usage(counts: dict[str, int | None]) -> dict[str, int | None]:
 
 def _response_id(turn: Turn, runs: Sequence[Run]) -> str | None:
     """Return the id of the response of the turn's last step, if it is stored."""
-    if not turn.request or not runs:
+    request = find_request(turn.request)
+    if request is None or not runs:
         return None
-    request = read_request(turn.request)
     if request.api != "responses" or not request.is_stored:
         return None
     return response_id(turn.id, turn.step)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lane import end_turn, pack_items, unpack_items
-from holdfast.core.model.delivery import Delivery
-from holdfast.core.model.request import read_request
 from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.core.transaction.session_draft import Draft
 
 MAX_WAIT_FACTOR = 10
@@ -21,14 +20,14 @@ def collects(turn: Turn) -> bool:
 
 def burst_of(first: Turn, waiting: Sequence[Turn]) -> list[Turn]:
     """Return the turns that run as one with `first`: those right behind it, of the same sender."""
-    delivery = _delivery(first)
+    delivery = delivery_of(first)
     found = [first]
     if delivery is None or not delivery.collect_seconds:
         return found
     for turn in waiting:
         if turn.position <= first.position:
             continue
-        other = _delivery(turn) if collects(turn) else None
+        other = delivery_of(turn) if collects(turn) else None
         if other is None or other.burst != delivery.burst or turn.rewind_after is not None:
             break
         found.append(turn)
@@ -40,7 +39,7 @@ def ready_at(burst: Sequence[Turn]) -> float:
     first = burst[0]
     latest, seconds = first.accepted_at, 0.0
     for turn in burst:
-        delivery = _delivery(turn)
+        delivery = delivery_of(turn)
         wait = delivery.collect_seconds if delivery is not None else 0.0
         latest, seconds = max(latest, turn.accepted_at + wait), max(seconds, wait)
     return min(latest, first.accepted_at + seconds * MAX_WAIT_FACTOR)
@@ -56,7 +55,3 @@ def merge(draft: Draft, burst: Sequence[Turn]) -> Turn:
     if len(burst) > 1:
         draft.wake()
     return replace(first, input=pack_items(items))
-
-
-def _delivery(turn: Turn) -> Delivery | None:
-    return read_request(turn.request).delivery if turn.request else None
