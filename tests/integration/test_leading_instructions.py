@@ -145,3 +145,19 @@ async def test_changed_instructions_are_sent_first_and_drop_provider_state(api: 
     assert "be long" in str(sent[0])
     assert "be brief" not in str(sent)
     assert "previous_response_id" not in body
+
+
+async def test_instructions_of_a_turn_that_is_rolled_back_are_sent_again(
+    gateway: RunningGateway,
+) -> None:
+    gateway.model.gate.clear()
+    running = asyncio.create_task(gateway.respond([_system("be brief"), _said("user", "story")]))
+    await gateway.model.entered.acquire()
+    rollback = {"X-On-Busy": "rollback"}
+    quick = [_system("be brief"), _said("user", "quick")]
+    second = asyncio.create_task(gateway.respond(quick, headers=rollback))
+    await gateway.model.entered.acquire()
+    gateway.model.gate.set()
+    assert (await second).status_code == 200
+    await running
+    assert gateway.model.shown[-1] == ["be brief", "quick"]

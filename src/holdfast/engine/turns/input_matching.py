@@ -172,7 +172,9 @@ async def _with_instructions(
     if matched.same_as is not None or not (lead or (current and matched.rewind)):
         return matched
     is_hidden = matched.rewind is not None and any(e.seq > matched.rewind[0] for e in current)
-    is_same = [item.fingerprint for item in lead] == [entry.fingerprint for entry in current]
+    # The turn in flight may still be hidden, and its instructions with it: repeat them then.
+    is_settled = outline is None or not any(entry.is_instruction for entry in outline.running)
+    is_same = is_settled and [i.fingerprint for i in lead] == [e.fingerprint for e in current]
     if not is_hidden and (is_same or not lead):
         return matched
     if not lead and outline is not None:
