@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.acceptance.stories import MODEL, HttpUser, store_url
 from tests.acceptance.telegram_story import QUICK, telegram_story
 
@@ -44,6 +46,10 @@ def test_an_isolated_run_is_healed_delivered_and_can_be_answered_with_yes(
         keys = sorted(session["key"] for session in listed)
         assert keys[0] == "agent:main:telegram:direct:7"
         assert keys[1].startswith("cron:report:")
+        metrics = httpx.get(f"{gateway.url}/metrics", timeout=10).text.splitlines()
+        ended = [line for line in metrics if line.startswith("holdfast_turns_total{")]
+        # Turns of the channel and of the schedule count like those of requests.
+        assert sum(float(line.rpartition(" ")[2]) for line in ended) >= 3
 
 
 def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(

@@ -38,6 +38,7 @@ from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import Capabilities, InboundMessage
+from holdfast.ports.request_context import begin_context
 
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 MAX_TRIES = 3
@@ -199,6 +200,7 @@ class InboundHandler:
         request = self._request(delivery)
         accept = self._command(message, key, delivery, request, suffix)
         is_streamed = self._settings.reply == "stream" and self._capabilities.can_edit
+        begin_context(self._gateway.ids.new("req"), self._tenant)
         try:
             ticket = await self._turns.accept(accept, request, is_live=True)
         except (SessionDeleted, IdempotencyMismatch):

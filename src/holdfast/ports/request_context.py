@@ -1,7 +1,7 @@
 """What a client request is known by while it is served, for logs and for upstream requests.
 
 The context variable is copied into every task that a request starts, so that a turn finds the
-request that submitted it. Work that no request started, such as recovery, has no context.
+request that submitted it. Channels, schedules and recovery begin a context of their own.
 """
 
 import time
@@ -33,6 +33,13 @@ class RequestContext:
 
 
 current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_request", default=None)
+
+
+def begin_context(request_id: str, tenant: str) -> RequestContext:
+    """Begin the context of a turn that no HTTP request submits."""
+    context = RequestContext(request_id, tenant=tenant)
+    current_request.set(context)
+    return context
 
 
 def note_first_token() -> None:

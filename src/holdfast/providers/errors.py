@@ -104,8 +104,9 @@ def classify(
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
         # One item is at fault, whatever the text says: the rest can be sent without it.
         return "poison"
-    if kind is not None and kind in _BY_CODE:
-        return _BY_CODE[kind]
+    known = _BY_CODE.get(kind) if kind is not None else None
+    if known is not None and not (known == "transient" and status in _REQUEST_STATUSES):
+        return known  # but a rejected request stays rejected, whatever type its error claims
     return _by_status(status, kind, param)
 
 

@@ -38,6 +38,7 @@ from holdfast.core.transaction.outgoing import output_text
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.ports.request_context import begin_context
 from holdfast.schedules.settings import ScheduleSettings
 from holdfast.schedules.times import (
     LATE_SECONDS,
@@ -162,6 +163,7 @@ class Scheduler:
         accept = msgspec.structs.replace(
             accept, items=(message("user", spec.prompt),), schedule=claim
         )
+        begin_context(self._gateway.ids.new("req"), row.tenant)
         try:
             ticket = await self._turns.accept(accept, request, is_live=False)
         except ScheduleChanged:
@@ -255,6 +257,7 @@ class Scheduler:
                 fixed_answer=text,
             )
             once = gateway_key("delivery", turn.id)
+            begin_context(self._gateway.ids.new("req"), tenant)
             await self._turns.accept(
                 self._accept(tenant, key, request, once=once), request, is_live=False
             )

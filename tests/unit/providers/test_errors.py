@@ -481,6 +481,12 @@ def test_an_unclear_refusal_of_a_request_with_state_is_about_the_state(
     assert failure_of(400, {}, body, names_state=True).failure_class == expected
 
 
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_rejected_request_is_not_retried_whatever_its_type_claims(status: int) -> None:
+    body = b'{"error": {"message": "bad request", "type": "server_error"}}'
+    assert failure_of(status, {}, body).failure_class == "terminal"
+
+
 def test_an_unclear_refusal_without_state_is_terminal() -> None:
     body = json.dumps(openai("The response resp_1 has expired", param=None)).encode()
     assert failure_of(400, {}, body).failure_class == "terminal"

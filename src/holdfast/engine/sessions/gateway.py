@@ -40,7 +40,7 @@ from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter, NoMeter
-from holdfast.ports.request_context import RequestContext, current_request
+from holdfast.ports.request_context import begin_context
 from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Reader, Store, TurnView
 
@@ -265,7 +265,7 @@ class Gateway:
     async def _run_adopted(self, turn: Turn) -> None:
         """Run a recovered turn with the handler, in a task of its own."""
         assert self._handler is not None
-        current_request.set(RequestContext(self.ids.new("req"), tenant=turn.tenant))
+        begin_context(self.ids.new("req"), turn.tenant)
         view = await self.read.session(turn.tenant, session_id=turn.session_id)
         if view is None:
             return
