@@ -11,7 +11,7 @@ from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.changes import Event
 from holdfast.core.transaction.commands import Delete
-from holdfast.ports.store import Place
+from holdfast.ports.store import FeedPlace
 from holdfast.stores.open import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
@@ -36,7 +36,7 @@ async def caller(url: str) -> AsyncIterator[StoreClient]:
         await store.close()
 
 
-BEGINNING = Place()
+BEGINNING = FeedPlace()
 
 
 async def turn(caller: StoreClient, key: str) -> Session:
@@ -45,8 +45,8 @@ async def turn(caller: StoreClient, key: str) -> Session:
 
 
 async def told(
-    caller: StoreClient, count: int, after: Place = BEGINNING
-) -> tuple[list[str], Place]:
+    caller: StoreClient, count: int, after: FeedPlace = BEGINNING
+) -> tuple[list[str], FeedPlace]:
     """Return what is told behind a place, read in small pages, and the place reached.
 
     So many facts are waited for: in the same server others have transactions of their own.
@@ -81,8 +81,8 @@ async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(
 async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: StoreClient) -> None:
     await turn(caller, "a")
     stranger = Tenant("stranger")
-    assert await caller.read.feed(stranger, after=Place(), limit=10) == []
-    assert await caller.read.feed_end(stranger) == Place()
+    assert await caller.read.feed(stranger, after=FeedPlace(), limit=10) == []
+    assert await caller.read.feed_end(stranger) == FeedPlace()
     _, place = await told(caller, 3)
     internal = await caller.start("plan", key="a", is_internal=True, source="internal")
     await caller.finish(internal, "done")

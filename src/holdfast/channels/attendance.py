@@ -11,7 +11,7 @@ from holdfast.core.transaction.commands import KeepPlaceholder, OpenPlaceholder
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnTicket
-from holdfast.ports.channel import Channel, Place
+from holdfast.ports.channel import Channel, ChatPlace
 
 TYPING_SECONDS = 4.0
 CURSOR = " …"
@@ -27,7 +27,7 @@ class Attendance:
         self._channel = channel
         self._ticket = ticket
         self._delivery = delivery
-        self._place = Place(delivery.chat, delivery.thread)
+        self._place = ChatPlace(delivery.chat, delivery.thread)
         self._row: OutboxRow | None = None
         self._external_id: str | None = None
         self._text = ""

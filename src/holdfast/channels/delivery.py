@@ -19,10 +19,10 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.channel import (
     Channel,
     ChatMoved,
+    ChatPlace,
     DeliveryDelayed,
     DeliveryImpossible,
     DeliveryRefused,
-    Place,
 )
 
 IDLE_SECONDS = 0.5
@@ -44,7 +44,7 @@ class Sender:
 
     async def send(self, row: OutboxRow) -> str | None:
         """Send a message, or edit the one that is there; return the platform's id."""
-        place = Place(self._current_chat(row.chat), row.thread)
+        place = ChatPlace(self._current_chat(row.chat), row.thread)
         try:
             return await self._send(row, place, plain=False)
         except DeliveryRefused as exc:
@@ -52,7 +52,7 @@ class Sender:
                 raise
             return await self._send(row, place, plain=True)
 
-    async def _send(self, row: OutboxRow, place: Place, *, plain: bool) -> str | None:
+    async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
         if row.external_id is not None:
             await self._channel.edit(place, row.external_id, row.text, plain=plain)
             return row.external_id

@@ -37,9 +37,9 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import (
     Channel,
+    ChatPlace,
     DeliveryDelayed,
     InboundMessage,
-    Place,
     ReceiveConflict,
 )
 
@@ -246,7 +246,7 @@ class ChannelService:
         settings = self._find(deliver.channel)
         is_direct = not deliver.to.startswith(("-", "C", "G", "group."))
         told = InboundMessage(
-            unique_id="", place=Place(deliver.to, deliver.thread), sender=deliver.to, text="",
+            unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct,
         )  # fmt: skip
         return Tenant(settings.tenant), session_key(settings, self._people, told)

@@ -15,7 +15,7 @@ from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import OutboxRow
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChatPlace(msgspec.Struct, frozen=True):
     """A conversation on a platform: a chat, and a thread or topic in it."""
 
     chat: str
@@ -36,7 +36,7 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message that somebody wrote; `unique_id` is the same whenever it is delivered again."""
 
     unique_id: str
-    place: Place
+    place: ChatPlace
     sender: str
     text: str
     sender_name: str = ""
@@ -174,15 +174,15 @@ class Channel(Protocol):
         """
         ...
 
-    async def send(self, place: Place, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
         """Send Markdown, or plain text, and return the platform's id of the message."""
         ...
 
-    async def edit(self, place: Place, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
         """Replace a message that was sent; the same text again is no error."""
         ...
 
-    async def show_typing(self, place: Place) -> None:
+    async def show_typing(self, place: ChatPlace) -> None:
         """Show for some seconds that an answer is being written."""
         ...
 

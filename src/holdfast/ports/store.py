@@ -74,7 +74,7 @@ class ListedItem(msgspec.Struct, frozen=True):
     hidden_by: Record | None = None
 
 
-class Place(msgspec.Struct, frozen=True, order=True, gc=False):
+class FeedPlace(msgspec.Struct, frozen=True, order=True, gc=False):
     """Where a fact stands among all of a tenant's, in the order of their commits."""
 
     txid: int = 0
@@ -85,7 +85,7 @@ class PlacedEvent(msgspec.Struct, frozen=True):
     """A fact and its place."""
 
     event: Event
-    place: Place
+    place: FeedPlace
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,14 +327,14 @@ class Reader(Protocol):
         """Return a session's facts after a cursor, in order."""
         ...
 
-    async def feed(self, tenant: Tenant, *, after: Place, limit: int) -> list[PlacedEvent]:
+    async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
         """Return the facts of a tenant's visible sessions behind a place, as they were committed.
 
         A fact that commits late has a place behind every one that was returned before it.
         """
         ...
 
-    async def feed_end(self, tenant: Tenant) -> Place:
+    async def feed_end(self, tenant: Tenant) -> FeedPlace:
         """Return the place of the newest fact that `feed` would return."""
         ...
 

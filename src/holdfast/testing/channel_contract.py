@@ -12,10 +12,10 @@ import pytest
 from holdfast.core.errors import StoreUnavailable
 from holdfast.ports.channel import (
     Channel,
+    ChatPlace,
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
-    Place,
 )
 
 
@@ -52,7 +52,7 @@ class Platform(Protocol):
         ...
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ChatPlace:
         """The person's direct chat."""
         ...
 

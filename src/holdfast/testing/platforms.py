@@ -1,6 +1,5 @@
 """Simulated chat platforms, for tests of channels and of gateways with channels."""
 
-from holdfast.simulator.platforms.server import Answer
 from holdfast.simulator.platforms.telegram import SentMessage, TelegramSimulator
 
-__all__ = ["Answer", "SentMessage", "TelegramSimulator"]
+__all__ = ["PlatformAnswer", "SentMessage", "TelegramSimulator"]

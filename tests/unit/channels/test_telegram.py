@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.channel import TelegramChannel
-from holdfast.ports.channel import Place
+from holdfast.ports.channel import ChatPlace
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract
 from holdfast.testing.platforms import TelegramSimulator
@@ -15,7 +15,7 @@ from holdfast.testing.platforms import TelegramSimulator
 class TelegramPlatform:
     """A bot and its simulated platform."""
 
-    place = Place("7")
+    place = ChatPlace("7")
 
     def __init__(self, simulator: TelegramSimulator, channel: TelegramChannel) -> None:
         self.simulator = simulator

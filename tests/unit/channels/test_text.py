@@ -8,7 +8,7 @@ from holdfast.channels.rendering.splitting import split_markdown, units
 from holdfast.channels.rendering.styles import to_plain, to_slack, to_telegram
 from holdfast.channels.session_keys import session_key
 from holdfast.channels.settings import ChannelSettings
-from holdfast.ports.channel import InboundMessage, Place
+from holdfast.ports.channel import ChatPlace, InboundMessage
 
 
 def _settings(**more: object) -> ChannelSettings:
@@ -16,7 +16,12 @@ def _settings(**more: object) -> ChannelSettings:
 
 
 def _message(**more: object) -> InboundMessage:
-    fields: dict[str, object] = {"unique_id": "1", "place": Place("7"), "sender": "7", "text": "x"}
+    fields: dict[str, object] = {
+        "unique_id": "1",
+        "place": ChatPlace("7"),
+        "sender": "7",
+        "text": "x",
+    }
     return InboundMessage(**{**fields, **more})  # type: ignore[arg-type]  # any field
 
 
@@ -39,7 +44,7 @@ def test_who_may_write_is_decided_by_platform_ids_alone() -> None:
     assert judge(_settings(), _message(), ()) == "pair"
     assert judge(_settings(), _message(), ("7",)) == "allow"
     assert judge(_settings(direct="allow", allow=("8",)), _message(), ()) == "ignore"
-    group = _message(is_direct=False, place=Place("-5"))
+    group = _message(is_direct=False, place=ChatPlace("-5"))
     assert judge(_settings(direct="open"), group, ()) == "ignore", "open means direct messages"
     assert judge(_settings(allow_groups=("-5",)), group, ()) == "allow"
     assert judge(_settings(direct="open"), _message(is_bot=True), ()) == "ignore"
@@ -51,7 +56,7 @@ def test_one_person_has_one_memory_where_people_are_named() -> None:
     assert session_key(_settings(), {}, _message()) == "agent:main:telegram:direct:7"
     per_peer = _settings(dm_scope="per-peer")
     assert session_key(per_peer, people, _message()) == "agent:main:direct:michael"
-    topic = _message(is_direct=False, place=Place("-5", "3"))
+    topic = _message(is_direct=False, place=ChatPlace("-5", "3"))
     assert session_key(_settings(), people, topic) == "agent:main:telegram:group:-5:topic:3"
 
 

@@ -13,11 +13,11 @@ from holdfast.ports.channel import (
     Attachment,
     Capabilities,
     ChatMoved,
+    ChatPlace,
     DeliveryDelayed,
     DeliveryImpossible,
     DeliveryRefused,
     Inbox,
-    Place,
     ReceiveConflict,
     WebhookRejected,
 )
@@ -126,7 +126,7 @@ class TelegramChannel:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, place: Place, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
         """Send a message."""
         parameters = {"chat_id": place.chat, **_text(text, plain=plain)}
         if place.thread:
@@ -139,7 +139,7 @@ class TelegramChannel:
         sent = await self._call("sendMessage", parameters)
         return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
 
-    async def edit(self, place: Place, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
         """Edit a message."""
         parameters = {
             "chat_id": place.chat,
@@ -152,7 +152,7 @@ class TelegramChannel:
             if "message is not modified" not in exc.message:
                 raise
 
-    async def show_typing(self, place: Place) -> None:
+    async def show_typing(self, place: ChatPlace) -> None:
         """Show that the bot is typing, for about five seconds."""
         parameters: dict[str, Any] = {"chat_id": place.chat, "action": "typing"}
         if place.thread:

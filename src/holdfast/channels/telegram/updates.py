@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.ports.channel import Attachment, InboundMessage, Place
+from holdfast.ports.channel import Attachment, ChatPlace, InboundMessage
 
 ALLOWED_UPDATES = ["message", "edited_message"]
 
@@ -96,7 +96,7 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
     quote = _quote(message)
     return InboundMessage(
         unique_id=f"{bot.id}:{chat.id}:{message.message_id}{edit}",
-        place=Place(str(chat.id), _thread(message)),
+        place=ChatPlace(str(chat.id), _thread(message)),
         sender=str(sender.id) if sender is not None else "",
         sender_name=_name(sender),
         text="" if is_forward else _without_mention(text, message, bot),

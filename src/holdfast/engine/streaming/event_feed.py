@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
 from holdfast.engine.logging import log
-from holdfast.ports.store import Place, PlacedEvent, Reader
+from holdfast.ports.store import FeedPlace, PlacedEvent, Reader
 
 BATCH = 100
 POLL_SECONDS = 0.1
@@ -57,7 +57,7 @@ class _FeedPoller:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _poll(self) -> None:
-        seen: Place | None = None
+        seen: FeedPlace | None = None
         while True:
             try:
                 end = await self._read.feed_end(self._tenant)
@@ -94,7 +94,7 @@ class EventFeed:
             )
 
     async def follow(
-        self, tenant: Tenant, after: Place, *, quiet_seconds: float
+        self, tenant: Tenant, after: FeedPlace, *, quiet_seconds: float
     ) -> AsyncGenerator[Sequence[PlacedEvent], None]:
         """Yield a tenant's events in batches; an empty one after `quiet_seconds` of silence."""
         async with self._following(tenant) as poller:

@@ -24,7 +24,7 @@ HEADERS: tuple[Header, ...] = (
 )
 
 
-class StaticFile(Protocol):
+class ServedFile(Protocol):
     """A file to serve."""
 
     @property
@@ -51,7 +51,7 @@ class StaticFile(Protocol):
 class ConsoleApi:
     """Everything under /console."""
 
-    def __init__(self, files: Mapping[str, StaticFile]) -> None:
+    def __init__(self, files: Mapping[str, ServedFile]) -> None:
         self._files = files
 
     async def index(self, request: Request) -> AnyReply:

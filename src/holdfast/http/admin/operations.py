@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.http.admin.console import StaticFile
+from holdfast.http.admin.console import ServedFile
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -31,7 +31,7 @@ class AdminServices(msgspec.Struct, frozen=True):
 
     reports: Reports
     diagnose: Diagnose
-    console: Mapping[str, StaticFile] = MappingProxyType({})
+    console: Mapping[str, ServedFile] = MappingProxyType({})
     """The console's static files; none where it is switched off."""
 
 

@@ -18,7 +18,7 @@ from holdfast.http.api.session_items import SessionItems
 from holdfast.http.request.pagination import UnknownCursor
 from holdfast.http.server.sse import KEEP_ALIVE
 from holdfast.http.server.types import AnyReply, IteratorReply, Request
-from holdfast.ports.store import Place
+from holdfast.ports.store import FeedPlace
 
 LATEST = "latest"
 MAX_NUMBER = 2**63 - 1
@@ -87,7 +87,7 @@ class EventsApi:
         reply.until_ended = self._until_revoked
         return reply
 
-    async def _all_events(self, tenant: Tenant, after: Place) -> AsyncIterator[bytes]:
+    async def _all_events(self, tenant: Tenant, after: FeedPlace) -> AsyncIterator[bytes]:
         yield KEEP_ALIVE
         batches = self._feed.follow(tenant, after, quiet_seconds=self._keep_alive_seconds)
         async with aclosing(batches):
@@ -119,17 +119,17 @@ def parse_event_number(raw: str) -> int:
     return int(raw)
 
 
-def parse_cursor(raw: str) -> Place:
+def parse_cursor(raw: str) -> FeedPlace:
     """Parse a cursor of the global feed; 0 is the beginning."""
     if raw == "0":
-        return Place()
+        return FeedPlace()
     match = _CURSOR.fullmatch(raw)
     if match is None or max(int(match[1]), int(match[2])) > MAX_NUMBER:
         raise UnknownCursor(f"after: {raw[:64]!r} is not the id of an event of this feed")
-    return Place(int(match[1]), int(match[2]))
+    return FeedPlace(int(match[1]), int(match[2]))
 
 
-def format_cursor(place: Place) -> str:
+def format_cursor(place: FeedPlace) -> str:
     """Return a position as the cursor of the global feed."""
     return f"{place.txid}-{place.position}"
 

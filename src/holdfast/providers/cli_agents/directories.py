@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.cli_agents.process import Account
+from holdfast.providers.cli_agents.process import UnixAccount
 from holdfast.providers.cli_agents.process_table import ProcessIdentity, identify, kill_leftover
 
 LOCK_POLL_SECONDS = 0.05
@@ -29,7 +29,7 @@ _CLAIMS = ".uids"
 """The folder with a file for each id that a session runs under."""
 
 
-class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway knows about an agent's session on this machine."""
 
     token: str = ""
@@ -43,7 +43,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SessionDirectory:
     """The directory of one session of one upstream."""
 
-    def __init__(self, path: Path, work: Path | None, account: Account | None) -> None:
+    def __init__(self, path: Path, work: Path | None, account: UnixAccount | None) -> None:
         self.path = path
         self.config = path / "config"
         self.work = work or path / "work"
@@ -96,14 +96,14 @@ class SessionDirectory:
             path.unlink(missing_ok=True)
             path.symlink_to(target)
 
-    def read(self) -> SessionRecord:
+    def read(self) -> AgentSessionRecord:
         """Return the record; an empty one where there is none that can be read."""
         try:
-            return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=SessionRecord)
+            return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=AgentSessionRecord)
         except (OSError, msgspec.DecodeError):
-            return SessionRecord()
+            return AgentSessionRecord()
 
-    def write(self, record: SessionRecord) -> None:
+    def write(self, record: AgentSessionRecord) -> None:
         """Replace the record."""
         new = self.path / f"{_RECORD}.new"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -125,7 +125,7 @@ class SessionDirectory:
         """
         record = self.read()
         if record.process is not None and kill_leftover(record.process, self.path):
-            self.write(SessionRecord(token=record.token))
+            self.write(AgentSessionRecord(token=record.token))
 
     @asynccontextmanager
     async def locked(self, seconds: float) -> AsyncIterator[None]:
@@ -158,7 +158,9 @@ async def _lock(descriptor: int, seconds: float) -> None:
 class AgentDirectories:
     """The directories of all sessions of one upstream."""
 
-    def __init__(self, root: Path, workdir: str, accounts: tuple[Account, Account] | None) -> None:
+    def __init__(
+        self, root: Path, workdir: str, accounts: tuple[UnixAccount, UnixAccount] | None
+    ) -> None:
         self.root = root
         self._workdir = workdir
         self._accounts = accounts
@@ -178,7 +180,7 @@ class AgentDirectories:
         path = self.root / name
         return SessionDirectory(path, self._work(name), self._account(path))
 
-    def _account(self, path: Path) -> Account | None:
+    def _account(self, path: Path) -> UnixAccount | None:
         """Return the account of a session: the only one there is, or one of its own."""
         if self._accounts is None:
             return None
@@ -187,14 +189,14 @@ class AgentDirectories:
             return first
         with contextlib.suppress(OSError):
             owner = (path / "config").stat()
-            return Account(owner.st_uid, owner.st_gid)
+            return UnixAccount(owner.st_uid, owner.st_gid)
         claims = self.root / _CLAIMS
         claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first.uid, last.uid + 1):
             with contextlib.suppress(FileExistsError):
                 # Made by exactly one gateway: no two sessions ever get the same id.
                 os.close(os.open(claims / str(uid), os.O_CREAT | os.O_EXCL, 0o600))
-                return Account(uid, uid)
+                return UnixAccount(uid, uid)
         raise ProviderFailure(
             f"all ids of run_as are in use ({first.uid}-{last.uid}): delete sessions, or add ids",
             failure_class="terminal",
@@ -227,7 +229,7 @@ def _end_leftover(directory: SessionDirectory) -> bool:
     if directory.is_temporary:
         directory.remove()
     elif record.process is not None:
-        directory.write(SessionRecord(token=record.token))
+        directory.write(AgentSessionRecord(token=record.token))
     return is_found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
-from holdfast.providers.cli_agents.process import Account, AgentProcess, Launch
+from holdfast.providers.cli_agents.process import AgentProcess, Launch, UnixAccount
 from holdfast.providers.settings import UpstreamSettings
 
 PROBE_SECONDS = 30.0
@@ -31,7 +31,7 @@ _SYSTEM_FILES = (
 _PROBE = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done; echo done'
 
 
-def read_accounts(run_as: str) -> tuple[Account, Account] | None:
+def read_accounts(run_as: str) -> tuple[UnixAccount, UnixAccount] | None:
     """Return the first and the last account that agents run as; None for the gateway's own."""
     if not run_as:
         return None
@@ -40,13 +40,13 @@ def read_accounts(run_as: str) -> tuple[Account, Account] | None:
         first, last = int(found[1]), int(found[2])
         if not MIN_UID <= first <= last:
             raise InvalidSetting(f"upstream.run_as: {run_as} is not a range of ids from {MIN_UID}")
-        accounts = Account(first, first), Account(last, last)
+        accounts = UnixAccount(first, first), UnixAccount(last, last)
     else:
         try:
             entry = pwd.getpwnam(run_as)
         except KeyError as exc:
             raise InvalidSetting(f"upstream.run_as: there is no user {run_as!r}") from exc
-        accounts = (Account(entry.pw_uid, entry.pw_gid),) * 2
+        accounts = (UnixAccount(entry.pw_uid, entry.pw_gid),) * 2
     if os.geteuid() not in (0, accounts[0].uid):
         raise InvalidSetting("upstream.run_as needs a gateway that runs as root")
     return accounts
@@ -103,7 +103,9 @@ def _needed(path: Path) -> list[Path]:
 
 
 async def refuse_readable(
-    settings: UpstreamSettings, sandbox: Sandbox | None, accounts: tuple[Account, Account] | None
+    settings: UpstreamSettings,
+    sandbox: Sandbox | None,
+    accounts: tuple[UnixAccount, UnixAccount] | None,
 ) -> None:
     """Raise if a process behind the wall can read what is not its own."""
     root = settings.runtime.root / settings.name
@@ -123,7 +125,7 @@ async def refuse_readable(
         )
 
 
-def _session_like(name: str, account: Account | None) -> Path:
+def _session_like(name: str, account: UnixAccount | None) -> Path:
     """Make a directory that is as readable as that of a session, with a file in it."""
     directory = Path(name)
     directory.mkdir(mode=0o700)
@@ -136,7 +138,7 @@ def _session_like(name: str, account: Account | None) -> Path:
 
 
 async def _probe(
-    paths: Sequence[str], own: Path, sandbox: Sandbox | None, account: Account | None
+    paths: Sequence[str], own: Path, sandbox: Sandbox | None, account: UnixAccount | None
 ) -> list[str]:
     command = ["/bin/sh", "-c", _PROBE, "sh", *paths, str(own / "secret")]
     if sandbox is not None:

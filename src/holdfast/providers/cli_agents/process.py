@@ -27,7 +27,7 @@ if sys.platform == "linux":
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-class Account(msgspec.Struct, frozen=True):
+class UnixAccount(msgspec.Struct, frozen=True):
     """The system user that a process runs as."""
 
     uid: int
@@ -40,10 +40,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     command: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
-    account: Account | None = None
+    account: UnixAccount | None = None
 
 
-def _before_exec(account: Account | None, parent: int) -> Callable[[], None]:
+def _before_exec(account: UnixAccount | None, parent: int) -> Callable[[], None]:
     """Return what the child does before it becomes the agent."""
 
     def prepare() -> None:

@@ -21,8 +21,8 @@ from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn
 from holdfast.providers.cli_agents.directories import (
     AgentDirectories,
+    AgentSessionRecord,
     SessionDirectory,
-    SessionRecord,
     this_gateway,
 )
 from holdfast.providers.cli_agents.failures import agent_failure, agent_timeout, stale_session
@@ -201,7 +201,7 @@ class CliAgentProvider:
             raise stale_session("the agent's files do not contain the last turn of this session")
         process = await self.launcher.start(request)
         self._pool.watch(process)
-        directory.write(SessionRecord(process=process.identity, gateway=this_gateway()))
+        directory.write(AgentSessionRecord(process=process.identity, gateway=this_gateway()))
         try:
             session = await self._agent.open(process, request)
             if state is not None and session.session_id != state.session:
@@ -309,5 +309,5 @@ class _CountedLock:
         self.users = 0
 
 
-def _record(agent: RunningAgent, token: str) -> SessionRecord:
-    return SessionRecord(token=token, process=agent.process.identity, gateway=this_gateway())
+def _record(agent: RunningAgent, token: str) -> AgentSessionRecord:
+    return AgentSessionRecord(token=token, process=agent.process.identity, gateway=this_gateway())

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.simulator.apis.fields import text_of
-from holdfast.simulator.apis.reply import ContextSummary, Tool
+from holdfast.simulator.apis.reply import ContextSummary, OfferedTool
 from holdfast.simulator.delivery.errors import Problem, anthropic_error, catalogue_problem
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json
@@ -198,11 +198,11 @@ def _check_size(world: World, reading: _Reading, messages: list[Json]) -> None:
         raise reading.listed("A07", used=used, requested=wanted, limit=limit)
 
 
-def read_tools(given: Any) -> list[Tool]:
+def read_tools(given: Any) -> list[OfferedTool]:
     """Return the caller's own tools; built-in tools are ignored."""
     tools = given if isinstance(given, list) else []
     return [
-        Tool(name=tool["name"], schema=tool["input_schema"])
+        OfferedTool(name=tool["name"], schema=tool["input_schema"])
         for tool in tools
         if isinstance(tool, dict) and "name" in tool and "input_schema" in tool
     ]

@@ -24,7 +24,7 @@ class ContextSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class OfferedTool:
     """A tool the model may call."""
 
     name: str
@@ -58,7 +58,7 @@ def describe(summary: ContextSummary) -> str:
 
 
 def compose(
-    summary: ContextSummary, tools: list[Tool], forced: str | None, script: Script | None
+    summary: ContextSummary, tools: list[OfferedTool], forced: str | None, script: Script | None
 ) -> ModelReply:
     """Return what the model answers.
 
@@ -74,7 +74,7 @@ def compose(
     return ModelReply(text=describe(summary), reasoning="Counting what I was shown.")
 
 
-def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> ModelReply:
+def _scripted(summary: ContextSummary, tools: list[OfferedTool], script: Script) -> ModelReply:
     custom = {tool.name for tool in tools if tool.is_custom}
     calls = tuple(
         ToolCall(
@@ -100,7 +100,7 @@ def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> Mod
     )
 
 
-def _asked_for(text: str, tools: list[Tool]) -> tuple[ToolCall, ...]:
+def _asked_for(text: str, tools: list[OfferedTool]) -> tuple[ToolCall, ...]:
     if not tools or "call " not in text:
         return ()
     known = {tool.name: tool for tool in tools}
@@ -112,14 +112,14 @@ def _asked_for(text: str, tools: list[Tool]) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _forced(tools: list[Tool], forced: str | None) -> tuple[ToolCall, ...]:
+def _forced(tools: list[OfferedTool], forced: str | None) -> tuple[ToolCall, ...]:
     if forced is None:
         return ()
     chosen = next((tool for tool in tools if forced in ("*", tool.name)), None)
     return (_call(chosen, None),) if chosen else ()
 
 
-def _call(tool: Tool, given: Json | None) -> ToolCall:
+def _call(tool: OfferedTool, given: Json | None) -> ToolCall:
     arguments = _sample(tool.schema) if given is None else given
     return ToolCall(name=tool.name, arguments=json.dumps(arguments), is_custom=tool.is_custom)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.simulator.apis.reply import ModelReply, Tool, ToolCall, compose, words_of
+from holdfast.simulator.apis.reply import ModelReply, OfferedTool, ToolCall, compose, words_of
 from holdfast.simulator.apis.responses_input import ResponseInput, summarize
 from holdfast.simulator.delivery.errors import invalid
 from holdfast.simulator.delivery.injection import server_failure
@@ -77,7 +77,7 @@ def _is_reasoning(item: Json) -> bool:
     return bool(item["type"] == "reasoning")
 
 
-def read_tools(given: Any) -> list[Tool]:
+def read_tools(given: Any) -> list[OfferedTool]:
     """Return the function and custom tools of a call; other types are ignored."""
     if given is None:
         return []
@@ -91,7 +91,9 @@ def read_tools(given: Any) -> list[Tool]:
         inner = nested if isinstance(nested, dict) else tool
         schema = inner.get("parameters") or inner.get("input_schema") or {}
         tools.append(
-            Tool(name=str(inner.get("name", "")), schema=schema, is_custom=tool["type"] == "custom")
+            OfferedTool(
+                name=str(inner.get("name", "")), schema=schema, is_custom=tool["type"] == "custom"
+            )
         )
     return tools
 

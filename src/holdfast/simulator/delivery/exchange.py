@@ -6,12 +6,12 @@ from collections.abc import Callable
 from holdfast.simulator.delivery.errors import Problem, anthropic_error, invalid, openai_error
 from holdfast.simulator.delivery.injection import injected_problem
 from holdfast.simulator.delivery.outlet import Outlet
-from holdfast.simulator.delivery.transmission import Delivery, wait_until_gone
+from holdfast.simulator.delivery.transmission import SimulatedTransmission, wait_until_gone
 from holdfast.simulator.faults.effects import Drop, Effect, Hang, Late, Slow
 from holdfast.simulator.state.barriers import Barrier
 from holdfast.simulator.state.call import ApiAnswer, Call
 from holdfast.simulator.state.json import NotJson, decode_object, encode
-from holdfast.simulator.state.record import RecordedRequest
+from holdfast.simulator.state.record import RequestEntry
 from holdfast.simulator.state.scenario import InvalidScenario, fault_of
 from holdfast.simulator.state.world import World
 
@@ -31,9 +31,7 @@ async def handle_call(world: World, call: Call, handler: Handler, outlet: Outlet
         world.record.close(entry)
 
 
-async def _send_problem(
-    call: Call, problem: Problem, outlet: Outlet, entry: RecordedRequest
-) -> None:
+async def _send_problem(call: Call, problem: Problem, outlet: Outlet, entry: RequestEntry) -> None:
     entry.status, entry.fault = problem.status, problem.fault
     body = _in_dialect(call, problem)
     await outlet.send_body(problem.status, problem.headers, encode(body))
@@ -49,7 +47,7 @@ def _in_dialect(call: Call, problem: Problem) -> dict[str, object]:
 
 
 async def _answer_with_faults(
-    world: World, call: Call, handler: Handler, outlet: Outlet, entry: RecordedRequest
+    world: World, call: Call, handler: Handler, outlet: Outlet, entry: RequestEntry
 ) -> None:
     call.effects = _own_fault(call) + (world.matching_faults(call) if world.faults else [])
     call.script = world.script_for(call) if world.scripts else None
@@ -60,7 +58,7 @@ async def _answer_with_faults(
         return
     answer = _work(world, call, handler)
     entry.status, entry.answer_id, entry.fault = answer.status, answer.id, answer.fault
-    delivery = Delivery(
+    delivery = SimulatedTransmission(
         call=call,
         answer=answer,
         entry=entry,
@@ -113,7 +111,7 @@ def _work(world: World, call: Call, handler: Handler) -> ApiAnswer:
         raise Problem(400, openai_error(message)) from exc
 
 
-async def _finish(world: World, delivery: Delivery, held_by: list[Barrier]) -> None:
+async def _finish(world: World, delivery: SimulatedTransmission, held_by: list[Barrier]) -> None:
     call, answer, outlet = delivery.call, delivery.answer, delivery.outlet
     if answer.is_background:
         await outlet.send_body(answer.status, answer.headers, encode(answer.body))

@@ -8,16 +8,16 @@ from holdfast.simulator.faults.effects import Cut, DuplicateChunks, Hang, Slow
 from holdfast.simulator.state.barriers import Barrier, Barriers
 from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import encode
-from holdfast.simulator.state.record import RecordedRequest
+from holdfast.simulator.state.record import RequestEntry
 
 
 @dataclass(slots=True, kw_only=True)
-class Delivery:
+class SimulatedTransmission:
     """One answer on its way, with all that may befall it."""
 
     call: Call
     answer: ApiAnswer
-    entry: RecordedRequest
+    entry: RequestEntry
     outlet: Outlet
     barriers: Barriers
     held_by: list[Barrier]

@@ -12,7 +12,7 @@ import uvicorn
 
 
 @dataclass
-class Call:
+class PlatformCall:
     """One request to a simulated platform."""
 
     method: str
@@ -29,7 +29,7 @@ class Call:
 
 
 @dataclass
-class Answer:
+class PlatformAnswer:
     """A reply to a request."""
 
     body: Any = None
@@ -39,7 +39,7 @@ class Answer:
     """Whether the connection closes before the reply."""
 
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[PlatformCall], Awaitable[PlatformAnswer]]
 SocketHandler = Callable[[Any, Any], Awaitable[None]]
 
 
@@ -107,7 +107,9 @@ class PlatformServer:
             if not message.get("more_body"):
                 break
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
-        call = Call(scope["method"], scope["path"], scope["query_string"].decode(), headers, body)
+        call = PlatformCall(
+            scope["method"], scope["path"], scope["query_string"].decode(), headers, body
+        )
 
         async def stream(piece: bytes) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.simulator.platforms.server import Answer, Call, PlatformServer
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
 
 MAX_UNITS = 4096
 _TAGS = re.compile(r"</?(b|i|s|u|code|pre|blockquote)>|<a href=\"[^\"]*\">|</a>")
@@ -52,7 +52,7 @@ class TelegramSimulator:
         self.blocked: set[int] = set()
         self.migrated: dict[int, int] = {}
         self.confirmed: list[int] = []
-        self._faults: list[Callable[[str, dict[str, Any]], Answer | None]] = []
+        self._faults: list[Callable[[str, dict[str, Any]], PlatformAnswer | None]] = []
 
     @property
     def url(self) -> str:
@@ -142,7 +142,7 @@ class TelegramSimulator:
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────
 
-    def fail(self, fault: Callable[[str, dict[str, Any]], Answer | None]) -> None:
+    def fail(self, fault: Callable[[str, dict[str, Any]], PlatformAnswer | None]) -> None:
         """Ask `fault` about every call; the first answer that is not None is given."""
         self._faults.append(fault)
 
@@ -150,13 +150,13 @@ class TelegramSimulator:
         """Have the next calls of a method fail: with an error, or cut; `after` it was done."""
         left = [times]
 
-        def fault(called: str, _: dict[str, Any]) -> Answer | None:
+        def fault(called: str, _: dict[str, Any]) -> PlatformAnswer | None:
             if called != method or left[0] <= 0:
                 return None
             left[0] -= 1
             if error:
                 return _error(**error)
-            return Answer(is_cut=True, body={"after": after})
+            return PlatformAnswer(is_cut=True, body={"after": after})
 
         self._faults.append(fault)
 
@@ -178,7 +178,7 @@ class TelegramSimulator:
 
     # ── the API ─────────────────────────────────────────────────────────────────────────────
 
-    async def _handle(self, call: Call) -> Answer:
+    async def _handle(self, call: PlatformCall) -> PlatformAnswer:
         prefix = f"/bot{self.token}/"
         if not call.path.startswith(prefix):
             return _error(401, "Unauthorized")
@@ -194,7 +194,7 @@ class TelegramSimulator:
                 self._lock.notify_all()
         return fault or answer
 
-    def _fault(self, method: str, body: dict[str, Any]) -> Answer | None:
+    def _fault(self, method: str, body: dict[str, Any]) -> PlatformAnswer | None:
         with self._lock:
             self.calls.append((method, body))
             for fault in self._faults:
@@ -204,7 +204,7 @@ class TelegramSimulator:
                     return answer
         return None
 
-    def _call(self, method: str, body: dict[str, Any]) -> Answer:
+    def _call(self, method: str, body: dict[str, Any]) -> PlatformAnswer:
         if method == "getMe":
             return _ok(self.bot)
         if method == "sendChatAction":
@@ -215,7 +215,7 @@ class TelegramSimulator:
             return self._edit(body)
         return _error(404, "Not Found: method not found")
 
-    async def _get_updates(self, body: dict[str, Any]) -> Answer:
+    async def _get_updates(self, body: dict[str, Any]) -> PlatformAnswer:
         if self._poller is not None:
             # The older request is ended, as the real server does.
             self._poller.set()
@@ -240,7 +240,7 @@ class TelegramSimulator:
             if self._poller is poller:
                 self._poller = None
 
-    def _refusal(self, chat: int, text: str, parse_mode: str | None) -> Answer | None:
+    def _refusal(self, chat: int, text: str, parse_mode: str | None) -> PlatformAnswer | None:
         if chat in self.migrated:
             more = {"migrate_to_chat_id": self.migrated[chat]}
             return _error(400, "Bad Request: group chat was upgraded to a supergroup chat", **more)
@@ -255,7 +255,7 @@ class TelegramSimulator:
             return _error(400, "Bad Request: can't parse entities: unclosed tag")
         return None
 
-    def _send(self, body: dict[str, Any]) -> Answer:
+    def _send(self, body: dict[str, Any]) -> PlatformAnswer:
         chat, text = int(body["chat_id"]), str(body.get("text", ""))
         refusal = self._refusal(chat, text, body.get("parse_mode"))
         if refusal is not None:
@@ -271,7 +271,7 @@ class TelegramSimulator:
         )  # fmt: skip
         return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1, "text": text})
 
-    def _edit(self, body: dict[str, Any]) -> Answer:
+    def _edit(self, body: dict[str, Any]) -> PlatformAnswer:
         chat, text = int(body["chat_id"]), str(body.get("text", ""))
         found = next((one for one in self.sent if one.message_id == body["message_id"]), None)
         if found is None or found.chat_id != chat:
@@ -286,15 +286,15 @@ class TelegramSimulator:
         return _ok({"message_id": found.message_id, "chat": {"id": chat}, "date": 1})
 
 
-def _ok(result: Any) -> Answer:
-    return Answer({"ok": True, "result": result})
+def _ok(result: Any) -> PlatformAnswer:
+    return PlatformAnswer({"ok": True, "result": result})
 
 
-def _error(code: int, description: str, **parameters: Any) -> Answer:
+def _error(code: int, description: str, **parameters: Any) -> PlatformAnswer:
     body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
     if parameters:
         body["parameters"] = parameters
-    return Answer(body, status=code)
+    return PlatformAnswer(body, status=code)
 
 
 def _is_balanced(text: str) -> bool:

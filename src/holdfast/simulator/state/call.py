@@ -7,7 +7,7 @@ from typing import TypeVar
 from holdfast.simulator.faults.effects import Effect
 from holdfast.simulator.state.identity import IdSequence
 from holdfast.simulator.state.json import Json
-from holdfast.simulator.state.memory import Account, StoredResponse
+from holdfast.simulator.state.memory import ProviderAccount, StoredResponse
 from holdfast.simulator.state.scenario import Script
 from holdfast.simulator.state.sealing import Owner
 
@@ -28,7 +28,7 @@ class Call:
     raw: bytes
     body: Json
     parameters: dict[str, str]
-    account: Account
+    account: ProviderAccount
     ids: IdSequence
     now: int
     effects: list[Effect] = field(default_factory=list)

@@ -78,7 +78,7 @@ class ConversationItem:
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
+class ProviderAccount:
     """Everything stored for one key."""
 
     key: str

@@ -14,7 +14,7 @@ _VARYING_HEADERS = frozenset({"host"})
 
 
 @dataclass(slots=True)
-class RecordedRequest:
+class RequestEntry:
     """One request and its outcome; the outcome is filled in as it happens."""
 
     call: Call
@@ -51,18 +51,18 @@ class RequestRecord:
 
     limit: int
     file: IO[bytes] | None = None
-    entries: deque[RecordedRequest] = field(init=False)
+    entries: deque[RequestEntry] = field(init=False)
 
     def __post_init__(self) -> None:
         self.entries = deque(maxlen=self.limit)
 
-    def open(self, call: Call) -> RecordedRequest:
+    def open(self, call: Call) -> RequestEntry:
         """Add an entry for a call that arrived."""
-        entry = RecordedRequest(call)
+        entry = RequestEntry(call)
         self.entries.append(entry)
         return entry
 
-    def close(self, entry: RecordedRequest) -> None:
+    def close(self, entry: RequestEntry) -> None:
         """Write an entry to the file after its answer was sent."""
         if self.file is not None:
             self.file.write(encode(entry.as_json()) + b"\n")

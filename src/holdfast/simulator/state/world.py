@@ -10,9 +10,9 @@ from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.identity import IdSequence, ProviderClock
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.memory import (
-    Account,
     ConversationItem,
     Forgetting,
+    ProviderAccount,
     StoredResponse,
     is_chosen,
 )
@@ -53,7 +53,7 @@ class World:
 
     scenario: Scenario
     clock: ProviderClock = field(default_factory=ProviderClock)
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, ProviderAccount] = field(default_factory=dict)
     barriers: Barriers = field(default_factory=Barriers)
     faults: dict[str, FaultRule] = field(default_factory=dict)
     scripts: list[ScriptRule] = field(default_factory=list)
@@ -106,14 +106,14 @@ class World:
             return sum(each.forget_owner(id) for each in accounts)
         return sum(each.forget_everything() for each in accounts)
 
-    def account(self, key: str) -> Account:
+    def account(self, key: str) -> ProviderAccount:
         """Return the account of `key`, creating it if necessary."""
         account = self.accounts.get(key)
         if account is None:
-            account = self.accounts[key] = Account(key=key)
+            account = self.accounts[key] = ProviderAccount(key=key)
         return account
 
-    def ids_for(self, account: Account) -> IdSequence:
+    def ids_for(self, account: ProviderAccount) -> IdSequence:
         """Count one more call of `account` and return its ids."""
         account.serial += 1
         return IdSequence(f"{self.scenario.seed}/{account.key}/{account.serial}")

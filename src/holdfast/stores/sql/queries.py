@@ -32,10 +32,10 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
+    FeedPlace,
     ItemQuery,
     ListedItem,
     Order,
-    Place,
     PlacedEvent,
     ResponseView,
     SessionQuery,
@@ -330,7 +330,7 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     return [event for event in found if event.no > after][:limit]
 
 
-def feed(tenant: Tenant, after: Place, limit: int) -> Plan[list[PlacedEvent]]:
+def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]]:
     """Return a tenant's facts behind a place, in the order of their commits."""
     pos, skipped = divmod(after.position, EVENTS_PER_ENTRY)
     found: list[PlacedEvent] = []
@@ -342,7 +342,7 @@ def feed(tenant: Tenant, after: Place, limit: int) -> Plan[list[PlacedEvent]]:
             is_first = (entry_txid, entry_pos) == (after.txid, pos) and skipped
             for index, event in enumerate(listed_events, 1):
                 if not is_first or index > skipped:
-                    place = Place(entry_txid, entry_pos * EVENTS_PER_ENTRY + index)
+                    place = FeedPlace(entry_txid, entry_pos * EVENTS_PER_ENTRY + index)
                     found.append(PlacedEvent(event, place))
         if len(rows) <= limit:
             break
@@ -351,12 +351,12 @@ def feed(tenant: Tenant, after: Place, limit: int) -> Plan[list[PlacedEvent]]:
     return found[:limit]
 
 
-def feed_end(tenant: Tenant) -> Plan[Place]:
+def feed_end(tenant: Tenant) -> Plan[FeedPlace]:
     """Return the place of a tenant's newest fact that may be read."""
     row = yield from one(sql.FEED_END, tenant)
     if row is None:
-        return Place(0, 0)
-    return Place(row[0], row[1] * EVENTS_PER_ENTRY + len(read_body(bytes(row[2])).events))
+        return FeedPlace(0, 0)
+    return FeedPlace(row[0], row[1] * EVENTS_PER_ENTRY + len(read_body(bytes(row[2])).events))
 
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:

@@ -25,6 +25,7 @@ from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
+    FeedPlace,
     GoneWorker,
     ItemQuery,
     ListedItem,
@@ -32,7 +33,6 @@ from holdfast.ports.store import (
     Order,
     Outline,
     OwnedRun,
-    Place,
     PlacedEvent,
     Reader,
     ResponseView,
@@ -272,11 +272,11 @@ class SqlReader:
         """Return a session's facts after a cursor."""
         return await self._run(lambda _: queries.events(session_id, after, limit))
 
-    async def feed(self, tenant: Tenant, *, after: Place, limit: int) -> list[PlacedEvent]:
+    async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
         """Return a tenant's facts behind a place, as they were committed."""
         return await self._run(lambda _: queries.feed(tenant, after, limit))
 
-    async def feed_end(self, tenant: Tenant) -> Place:
+    async def feed_end(self, tenant: Tenant) -> FeedPlace:
         """Return the place of the newest fact that `feed` would return."""
         return await self._run(lambda _: queries.feed_end(tenant))
 

@@ -81,9 +81,9 @@ def _target(url: str) -> NewStore:
     if url.startswith("sqlite:"):
         return SqliteTarget(sqlite_path(url))
     _check_upgradable(url)
-    from holdfast.stores.upgrade.postgres_databases import PostgresTarget
+    from holdfast.stores.upgrade.postgres_databases import PostgresNewStore
 
-    return PostgresTarget(url)
+    return PostgresNewStore(url)
 
 
 def _check_upgradable(url: str) -> None:

@@ -76,7 +76,7 @@ class PostgresSource(_Database):
         return found
 
 
-class PostgresTarget(_Database):
+class PostgresNewStore(_Database):
     """A new store in a database that holds none yet."""
 
     begin_text = BEGIN

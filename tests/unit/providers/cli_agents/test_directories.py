@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.providers.cli_agents.directories import (
     AgentDirectories,
-    SessionRecord,
+    AgentSessionRecord,
     this_gateway,
 )
 from holdfast.providers.cli_agents.pool import ProcessPool
@@ -35,7 +35,7 @@ async def test_only_what_dead_gateways_left_is_ended_at_the_start(tmp_path: Path
         directory = directories.session(name)
         directory.create()
         processes[name] = await start(directory.work)
-        record = SessionRecord(token="t", process=processes[name].identity, gateway=gateway)
+        record = AgentSessionRecord(token="t", process=processes[name].identity, gateway=gateway)
         directory.write(record)
     temporary = directories.temporary("x")
     temporary.create()
@@ -43,7 +43,7 @@ async def test_only_what_dead_gateways_left_is_ended_at_the_start(tmp_path: Path
     await until(lambda: not group_members(processes["ses_dead"].identity.pid))
     assert processes["ses_live"].is_running
     # The session can still be resumed; a call that belonged to no session leaves nothing.
-    assert directories.session("ses_dead").read() == SessionRecord(token="t")
+    assert directories.session("ses_dead").read() == AgentSessionRecord(token="t")
     assert not temporary.path.exists()
     for process in processes.values():
         await process.kill()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulator.apis.reply import ContextSummary, Tool, compose, words_of
+from holdfast.simulator.apis.reply import ContextSummary, OfferedTool, compose, words_of
 from holdfast.simulator.state.scenario import Script, ScriptedCall
 
-WEATHER = Tool(
+WEATHER = OfferedTool(
     name="get_weather",
     schema={
         "type": "object",
@@ -97,5 +97,5 @@ def test_generated_arguments_match_their_schema(schema: object, value: object) -
         "required": ["given"],
         "$defs": {"Unit": {"enum": ["kelvin"]}, "Node": node},
     }
-    reply = compose(seen("hi"), [Tool(name="f", schema=whole)], "*", None)
+    reply = compose(seen("hi"), [OfferedTool(name="f", schema=whole)], "*", None)
     assert json.loads(reply.calls[0].arguments) == {"given": value}

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.simulator.state.memory import (
-    Account,
     Forgetting,
+    ProviderAccount,
     ProviderConversation,
     StoredResponse,
     is_chosen,
@@ -35,7 +35,7 @@ def test_a_chain_is_listed_oldest_first() -> None:
 
 
 def test_deleting_a_response_deletes_its_items() -> None:
-    account = Account(key="k")
+    account = ProviderAccount(key="k")
     account.keep(stored(1))
     account.keep(stored(2))
     assert account.forget_owner("resp_1")

@@ -6,9 +6,9 @@ query: an item that was erased is never found, also not by an index that is behi
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from holdfast.core.transaction.commands import IndexedItem, IndexLog, RemovedIte
 from holdfast.ports.search import MAX_HITS, SearchHit, SearchPage, SearchQuery
 from holdfast.stores.sql.entries import read_body, read_items, read_session, session_no
 from holdfast.stores.sql.lookups import own_records, session_row
-from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
+from holdfast.stores.sql.plan import Ask, Plan, QueryRunner, Row, every, one
 from holdfast.stores.sql.search import statements as sql
 
 ResultT = TypeVar("ResultT")
@@ -39,14 +39,6 @@ FOREVER = 1e18
 FOUND_ON_REQUEST = frozenset({"rewind"})
 """Items that only such records hide are found with `include_hidden`."""
 _ERASED = b"is_erased"
-
-
-class QueryRunner(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds."""
-        ...
 
 
 class SqlSearchIndex:
