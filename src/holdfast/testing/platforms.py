@@ -1,5 +1,6 @@
 """Simulated chat platforms, for tests of channels and of gateways with channels."""
 
+from holdfast.simulator.platforms.server import PlatformAnswer
 from holdfast.simulator.platforms.telegram import SentMessage, TelegramSimulator
 
 __all__ = ["PlatformAnswer", "SentMessage", "TelegramSimulator"]
