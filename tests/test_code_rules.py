@@ -55,3 +55,12 @@ def test_package_is_small_and_says_what_it_owns(package: Path) -> None:
     modules = [path for path in package.glob("*.py") if path.name != "__init__.py"]
     assert len(modules) <= MAX_PACKAGE_MODULES, f"{len(modules)} modules"
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
