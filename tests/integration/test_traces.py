@@ -22,7 +22,8 @@ from holdfast.engine.settings import HealSettings
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import OtelSettings, Settings, StoreSettings
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.http_server import serving
+from tests.http_server import HttpServer, serving
+from tests.socket_client import SocketClient
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "watch-a-gateway.md"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -33,6 +34,7 @@ SECRET = "a very private sentence"
 class Gateway(NamedTuple):
     client: httpx.AsyncClient
     exporter: InMemorySpanExporter
+    server: HttpServer
 
     async def respond(self, text: str = SECRET, **more: object) -> httpx.Response:
         return await self.client.post(
@@ -70,7 +72,7 @@ async def traced_gateway(
         serving(application) as server,
         httpx.AsyncClient(base_url=server.url, timeout=30) as client,
     ):
-        yield Gateway(client, exporter)
+        yield Gateway(client, exporter, server)
 
 
 def attributes(span: ReadableSpan) -> dict[str, object]:
@@ -116,6 +118,19 @@ async def test_the_upstream_gets_the_span_of_its_attempt_as_parent(
     [request] = provider.requests()
     assert attempt.context is not None
     assert request.headers["traceparent"] == f"00-{TRACE}-{attempt.context.span_id:016x}-01"
+
+
+async def test_each_turn_of_a_websocket_has_times_of_its_own(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider) as gateway:
+        client = SocketClient(gateway.server, headers={"X-Session-Key": "k"})
+        for text in ("one", "two"):
+            client.create(text, model="gpt-4.1")
+            assert (await client.response())[-1]["type"] == "response.completed"
+        await client.leave()
+        first, second = (span for span in gateway.spans() if span.name == "turn")
+    assert first.end_time is not None
+    assert second.start_time is not None
+    assert second.start_time >= first.end_time
 
 
 async def test_a_stream_has_the_time_to_its_first_chunk(provider: ProviderSimulator) -> None:

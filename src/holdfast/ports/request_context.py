@@ -35,11 +35,14 @@ class RequestContext:
 current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_request", default=None)
 
 
-def begin_context(request_id: str, tenant: str) -> RequestContext:
-    """Begin the context of a turn that no HTTP request submits."""
-    context = RequestContext(request_id, tenant=tenant)
-    current_request.set(context)
-    return context
+def begin_context(request_id: str, tenant: str) -> None:
+    """Begin the context of a turn that no HTTP request of its own submits.
+
+    A turn of a WebSocket keeps the trace of its connection.
+    """
+    earlier = current_request.get()
+    traceparent = earlier.traceparent if earlier is not None else None
+    current_request.set(RequestContext(request_id, traceparent, tenant))
 
 
 def note_first_token() -> None:

@@ -39,6 +39,7 @@ from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.errors import error_value, reply_for_error
 from holdfast.http.server.types import Request
 from holdfast.http.server.websocket import POLICY, WebSocket
+from holdfast.ports.request_context import begin_context
 
 MAX_STREAMS = 32
 MAX_QUEUED = 16
@@ -223,6 +224,7 @@ class _Connection:
     async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         request = self._request.with_body(frame)
         await self._authenticator.authenticate(request)
+        begin_context(self._request.id, request.tenant)
         generates = pop_field(fields, "generate", bool, True)
         fields, items = await self._decoder.frame(frame)
         for name in ("type", "stream_id", "generate", "stream_options"):
