@@ -48,6 +48,7 @@ def test_an_isolated_run_is_healed_delivered_and_can_be_answered_with_yes(
         assert keys[1].startswith("cron:report:")
         metrics = httpx.get(f"{gateway.url}/metrics", timeout=10).text.splitlines()
         ended = [line for line in metrics if line.startswith("holdfast_turns_total{")]
+        assert any(line.startswith("holdfast_outbox_oldest_seconds ") for line in metrics)
         # Turns of the channel and of the schedule count like those of requests.
         assert sum(float(line.rpartition(" ")[2]) for line in ended) >= 3
 

@@ -1,6 +1,7 @@
 """Send what the outbox holds: at least once, in order per conversation, with back-off."""
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -120,7 +121,10 @@ class Deliverer:
         await self._prune()
         free = MAX_AT_ONCE - len(self._in_flight)
         counts = await self._gateway.store.channels.counts()
-        waiting = {count.channel for count in counts if count.state in ("pending", "sending")}
+        unsent = [count for count in counts if count.state in ("pending", "sending")]
+        age = self._gateway.clock.now() - min((c.oldest_at for c in unsent), default=math.inf)
+        self._gateway.meter.outbox_waits(sum(c.count for c in unsent), max(age, 0.0))
+        waiting = {count.channel for count in unsent}
         channels = tuple(sorted(waiting & self._senders.keys()))
         if not channels or free <= 0:
             return False

@@ -158,10 +158,19 @@ class PrometheusMeter:
         self._running: WeakSet[RequestContext] = WeakSet()
         self._label_sets: set[Labels] = set()
         self._tool_names: set[str] = set()
+        self._outbox = (0, 0.0)
         self._gauges = self._queue_gauges()
 
     def _queue_gauges(self) -> list[_Gauge]:
         return [
+            _Gauge(
+                "holdfast_outbox_messages", "Messages of channels that wait to be sent.",
+                lambda: self._outbox[0],
+            ),
+            _Gauge(
+                "holdfast_outbox_oldest_seconds", "Age of the oldest message in the outbox.",
+                lambda: self._outbox[1],
+            ),
             _Gauge(
                 "holdfast_turns_queued", "Turns of this process that wait for their lane.",
                 lambda: len(self._queued),
@@ -258,6 +267,10 @@ class PrometheusMeter:
         self._upstream.unsorted.append((seconds, (name, outcome)))
         if len(self._upstream.unsorted) > MAX_UNSORTED:
             self._sort()
+
+    def outbox_waits(self, messages: int, seconds: float) -> None:
+        """Set the depth of the outbox."""
+        self._outbox = (messages, seconds)
 
     def tool_called(
         self,

@@ -36,6 +36,10 @@ class Meter(Protocol):
         """Record how long a tool that the gateway ran took to answer or fail."""
         ...
 
+    def outbox_waits(self, messages: int, seconds: float) -> None:
+        """Record how many messages of channels wait to be sent, and the age of the oldest."""
+        ...
+
     def committed(self, commands: int, seconds: float) -> None:
         """Record the number of commands and the duration of a transaction."""
         ...
@@ -73,6 +77,9 @@ class NoMeter:
         """Do nothing."""
 
     def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
+        """Do nothing."""
+
+    def outbox_waits(self, messages: int, seconds: float) -> None:
         """Do nothing."""
 
     def committed(self, commands: int, seconds: float) -> None:

@@ -66,3 +66,11 @@ def test_labels_are_bounded(meter: PrometheusMeter) -> None:
     lines = [line for line in text_of(meter).splitlines() if "holdfast_turns_total{" in line]
     assert len(lines) == MAX_LABEL_SETS + 1
     assert [line for line in lines if 'model="other"' in line and line.endswith(" 50.0")]
+
+
+def test_the_outbox_has_a_depth_and_an_age() -> None:
+    meter = PrometheusMeter()
+    meter.outbox_waits(3, 12.5)
+    lines = meter.render().decode().splitlines()
+    assert "holdfast_outbox_messages 3.0" in lines
+    assert "holdfast_outbox_oldest_seconds 12.5" in lines
