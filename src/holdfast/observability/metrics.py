@@ -227,10 +227,16 @@ class PrometheusMeter:
             self._tokens.counts[("output", *labels)] += usage.output_tokens
 
     def _route_labels(self, context: RequestContext) -> Labels:
-        """Return tenant, upstream and model, or `other` where there are too many."""
-        labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
+        """Return tenant, upstream and model, or `other` where there are too many.
+
+        Clients choose the model's name, so it becomes `other` first: alerts by upstream go on.
+        """
+        tenant, upstream = context.tenant or UNKNOWN, context.upstream or UNKNOWN
+        labels = (tenant, upstream, context.model or UNKNOWN)
         if labels not in self._label_sets:
             if len(self._label_sets) >= MAX_LABEL_SETS:
+                labels = (tenant, upstream, OTHER)
+            if labels not in self._label_sets and len(self._label_sets) >= 2 * MAX_LABEL_SETS:
                 return OTHER, OTHER, OTHER
             self._label_sets.add(labels)
         return labels

@@ -66,6 +66,15 @@ def test_labels_are_bounded(meter: PrometheusMeter) -> None:
     lines = [line for line in text_of(meter).splitlines() if "holdfast_turns_total{" in line]
     assert len(lines) == MAX_LABEL_SETS + 1
     assert [line for line in lines if 'model="other"' in line and line.endswith(" 50.0")]
+    assert all('tenant="t",upstream="u"' in line for line in lines)
+
+
+def test_tenants_are_bounded_too(meter: PrometheusMeter) -> None:
+    for number in range(3 * MAX_LABEL_SETS):
+        current_request.set(RequestContext("req", tenant=f"t{number}", upstream="u", model="m"))
+        meter.run_ended("completed")
+    lines = [line for line in text_of(meter).splitlines() if "holdfast_turns_total{" in line]
+    assert len(lines) == 2 * MAX_LABEL_SETS + 1
 
 
 def test_the_outbox_has_a_depth_and_an_age() -> None:
