@@ -118,6 +118,8 @@ def test_sessions_are_found_by_key_id_and_metadata(
 
 def test_content_is_found_with_its_matches_marked(page: Page, gateway: Gateway) -> None:
     gateway.say("searched", "The \U0001f600 password of the lighthouse is heliotrope.")
+    while not gateway.get("/v1/search", q="heliotrope")["data"]:
+        pass  # the index follows the log; the page asks once
     show(page, gateway, "/sessions")
     box = page.get_by_role("searchbox", name="Search sessions")
     box.fill("heliotrope")
