@@ -1,12 +1,10 @@
 """The real programs of the agents, installed once outside of the checkout."""
 
 import platform
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests.clients.environments import node_with
+from tests.clients.environments import apt_program, node_with
 
 HERE = Path(__file__).parent
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
@@ -40,11 +38,6 @@ def opencode() -> Path:
 @cache
 def bubblewrap() -> Path:
     """Return the sandbox's program, from the system's packages."""
-    if shutil.which("bwrap") is None:
-        for command in (["update"], ["install", "--yes", "bubblewrap"]):
-            subprocess.run(
-                ["apt-get", "--quiet=2", *command], check=True, capture_output=True, timeout=500
-            )
-    found = shutil.which("bwrap")
+    found = apt_program("bubblewrap", "bwrap")
     assert found, "bubblewrap is not installed, and could not be"
     return Path(found)

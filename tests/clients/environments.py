@@ -81,6 +81,26 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
+def apt_program(package: str, *names: str) -> str | None:
+    """Return the first of these programs; install their package if there is none and we may."""
+
+    def find() -> str | None:
+        return next((path for name in names if (path := shutil.which(name)) is not None), None)
+
+    # One lock for all packages: apt-get fails at once while another one runs.
+    with locked("apt"):
+        if find() is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
+            for command in ("update", f"install --yes --no-install-recommends {package}"):
+                subprocess.run(
+                    ["apt-get", "--quiet=2", *command.split()],
+                    capture_output=True,
+                    check=False,
+                    timeout=INSTALL_SECONDS,
+                    env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                )
+        return find()
+
+
 def run_command(*command: str) -> None:
     """Run a command that must succeed."""
     finished = subprocess.run(

