@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.channels.attendance import Attendance
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
+from holdfast.channels.live_reply import LiveReply
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, session_key
 from holdfast.channels.settings import ChannelSettings
@@ -80,7 +80,6 @@ class ChannelService:
         people: People | None = None,
         reset: ResetPolicy = NEVER,
         triggers: tuple[str, ...] = (),
-        extra_senders: Mapping[str, SendRow] | None = None,
     ) -> None:
         self._gateway = gateway
         self._people: People = people or {}
@@ -94,7 +93,7 @@ class ChannelService:
             for settings, channel in channels
         }  # fmt: skip
         self._successors: dict[tuple[str, str], str] = {}
-        senders: dict[str, SendRow] = dict(extra_senders or {})
+        senders: dict[str, SendRow] = {}
         for name, channel in self._channels.items():
             senders[name] = Sender(channel, self._current_chat(name)).send
         self.deliverer = Deliverer(
@@ -105,9 +104,9 @@ class ChannelService:
             },
             on_settled=self._count,
             on_moved=self._note_moved,
-            before_send=self._wait_for_attendance,
+            before_send=self._wait_for_live_reply,
         )
-        self._attending: dict[str, asyncio.Task[None]] = {}
+        self._live_replies: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
         self.states: dict[str, str] = dict.fromkeys(self._channels, "starting")
@@ -141,7 +140,7 @@ class ChannelService:
     async def stop(self) -> None:
         """Stop everything; what is not sent stays in the outbox."""
         await self.stop_receiving()
-        tasks = [*self._tasks, *self._attending.values()]
+        tasks = [*self._tasks, *self._live_replies.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -206,25 +205,25 @@ class ChannelService:
     def _attend(self, ticket: TurnTicket, delivery: Delivery, is_streamed: bool) -> None:
         """Show what a turn does while it runs, and have its answer sent at once."""
         channel = self._channels[delivery.channel]
-        attendance = Attendance(self._gateway, channel, ticket, delivery)
+        live_reply = LiveReply(self._gateway, channel, ticket, delivery)
         settings = self._settings[delivery.channel]
         is_direct = delivery.reply_to == ""
         task = asyncio.create_task(
-            attendance.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
-            name="holdfast-attendance",
+            live_reply.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
+            name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id
-        self._attending[turn_id] = task
+        self._live_replies[turn_id] = task
 
         def ended(_: "asyncio.Task[None]") -> None:
-            self._attending.pop(turn_id, None)
+            self._live_replies.pop(turn_id, None)
             self.deliverer.wake()
 
         task.add_done_callback(ended)
 
-    async def _wait_for_attendance(self, row: OutboxRow) -> OutboxRow:
+    async def _wait_for_live_reply(self, row: OutboxRow) -> OutboxRow:
         """Let what is under way arrive before the final text; return the row as it is then."""
-        task = self._attending.get(row.source)
+        task = self._live_replies.get(row.source)
         if task is None:
             return row
         await asyncio.wait({task}, timeout=self._gateway.settings.lease_seconds / 2)
@@ -245,11 +244,11 @@ class ChannelService:
         """Return the tenant and session key of a chat, to which something is delivered."""
         settings = self._find(deliver.channel)
         is_direct = not deliver.to.startswith(("-", "C", "G", "group."))
-        told = InboundMessage(
+        message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct,
         )  # fmt: skip
-        return Tenant(settings.tenant), session_key(settings, self._people, told)
+        return Tenant(settings.tenant), session_key(settings, self._people, message)
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 

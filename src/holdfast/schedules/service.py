@@ -237,7 +237,7 @@ class Scheduler:
         return False
 
     async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
-        """Have an answer said in the conversation that it is for; return why it is not."""
+        """Deliver an answer to its conversation; return the reason if that fails."""
         if spec.deliver is None:
             return ""
         if self._key_of is None:

@@ -5,7 +5,7 @@ import pytest
 from holdfast.channels.access import judge
 from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.rendering.splitting import split_markdown, units
-from holdfast.channels.rendering.styles import to_plain, to_slack, to_telegram
+from holdfast.channels.rendering.styles import to_telegram
 from holdfast.channels.session_keys import session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.ports.channel import ChatPlace, InboundMessage
@@ -81,5 +81,4 @@ def test_markdown_is_rendered_for_each_platform_and_html_stays_text() -> None:
         "<b>a</b> &lt;b&gt;x&lt;/b&gt; <code>c&lt;d</code> "
         '<a href="https://f.org">e</a> [g](javascript:h)'
     )
-    assert to_slack("**a** [e](https://f.org)") == "*a* <https://f.org|e>"
-    assert to_plain("# Title\n\n- **a**") == "Title\n\n• a"
+    assert to_telegram("# Title\n\n- **a**") == "<b>Title</b>\n\n• <b>a</b>"

@@ -1,4 +1,4 @@
-"""The forms of the platforms: Telegram's HTML, Slack's mrkdwn, plain text."""
+"""Markdown as Telegram's HTML."""
 
 from html import escape
 
@@ -28,47 +28,6 @@ TELEGRAM = Style(
 )
 
 
-def _slack_escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _slack_link(text: str, address: str) -> str:
-    if not address.startswith(_SAFE_SCHEMES):
-        return text
-    return f"<{address.replace('>', '%3E').replace('|', '%7C')}|{text.replace('|', '¦')}>"
-
-
-SLACK = Style(
-    escape=_slack_escape,
-    marks={
-        "bold": ("*", "*"),
-        "italic": ("_", "_"),
-        "struck": ("~", "~"),
-        "code": ("`", "`"),
-        "block": ("```\n", "\n```"),
-        "quote": ("> ", ""),
-        "heading": ("*", "*"),
-    },
-    link=_slack_link,
-)
-
-PLAIN = Style(
-    escape=lambda text: text,
-    marks={"quote": ("> ", "")},
-    link=lambda text, address: text if text == address else f"{text} ({address})",
-)
-
-
 def to_telegram(text: str) -> str:
     """Return Markdown as Telegram's HTML."""
     return render(text, TELEGRAM)
-
-
-def to_slack(text: str) -> str:
-    """Return Markdown as Slack's mrkdwn."""
-    return render(text, SLACK)
-
-
-def to_plain(text: str) -> str:
-    """Return Markdown as text without marks."""
-    return render(text, PLAIN)

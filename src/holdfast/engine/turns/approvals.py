@@ -27,14 +27,14 @@ from holdfast.ports.store import SessionQuery
 APPROVAL_PREFIX = "mcpr_"
 """How the ids of approval requests begin, among the calls for which a lane is held."""
 ADMIN = "admin"
-"""Among `approvers`: whoever has an admin key."""
+"""Among `approvers`: every admin key."""
 PAGE = 100
 MAX_SESSIONS = 2000
 """How many running sessions are searched for approvals."""
 
 
 class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for somebody's approval."""
+    """A call that waits for approval."""
 
     id: str
     code: str

@@ -1,7 +1,7 @@
-"""The wall around an agent that has tools: a sandbox, or a system user of its own.
+"""Isolation of an agent that has tools: a sandbox, or a system user of its own.
 
-Before a gateway starts, a probe behind the same wall tries to read what no agent may: the store,
-the configuration, the gateway's environment, and the directory of another session.
+Before a gateway starts, an isolated probe tries to read what no agent may: the store, the
+configuration, the gateway's environment, and the directory of another session.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ async def refuse_readable(
     sandbox: Sandbox | None,
     accounts: tuple[UnixAccount, UnixAccount] | None,
 ) -> None:
-    """Raise if a process behind the wall can read what is not its own."""
+    """Raise if an isolated process can read what is not its own."""
     root = settings.runtime.root / settings.name
     mode = 0o711 if accounts is not None else 0o700
     root.mkdir(mode=mode, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Start agents: which program, in which environment, behind which wall.
+"""Start agents: which program, in which environment, under which isolation.
 
 The environment of an agent is made here and nowhere else: the variables that the settings name,
 those that the agent needs, and nothing of the gateway's own.

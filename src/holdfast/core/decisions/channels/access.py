@@ -92,7 +92,7 @@ def revoke_pairing(command: RevokePairing, facts: Facts) -> Decision[bool]:
 
 
 def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
-    """Make a worker the receiver of a channel, if nobody alive is."""
+    """Make a worker the receiver of a channel, if its receiver is not alive."""
     hold = facts.hold
     if hold is not None and hold.owner == command.worker:
         return Decision(True)
@@ -103,7 +103,7 @@ def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
 
 
 def release_channel(command: ReleaseChannel, _: Facts) -> Decision[None]:
-    """Have nobody receive for a channel."""
+    """Release a channel: no worker receives for it."""
     return Decision(None, (ChannelReleased(command.channel, command.worker),))
 
 

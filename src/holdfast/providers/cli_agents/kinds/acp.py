@@ -1,6 +1,6 @@
 """Any agent of the Agent Client Protocol, in one process for several turns.
 
-The protocol cannot take an agent's own tools away. So such an agent always runs behind a wall,
+The protocol cannot take an agent's own tools away. So such an agent always runs isolated,
 and what it asks permission for is refused.
 """
 

@@ -79,7 +79,7 @@ class Codex:
         has_tools = request.permissions != "none"
         params: Json = {
             "approvalPolicy": "never",
-            # With tools, the gateway's own wall is around the process; theirs cannot nest in it.
+            # With tools, the gateway isolates the process; Codex's own sandbox cannot nest in that.
             "sandbox": "danger-full-access" if has_tools else "read-only",
             "cwd": str(request.directory.work),
             "model": request.model,

@@ -114,9 +114,9 @@ def _indexed_items(
 def _erased_ranges(session: int, body: bytes) -> Iterable[RemovedItems]:
     for kind, _, event in read_body(body).events:
         if kind == "items.hidden":
-            told = msgspec.json.decode(event)
-            if told.get("is_erased"):
-                yield RemovedItems(session, told["from_seq"], told["to_seq"])
+            record = msgspec.json.decode(event)
+            if record.get("is_erased"):
+                yield RemovedItems(session, record["from_seq"], record["to_seq"])
 
 
 def scope_terms(tenant: str, key: str | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""While a turn runs: show that somebody types, and edit the answer in place as it grows."""
+"""Show typing while a turn runs, and edit the answer in place as it grows."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ TYPING_SECONDS = 4.0
 CURSOR = " …"
 
 
-class Attendance:
-    """Attends to one turn of a channel in the process that runs it."""
+class LiveReply:
+    """The visible progress of one channel turn, in the process that runs it."""
 
     def __init__(
         self, gateway: Gateway, channel: Channel, ticket: TurnTicket, delivery: Delivery
