@@ -83,12 +83,17 @@ class ProfiledGateway:
 
 @contextmanager
 def profiled_gateway(folder: Path, store: Path, api: str, port: int) -> Iterator[ProfiledGateway]:
-    """Run a profiled gateway on a store, in front of an upstream port."""
+    """Run a profiled gateway on a store, in front of an upstream port.
+
+    It has no search index: a store that was filled before has a backlog, and the gateway would
+    index it in the background while operations are counted.
+    """
+    env = {"HOLDFAST_SEARCH_ENABLED": "false"}
     control = folder / f"control-{processes.free_port()}"
     launcher = ("-m", "benchmarks.counting.profiled_serve", str(control))
     upstream = f"http://127.0.0.1:{port}"
     url = f"sqlite:///{store}"
-    with processes.gateway(url, upstream, folder, api=api, launcher=launcher) as server:
+    with processes.gateway(url, upstream, folder, api=api, launcher=launcher, env=env) as server:
         yield ProfiledGateway(server.port, control)
 
 
