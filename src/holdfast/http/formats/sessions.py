@@ -40,9 +40,11 @@ def session_value(view: SessionView) -> dict[str, Any]:
 def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
     if turn is None or turn.outcome is None:
         return None
+    request = find_request(turn.request)
     return {
         "id": turn.id,
         "status": turn.outcome,
+        "model": request.model if request is not None else None,
         "error": _error(turn),
         "started_at": _seconds(turn.started_at),
         "ended_at": _seconds(turn.ended_at),
