@@ -29,6 +29,7 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "queued_turns": view.queued_turns,
         "last_turn": _last_turn(view.last_turn),
         "created_at": int(session.created_at),
+        "source": session.started_by,
         "last_user_activity_at": _seconds(session.last_user_activity_at),
         "item_count": session.item_count,
         "turn_count": session.turn_count,
