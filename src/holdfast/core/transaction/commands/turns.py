@@ -179,6 +179,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     journal: JournalEntry | None = None
     refused_from: int | None = None
     """The first item of the input that the provider refused: the model is not shown it again."""
+    left_out: tuple[int, ...] = ()
+    """Earlier items that were refused: this run was answered without them."""
     history_hash: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None
