@@ -89,6 +89,18 @@ async def test_a_client_that_sends_only_new_items_goes_on_after_a_refusal(
             assert "something forbidden" in await _shown(gateway, view="log")
 
 
+@pytest.mark.parametrize("status", [403, 451])
+async def test_a_moderation_answer_with_an_unusual_status_costs_one_turn(status: int) -> None:
+    with ProviderSimulator() as simulator:
+        message = "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"
+        _refuse(simulator, status=status, code="permission_denied", message=message)
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            said = [
+                (await _say(gateway, [_user(text)]))[0] for text in ("hello", "forbidden", "hi")
+            ]
+            assert said == [200, 400, 200]
+
+
 async def test_a_conversation_goes_on_after_a_refusal(store_url: str) -> None:
     with ProviderSimulator() as simulator:
         _refuse(simulator, code="invalid_prompt")
@@ -337,8 +349,9 @@ async def test_a_refused_tool_output_costs_one_turn(store_url: str) -> None:
         {"param": "temperature", "code": "invalid_value", "message": "Invalid 'temperature'."},
         {"param": "model", "code": "model_not_found", "message": "No such model.", "status": 404},
         {"code": "invalid_api_key", "message": "Incorrect API key.", "status": 401},
+        {"code": "permission_denied", "message": "Your key lacks permission.", "status": 403},
     ],
-    ids=["parameter", "model", "key"],
+    ids=["parameter", "model", "key", "permission"],
 )
 async def test_an_error_that_names_something_else_leaves_the_input_visible(error: Json) -> None:
     with ProviderSimulator() as simulator:
