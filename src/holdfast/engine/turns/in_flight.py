@@ -103,9 +103,11 @@ class RunsInFlight:
         view = None
         if session.active_turn_id is not None:
             view = await self._gateway.read.turn(arrival.tenant, session.active_turn_id)
-        if view is None or view.status != "running":
+        if view is None or view.status not in ("running", "requires_action"):
             return "queue"
         turn = view.turn
+        if view.status == "requires_action":
+            return await self._meet_tool_wait(arrival, turn, session)
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
             return SameRequest(turn.id, turn.step)
         if await self._has_waiters(session):
@@ -115,6 +117,13 @@ class RunsInFlight:
             is_ended = await self._ask_owner(turn, SUPERSEDED, caller, ASK_SECONDS)
             return "superseded" if is_ended else "queue"
         if caller is not None and not self._has_stopped(turn, caller):
+            return "queue"
+        await self.end(turn, code=SUPERSEDED)
+        return "superseded"
+
+    async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
+        """Decide about a request that finds its session waiting for the client's tools."""
+        if not arrival.is_forced or await self._has_waiters(session):
             return "queue"
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
