@@ -379,6 +379,24 @@ async def test_input_that_comes_again_after_an_outage_takes_its_own_place(store_
             assert said == (200, "Messages seen: 5. Last text: forbidden")
 
 
+async def test_input_that_comes_again_after_a_restart_takes_its_own_place(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        heals = HealSettings(transient_retries=0)
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            await _say(gateway, [_user("hello")])
+            simulator.add_fault("error", status=503, times=1)
+            assert (await _say(gateway, [_user("weather")]))[0] == 503
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 3. Last text: weather")
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 5. Last text: weather")
+
+
 async def test_other_input_after_an_outage_follows_what_failed(store_url: str) -> None:
     with ProviderSimulator() as simulator:
         _refuse(simulator, status=503, type="server_error", code="overloaded", message="Down.")

@@ -201,6 +201,14 @@ class SessionMoved(Conflict):
     retryable = True
 
 
+class ComparisonNeeded(SessionMoved):
+    """A request may repeat the turn that runs, or one that failed; compare it with the log."""
+
+    def __init__(self, active_turn_id: str | None) -> None:
+        super().__init__("the request has to be compared with the session")
+        self.active_turn_id = active_turn_id
+
+
 class SessionBusy(Conflict):
     """A turn is running and the caller asked not to wait."""
 

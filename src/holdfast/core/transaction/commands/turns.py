@@ -97,6 +97,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The turn and step of this session that took these very tool outputs in before."""
     abandons: TurnId | None = None
     """The turn whose tool calls the client goes on without: its wait for them ends."""
+    is_compared: bool = True
+    """False if the input was not compared with the log; then it is refused if that may matter."""
     brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     collect_seconds: float = 0.0
