@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.slack.channel import SlackChannel
 from holdfast.channels.slack.events import decode_text
+from holdfast.channels.slack.manifest import app_manifest
 from holdfast.ports.channel import (
     Attachment,
     ChatPlace,
@@ -25,6 +27,9 @@ from holdfast.ports.channel import (
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import PlatformAnswer, SlackSimulator
+
+
+ROOT = Path(__file__).parents[3]
 
 
 class SlackPlatform:
@@ -246,3 +251,9 @@ async def test_files_are_read_from_slack_alone_and_within_bounds(platform: Slack
 )
 def test_slacks_codes_are_read_as_people_see_them(text: str, plain: str) -> None:
     assert decode_text(text) == plain
+
+
+def test_the_how_to_page_has_the_manifest_of_the_code() -> None:
+    page = (ROOT / "docs/how-to/connect-slack.md").read_text()
+    manifest = page.partition("```json\n")[2].partition("```")[0]
+    assert json.loads(manifest) == app_manifest("Holdfast")
