@@ -28,7 +28,6 @@ from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import PlatformAnswer, SlackSimulator
 
-
 ROOT = Path(__file__).parents[3]
 
 
