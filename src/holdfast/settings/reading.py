@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.settings.files import ConfigFile, Origin
+from holdfast.settings.paths import with_absolute_paths
 
 SectionT = TypeVar("SectionT")
 SourcedValue = tuple[Any, Origin]
@@ -243,7 +244,8 @@ def build(
     hints = _fields(kind)
     values = {name: convert(value, hints[name], at) for name, (value, at) in given.items()}
     try:
-        return finish(kind(**values))
+        section = with_absolute_paths(kind(**values), {name: at for name, (_, at) in given.items()})
+        return finish(section)
     except TypeError as exc:
         missing = re.findall(r"'(\w+)'", str(exc))
         raise InvalidSetting(f"{origin} needs {', '.join(missing)}") from exc
