@@ -229,3 +229,32 @@ def test_stores_without_a_file_stay_as_they_are() -> None:
 def test_a_relative_data_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "data")
     assert load().store.url == f"sqlite:///{Path.home()}/.local/share/holdfast/holdfast.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("HOLDFAST_STORE_ULR", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_STORE", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_DATABASE_URL", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_DB", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_PORT", "did you mean HOLDFAST_SERVER_PORT?"),
+        ("HOLDFAST_HOST", "did you mean HOLDFAST_SERVER_HOST?"),
+        ("HOLDFAST_LOGLEVEL", "did you mean HOLDFAST_LOG_LEVEL?"),
+        ("HOLDFAST_GRACE_SECONDS", "did you mean HOLDFAST_SERVER_GRACE_SECONDS?"),
+        ("HOLDFAST_UPSTREAM", "did you mean HOLDFAST_UPSTREAM_URL?"),
+        ("HOLDFAST_UPSTREAM_API_KEY", "did you mean HOLDFAST_UPSTREAM_KEY?"),
+        ("HOLDFAST_KEY", "did you mean HOLDFAST_API_KEY?"),
+        ("HOLDFAST_CONFIG_FILE", "did you mean HOLDFAST_CONFIG?"),
+        ("HOLDFAST_OTEL", "did you mean HOLDFAST_OTEL_CONTENT or HOLDFAST_OTEL_ENDPOINT?"),
+        ("HOLDFAST_TURN_SECONDS", "HOLDFAST_HEALS_TURN_SECONDS"),
+        ("HOLDFAST_TURN_SECONDS", "HOLDFAST_TOOLS_TURN_SECONDS"),
+        ("HOLDFAST_BANANA", "`holdfast config show` prints the settings"),
+    ],
+)
+def test_an_unknown_variable_is_answered_with_what_may_be_meant(name: str, hint: str) -> None:
+    with pytest.raises(InvalidSetting) as rejected:
+        load(environment={name: "x"})
+    assert rejected.value.message.startswith(f"environment variable {name} is not a setting; ")
+    assert hint in rejected.value.message
+    assert len(rejected.value.message) < 300
