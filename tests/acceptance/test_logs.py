@@ -109,6 +109,38 @@ def test_an_outage_is_visible_at_the_default_level_without_the_key(
     assert SECRET not in log
 
 
+def test_a_failed_attempt_names_its_turn_and_the_providers_own_status(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    provider.add_fault("error", status=401, message="Incorrect API key", times=1)
+    reply = say(gateway)
+    assert reply.status_code == 502
+    [failed] = [one for one in events_of(gateway) if one["event"] == "upstream.failed"]
+    assert (failed["status"], failed["code"]) == (401, "upstream_auth_failed")
+    assert failed["session_id"] == reply.headers["x-session-id"]
+    assert failed["turn_id"] == reply.headers["x-turn-id"]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_content_that_a_provider_repeats_is_not_logged(
+    provider: ProviderSimulator, tmp_path: Path, api: str
+) -> None:
+    gateway = serve(provider, tmp_path, "--upstream-api", api)
+    said = f"my number is 4711-0815\nand this is {SECRET}"
+    message = f"Invalid value: {said!r}. Number 4711-0815 ... {SECRET[:20]}… is refused"
+    provider.add_fault("error", status=400, message=message, code="invalid_value", times=1)
+    assert say(gateway, said).json()["error"]["message"] == message
+    log = "".join(gateway.output)
+    [failed] = [one for one in events_of(gateway) if one["event"] == "upstream.failed"]
+    assert failed["code"] == "invalid_value"
+    assert failed["reason"] == (
+        "Invalid value: '[content]'. Number [content] ... [content]… is refused"
+    )
+    for private in (SECRET, "4711", "private"):
+        assert private not in log
+
+
 def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[[key]]\nkey_env = "ADMIN"\n[limits]\nrequests_per_minute = 1\n')

@@ -151,7 +151,7 @@ def _handle(
 
 def reject_command(line: str, triggers: tuple[str, ...]) -> None:
     """Print that a command was not sent, and which one may be meant."""
-    command = line.split()[0]
+    command = line.split(maxsplit=1)[0]
     near = difflib.get_close_matches(command.lower(), [*COMMANDS, *triggers], 1)
     if command in COMMANDS:
         problem, hint = f"{command} was not executed,", f"{command} takes no text."

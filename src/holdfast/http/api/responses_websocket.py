@@ -216,7 +216,7 @@ class _Connection:
             await self._send_error(error, stream_id)
             release_frames(error)
         except Exception:  # noqa: BLE001 - top of the task: logged and answered
-            log.exception("websocket.request_failed", request_id=self._request.id)
+            log.exception("request.websocket_failed", request_id=self._request.id)
             await self._send_error(HoldfastError("internal server error"), stream_id)
         finally:
             self._release(frame)
