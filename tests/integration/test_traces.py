@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast.app import open_application
-from holdfast.engine.logging import ROOT as LOGGER
 from holdfast.engine.logging import LOG_AREAS, JsonFormatter
+from holdfast.engine.logging import ROOT as LOGGER
 from holdfast.engine.settings import HealSettings
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import OtelSettings, Settings, StoreSettings
