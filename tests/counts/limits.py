@@ -22,7 +22,7 @@ LIMITS: dict[str, Limit] = {
     "calls per turn, responses": Limit(400, 130),
     "calls per streamed chunk, chat": Limit(17, 10),
     "calls per streamed chunk, responses": Limit(17.3, 10),
-    "WAL frames per turn, 2,000 sessions": Limit(5.8, 4),
+    "WAL frames per turn, 2,000 sessions": Limit(5.2, 4),
     "WAL frames per turn, 100,000 sessions": Limit(9, 4),
     "bytes on disk per turn": Limit(2320, 1400),
     # Sessions of 10, 100 and 1,000 turns.

@@ -4,7 +4,7 @@ from typing import Literal
 
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
-from holdfast.ports.store import Reader, SessionQuery, SessionView
+from holdfast.ports.store import SessionQuery, SessionReader, SessionView
 from holdfast.ports.tools import ToolCaller
 
 Scope = Literal["key", "agent", "tenant"]
@@ -38,7 +38,7 @@ def is_visible(caller: Session, other: Session, scope: Scope) -> bool:
 class SessionScope:
     """The sessions that one caller's tools may see."""
 
-    def __init__(self, read: Reader, scope: Scope = "key") -> None:
+    def __init__(self, read: SessionReader, scope: Scope = "key") -> None:
         self._read = read
         self._scope = scope
 

@@ -7,13 +7,13 @@ runs as the next turn.
 from holdfast.core.ids import TurnId
 from holdfast.core.model.turn import STEERING
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.ports.store import Reader
+from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
 """How many inputs join at one model call."""
 
 
-async def waiting_input(read: Reader, run: ActiveRun) -> tuple[TurnId, ...]:
+async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
     """Return the turns that wait to join a run, in the order in which they arrived."""
     views = await read.turns(run.session.id, after=run.turn.number, limit=MAX_JOINING)
     return tuple(

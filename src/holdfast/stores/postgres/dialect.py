@@ -18,6 +18,7 @@ TYPES = {
     "real": "double precision",
     "blob": "bytea",
     "without_rowid": "",
+    "log_position": "bigint generated always as identity primary key",
     "serial": "bigint generated always as identity primary key",
     "txid": "(pg_current_xact_id()::text::bigint)",
     "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",

@@ -46,6 +46,8 @@ DIALECT = {
     "real": "real",
     "blob": "blob",
     "without_rowid": " without rowid",
+    # The log never loses a row, so the next position is always new.
+    "log_position": "integer primary key",
     # Positions are never given twice, also not after the newest was erased.
     "serial": "integer primary key autoincrement",
     "txid": "0",

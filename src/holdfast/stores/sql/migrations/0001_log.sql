@@ -36,7 +36,7 @@ create index sessions_parent on sessions (parent_id) where parent_id is not null
 -- Entries are numbered from 1 without a gap (n), and never deleted: erasing blanks them.
 -- seq, turns and events count the session's items, turns and events up to and with this entry.
 create table log (
-  pos {serial},
+  pos {log_position},
   txid {int} not null default {txid},
   session {int} not null,
   n {int} not null,
@@ -75,7 +75,6 @@ create table lanes (
     or (run is null and owner is null and hold_until is not null))
 );
 
-create index lanes_owner on lanes (owner) where owner is not null;
 create index lanes_hold on lanes (hold_until) where hold_until is not null;
 
 -- Turns that wait for their lane, with the input that enters the log when they start.
