@@ -10,7 +10,7 @@ import socket
 import ssl
 
 from holdfast.providers.errors import broken
-from holdfast.providers.http.client import ServerAddress, PooledClient
+from holdfast.providers.http.client import PooledClient, ServerAddress
 from holdfast.providers.http.connection import UpstreamConnection
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
