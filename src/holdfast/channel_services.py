@@ -20,7 +20,7 @@ class ChannelServices:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._http = PlainHttpCaller(_platform_proxy)
+        self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
         self.splitter = Splitter([channel for _, channel in self._channels])
 
@@ -51,7 +51,7 @@ class ChannelServices:
             await self._http.close()
 
 
-def _platform_proxy(url: str) -> Proxy | None:
+def platform_proxy(url: str) -> Proxy | None:
     """Return the forward proxy for a chat platform or webhook, from the usual variables."""
     proxy = proxy_for(url, os.environ)
     return Proxy.parse(proxy) if proxy is not None else None
