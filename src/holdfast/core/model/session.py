@@ -49,6 +49,8 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     reasoning_tokens: int
     metadata: bytes
+    has_failed: bool = False
+    """Whether the last turn failed retryably: the next input may repeat its input."""
     started_by: SessionSource = "user"
     """What started the conversation: a session keeps that of its predecessor or parent."""
 
