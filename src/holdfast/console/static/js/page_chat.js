@@ -288,6 +288,10 @@ class ChatPage extends PageElement {
       <button type="button" class="button small" @click=${() => this.regenerate(entry)}>Regenerate</button>`;
   };
 
+  updated() {
+    if (this.sessionId) document.title = `Chat: ${safeText(this.session?.key ?? this.sessionId)} · Holdfast`;
+  }
+
   render() {
     const title = this.session ? this.session.key ?? "Chat with a session" : this.sessionId ? "Chat" : "New chat";
     return html`
