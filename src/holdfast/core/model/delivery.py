@@ -31,6 +31,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the text `NO_REPLY` means that nothing is sent."""
 
     @property
+    def place(self) -> tuple[str, str, str]:
+        """Where the answer is read."""
+        return self.channel, self.chat, self.thread
+
+    @property
     def burst(self) -> tuple[str, str, str, str]:
         """What consecutive messages must share to become one turn."""
         return self.channel, self.chat, self.thread, self.sender
