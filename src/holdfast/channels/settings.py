@@ -62,6 +62,8 @@ class ChannelSettings:
     """Which messages of groups count: those that mention the bot, always, or off."""
     allow_groups: tuple[str, ...] = ()
     """Chats in which everybody counts."""
+    approvers: tuple[str, ...] = ()
+    """Platform user ids that may approve tool calls, beside the person who asked."""
     bots: tuple[str, ...] = ()
     """Bots that are answered, at most five turns without a human."""
     collect_seconds: float = 1.0

@@ -49,6 +49,8 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     thread: str = ""
     reply_to: str = ""
+    approval: str = ""
+    """The approval request that the message asks for; platforms show buttons for it."""
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,17 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     is_maybe_duplicate: bool
     error: str | None
     settled_at: float | None
+    approval: str = ""
+    """The approval request that the message asks for."""
+
+
+STEP_PARTS = 1000
+"""How many messages a step of a turn may send: where the parts of the next step begin."""
+
+
+def first_part(step: int) -> int:
+    """Return the number of the first message that a step of a turn sends."""
+    return step * STEP_PARTS
 
 
 def outbox_id(source: str, part: int) -> str:
