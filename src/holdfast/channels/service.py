@@ -17,11 +17,11 @@ from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
     MAX_TARGET,
-    Delivery,
     OutboxMessage,
     OutboxRow,
     outbox_id,
 )
+from holdfast.core.model.request import read_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.schedule import DeliverTo
 from holdfast.core.transaction.commands import (
@@ -204,14 +204,17 @@ class ChannelService:
 
     # ── turns in progress ───────────────────────────────────────────────────────────────────
 
-    def _attend(self, ticket: TurnTicket, delivery: Delivery, is_streamed: bool) -> None:
+    def _attend(self, ticket: TurnTicket) -> None:
         """Show what a turn does while it runs, and have its answer sent at once."""
+        delivery = read_request(ticket.turn.request).delivery
+        if delivery is None or delivery.channel not in self._channels:
+            return
         channel = self._channels[delivery.channel]
         live_reply = LiveReply(self._gateway, channel, ticket, delivery)
         settings = self._settings[delivery.channel]
-        is_direct = delivery.reply_to == ""
+        is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
-            live_reply.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
+            live_reply.run(is_direct=delivery.reply_to == "", is_streamed=is_streamed),
             name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id
