@@ -30,6 +30,10 @@ effect, with secrets masked.
 An unknown name or an invalid value is an error at start. The message names the file, the line and
 the values that are allowed.
 
+A relative path in the file (`store.url`, `retention.archive`, `workdir`, `credentials`, a `command`
+with a slash) starts at the directory of the file, whatever the current directory is. In a flag or
+an environment variable it starts at the current directory. Commands print the absolute path.
+
 In an environment variable:
 
 - Booleans are `true`, `1`, `yes`, `on` or `false`, `0`, `no`, `off`.

@@ -322,6 +322,9 @@ class ProviderFailure(HoldfastError):
         self.provider_type = provider_type
         self.param = param
         self.retry_after = retry_after
+        self.provider_status: int | None = None
+        """The status of the provider's own response; None if there was no response. `status` is
+        what clients get."""
         self.places: tuple[int, ...] = ()
         """The items that the provider names, by their places in the call's own list."""
         self.refuses_input = False

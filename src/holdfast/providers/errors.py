@@ -195,6 +195,7 @@ def failure_of(
         param=param,
         retry_after=retry_after(headers, error.details, message),
     )
+    failure.provider_status = status
     failure.refuses_input = refuses_input(failure)
     return failure
 
@@ -230,6 +231,7 @@ def failure_in_stream(error: Any) -> ProviderFailure:
         param=_text(fields.get("param")),
         retry_after=retry_after({}, fields.get("details"), message),
     )
+    failure.provider_status = 200  # the stream had begun
     failure.refuses_input = refuses_input(failure)
     return failure
 

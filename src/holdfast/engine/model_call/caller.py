@@ -35,7 +35,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
-from holdfast.ports.request_context import note_usage
+from holdfast.ports.request_context import note_turn, note_usage
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -88,6 +88,7 @@ class ModelCaller:
 
         With a `writer` the answer is streamed to it as it arrives.
         """
+        note_turn(run.session.id, run.turn.id)
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
         prepared_at = progress.began
@@ -294,7 +295,7 @@ class ModelCaller:
         try:
             self._route(model).check(call)
         except HoldfastError as error:
-            log.info("fallback.skipped", model=model, code=error.code)
+            log.info("upstream.fallback_skipped", model=model, code=error.code)
             return False
         return True
 

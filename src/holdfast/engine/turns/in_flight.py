@@ -184,7 +184,7 @@ class RunsInFlight:
         try:
             await self.serve_requests()
         except HoldfastError as exc:
-            log.warning("stop_requests.not_read", code=exc.code)
+            log.warning("store.stop_requests_not_read", code=exc.code)
 
     async def serve_requests(self) -> None:
         """End the runs of this process that other processes ask to end."""

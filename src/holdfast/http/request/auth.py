@@ -219,7 +219,7 @@ class Authenticator:
             if not self._is_loaded:
                 raise
             self._fresh_until = time.monotonic() + REFRESH_SECONDS
-            log.warning("api_keys.not_refreshed", code=exc.code, reason=exc.message)
+            log.warning("store.api_keys_not_read", code=exc.code, reason=exc.message)
         finally:
             if refreshing.done() and self._refreshing is refreshing:
                 self._refreshing = None

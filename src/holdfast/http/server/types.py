@@ -275,7 +275,7 @@ class StreamingReply(ABC):
         try:
             last = await self.write_body(request)
         except HoldfastError as exc:
-            log.info("stream.aborted", code=exc.code, reason=exc.message)
+            log.info("request.stream_aborted", code=exc.code)
             return False
         await request.send(last, is_last=True)
         return True

@@ -154,7 +154,7 @@ class McpConnection:
                     f"{self.settings.name} did not start: {_words(exc)}"
                 ) from exc
             self.is_ready, self._failures, self.last_error = True, 0, None
-            log.info("tool.server_started", server=self.settings.name)
+            log.info("mcp.server_started", server=self.settings.name)
             return self._client
 
     async def _live(self, ready: "asyncio.Future[Client]") -> None:
@@ -173,7 +173,7 @@ class McpConnection:
                 detail = state.errors.decode("utf-8", "replace").strip().splitlines()
                 ready.set_exception(ServerUnavailable("; ".join((_words(exc), *detail[-1:]))))
             else:
-                log.info("tool.server_ended", server=self.settings.name, reason=_words(exc))
+                log.info("mcp.server_ended", server=self.settings.name, reason=_words(exc))
         finally:
             if ready.done() and not ready.cancelled():
                 ready.exception()  # somebody may have stopped waiting for it
@@ -213,7 +213,7 @@ class McpConnection:
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), MAX_PAUSE_SECONDS)
         # The first restart comes at once: most servers that ended were simply stopped.
         self._retry_at = monotonic() + (pause if self._failures > 1 else 0.0)
-        log.warning("tool.server_failed", server=self.settings.name, reason=type(exc).__name__)
+        log.warning("mcp.server_failed", server=self.settings.name, reason=type(exc).__name__)
         await self.close()
 
     async def close(self) -> None:
