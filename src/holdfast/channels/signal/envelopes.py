@@ -18,7 +18,7 @@ class Mention(msgspec.Struct):
     length: int = 1
 
 
-class Quote(msgspec.Struct, rename="camel"):
+class SignalQuote(msgspec.Struct, rename="camel"):
     """The message that is answered."""
 
     id: int = 0
@@ -27,7 +27,7 @@ class Quote(msgspec.Struct, rename="camel"):
     text: str | None = None
 
 
-class File(msgspec.Struct, rename="camel"):
+class SignalFile(msgspec.Struct, rename="camel"):
     """An attachment."""
 
     id: str = ""
@@ -48,9 +48,9 @@ class DataMessage(msgspec.Struct, rename="camel"):
 
     timestamp: int
     message: str | None = None
-    quote: Quote | None = None
+    quote: SignalQuote | None = None
     mentions: list[Mention] = []
-    attachments: list[File] = []
+    attachments: list[SignalFile] = []
     group_info: GroupInfo | None = None
 
 
@@ -146,7 +146,7 @@ def _text(data: DataMessage, account: str) -> str:
     return text.lstrip(" ,:") if data.mentions else text
 
 
-def _reply_to(quote: Quote | None, account: str) -> str:
+def _reply_to(quote: SignalQuote | None, account: str) -> str:
     """Return the id of the message that is answered: ours are known by their time alone."""
     if quote is None or not quote.id:
         return ""
@@ -155,7 +155,7 @@ def _reply_to(quote: Quote | None, account: str) -> str:
     return f"{quote.id}:{quote.author_uuid or quote.author_number}"
 
 
-def _attachment(file: File, chat: str) -> Attachment:
+def _attachment(file: SignalFile, chat: str) -> Attachment:
     media_type = file.content_type or ""
     is_known = media_type.startswith(("image/", "audio/"))
     return Attachment(
