@@ -84,6 +84,8 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     server_label: str
     tools: list[msgspec.Raw]
+    error: str | None = None
+    """Why there are none."""
 
 
 class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -217,7 +219,7 @@ def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
         "type": "mcp_list_tools",
         "server_label": listed.server_label,
         "tools": listed.tools,
-        "error": None,
+        "error": listed.error,
     }
 
 

@@ -183,10 +183,13 @@ class ToolLoop:
         known = _known_lists(await progress.run.items())
         lists = [
             ToolList(
-                id=self._gateway.ids.new("mcpl"), server_label=server.label, tools=server.tools
+                id=self._gateway.ids.new("mcpl"),
+                server_label=server.label,
+                tools=server.tools,
+                error=server.error,
             )
             for server in progress.tools.servers
-            if known.get(server.label) != server.tools
+            if known.get(server.label) != (server.tools, server.error)
         ]
         if not lists:
             return
@@ -503,14 +506,16 @@ def _is_asked(item: NewItem) -> bool:
     return isinstance(call, GatewayCall) and call.code is not None
 
 
-def _known_lists(items: Sequence[StoredItem]) -> dict[str, list[msgspec.Raw]]:
-    """Return the tools of each server as the session has them."""
-    known: dict[str, list[msgspec.Raw]] = {}
+def _known_lists(
+    items: Sequence[StoredItem],
+) -> dict[str, tuple[list[msgspec.Raw], str | None]]:
+    """Return the tools of each server, or why there are none, as the session has them."""
+    known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
             listed = load_item(item.kind, item.body)
             assert isinstance(listed, ToolList)
-            known[listed.server_label] = listed.tools
+            known[listed.server_label] = listed.tools, listed.error
     return known
 
 

@@ -150,9 +150,10 @@ def list_events(listed: ToolList, index: int) -> list[AnyEvent]:
     """Return the events that show the tools of a server."""
     place, item = {"output_index": index}, mcp_list_tools(listed)
     named = {**place, "item_id": listed.id}
+    state = "failed" if listed.error else "completed"
     return [
         ModelEvent(_ADDED, {**place, "item": {**item, "tools": []}}),
         ModelEvent("response.mcp_list_tools.in_progress", named),
-        ModelEvent("response.mcp_list_tools.completed", named),
+        ModelEvent(f"response.mcp_list_tools.{state}", named),
         ModelEvent(_DONE, {**place, "item": item}),
     ]
