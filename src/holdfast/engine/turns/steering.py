@@ -7,6 +7,7 @@ runs as the next turn.
 from holdfast.core.ids import TurnId
 from holdfast.core.model.turn import STEERING
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.store import Reader
 
 MAX_JOINING = 100
@@ -21,3 +22,20 @@ async def waiting_input(read: Reader, run: ActiveRun) -> tuple[TurnId, ...]:
         for view in views
         if view.turn.is_open and view.turn.position < STEERING // 2 and not view.turn.attempts
     )
+
+
+def has_waiting(run: ActiveRun) -> bool:
+    """Whether turns were accepted behind the run's turn before its run began."""
+    return run.session.turn_count > run.turn.number
+
+
+async def join_waiting_input(read: Reader, run: ActiveRun, writer: JournalWriter | None) -> None:
+    """Have input that waits join a turn whose client has sent the outputs of its tools."""
+    joining = await waiting_input(read, run) if has_waiting(run) else ()
+    if not joining:
+        return
+    if writer is not None:
+        await writer.settle()
+    await run.commit_step((), merges=joining)
+    if writer is not None:
+        writer.begin_step()
