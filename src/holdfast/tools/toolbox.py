@@ -81,6 +81,10 @@ class GatewayTools:
             ]
         return found
 
+    def server_status(self) -> "Sequence[ServerStatus]":
+        """Return how every MCP server is."""
+        return self._servers.status() if self._servers is not None else ()
+
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return the tools of a turn; of two with one name the first is taken."""
         tools: dict[str, Tool] = {}

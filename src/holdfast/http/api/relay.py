@@ -61,7 +61,10 @@ class RelayService:
         requested = read_tools(turn_request)
         if requested is not None:
             turn_request = show_functions(turn_request, requested, ())
-        dropped = self._upstreams.dropped_tools(turn_request.model, turn_request.fields)
+        fields = turn_request.fields
+        if "tools" not in fields:
+            fields = turn_request.chat_fields
+        dropped = self._upstreams.dropped_tools(turn_request.model, fields)
         if "mcp" in dropped:
             raise InvalidInput(
                 "the upstream of this model runs no MCP servers; "
