@@ -1,6 +1,6 @@
 """Carry out the commands of a chat: once each, however often they are delivered."""
 
-from holdfast.channels.commands import HELP, ChatCommand
+from holdfast.channels.commands import ChatCommand, help_text
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import SessionChanged, SessionNotFound
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
@@ -16,9 +16,10 @@ STOP_TEXT = "Stopped."
 class ChatCommands:
     """The commands of one channel; each records its key and outcome in one commit."""
 
-    def __init__(self, gateway: Gateway, settings: ChannelSettings) -> None:
+    def __init__(self, gateway: Gateway, settings: ChannelSettings, prefix: str) -> None:
         self._gateway = gateway
         self._settings = settings
+        self._prefix = prefix
         self._tenant = Tenant(settings.tenant)
 
     async def run(self, command: ChatCommand, message: InboundMessage, key: Key, once: str) -> str:
@@ -36,7 +37,7 @@ class ChatCommands:
                 text = f"You are {name} ({message.sender}). This conversation is `{key}`."
                 await self._reply(message, once, text)
             case "help" | "start":
-                await self._reply(message, once, HELP)
+                await self._reply(message, once, help_text(self._prefix))
         return ""
 
     def _message(self, message: InboundMessage, text: str) -> OutboxMessage:

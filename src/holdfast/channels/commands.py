@@ -8,13 +8,18 @@ CommandName = Literal["new", "reset", "stop", "status", "whoami", "help", "start
 NAMES: tuple[CommandName, ...] = (
     "new", "reset", "stop", "status", "whoami", "help", "start",
 )  # fmt: skip
-HELP = (
-    "/new or /reset: start a new conversation; text behind it is its first message\n"
-    "/stop: stop the running answer and those that wait\n"
-    "/status: what this conversation is and does\n"
-    "/whoami: your id and the key of this conversation\n"
-    "/help: this list"
+_HELP = (
+    "{0}new or {0}reset: start a new conversation; text behind it is its first message\n"
+    "{0}stop: stop the running answer and those that wait\n"
+    "{0}status: what this conversation is and does\n"
+    "{0}whoami: your id and the key of this conversation\n"
+    "{0}help: this list"
 )
+
+
+def help_text(prefix: str) -> str:
+    """Return the list of commands as they are written on a platform."""
+    return _HELP.format(prefix)
 
 
 class ChatCommand(msgspec.Struct, frozen=True):
@@ -24,17 +29,22 @@ class ChatCommand(msgspec.Struct, frozen=True):
     rest: str = ""
 
 
-def parse_command(text: str, prefix: str, triggers: tuple[str, ...] = ()) -> ChatCommand | None:
+def parse_command(
+    text: str, prefix: str, triggers: tuple[str, ...] = (), *, is_bare: bool = False
+) -> ChatCommand | None:
     """Return the command that a message is; `None` for everything else.
 
     Commands begin with the platform's prefix (`/`, on Slack `!`), and may name the bot, as in
-    `/new@bot`. Configured triggers ask for a reset.
+    `/new@bot`. Configured triggers ask for a reset. With `is_bare` the word alone is a command,
+    but only as the whole message: "new ideas for Sunday?" is a question.
     """
     head, _, rest = text.strip().partition(" ")
     head, _, below = head.partition("\n")
     rest = f"{below}\n{rest}".strip() if below else rest.strip()
     if head in triggers:
         return ChatCommand("reset", rest)
+    if is_bare and not rest and head.lower() in NAMES:
+        head = prefix + head
     if not head.startswith(prefix):
         return None
     word = head[len(prefix) :].partition("@")[0].lower()

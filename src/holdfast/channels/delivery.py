@@ -24,6 +24,7 @@ from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     DeliveryRefused,
+    MessageGone,
 )
 
 IDLE_SECONDS = 0.5
@@ -55,8 +56,12 @@ class Sender:
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
         if row.external_id is not None:
-            await self._channel.edit(place, row.external_id, row.text, plain=plain)
-            return row.external_id
+            try:
+                await self._channel.edit(place, row.external_id, row.text, plain=plain)
+            except MessageGone:
+                log.info("outbox.message_gone", message_id=row.id, channel=row.channel)
+            else:
+                return row.external_id
         return await self._channel.send(place, row.text, reply_to=row.reply_to, plain=plain)
 
 

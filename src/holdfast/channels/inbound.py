@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.channels.access import is_addressed, judge
 from holdfast.channels.chat_commands import ChatCommands
-from holdfast.channels.commands import parse_command
+from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.session_keys import People, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import (
@@ -79,7 +79,7 @@ class InboundHandler:
         self._triggers = triggers
         self._attend = attend
         self._tenant = Tenant(settings.tenant)
-        self._commands = ChatCommands(gateway, settings)
+        self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
         self._known_chats: set[str] = set()
         self._bot_turns: dict[str, int] = {}
@@ -133,20 +133,32 @@ class InboundHandler:
             # The message was handled when it was sent: what it says now runs nothing.
             return "edit"
         await self._remember_chat(message.place.chat)
-        command = None
-        if not message.quote or message.text:
-            prefix = self._capabilities.command_prefix
-            command = parse_command(message.text, prefix, self._triggers)
-        if command is not None and (
-            is_addressed(self._settings, message) or command.name == "stop"
-        ):
+        command = self._parse_command(message)
+        addressed = await self._is_addressed(message, key)
+        if command is not None and (addressed or command.name == "stop"):
             rest = await self._commands.run(command, message, key, self._key_of(message))
             if rest:
                 return await self._accept(replace(message, text=rest), key, suffix="rest")
             return "command"
-        if not is_addressed(self._settings, message) or not self._may_loop(message):
+        if not addressed or not self._may_loop(message):
             return "ignored"
         return await self._accept(message, key)
+
+    def _parse_command(self, message: InboundMessage) -> ChatCommand | None:
+        if message.quote and not message.text:
+            return None
+        is_bare = self._capabilities.has_bare_commands and message.is_mention
+        prefix = self._capabilities.command_prefix
+        return parse_command(message.text, prefix, self._triggers, is_bare=is_bare)
+
+    async def _is_addressed(self, message: InboundMessage, key: Key) -> bool:
+        """Whether a message is meant for us, or continues a thread in which we answer."""
+        if is_addressed(self._settings, message):
+            return True
+        is_reply = message.place.thread not in ("", message.message_id)
+        if not self._capabilities.follows_threads or not is_reply:
+            return False
+        return await self._gateway.read.session(self._tenant, key=key) is not None
 
     def _may_loop(self, message: InboundMessage) -> bool:
         """Whether bots have not talked among themselves for too long."""

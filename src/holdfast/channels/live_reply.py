@@ -114,5 +114,7 @@ class LiveReply:
     def _cut(self, text: str) -> str:
         capabilities = self._channel.capabilities
         room = capabilities.max_units - units(CURSOR, is_utf16=True)
-        parts = split_markdown(text, room, is_utf16=capabilities.counts_utf16)
+        parts = split_markdown(
+            text, room, is_utf16=capabilities.counts_utf16, escapes=capabilities.escapes
+        )
         return parts[0] + CURSOR if parts else ""

@@ -65,7 +65,9 @@ class Splitter:
         known = self._capabilities.get(channel)
         if known is None:
             return split_markdown(text, DEFAULT_UNITS)
-        return split_markdown(text, known.max_units, is_utf16=known.counts_utf16)
+        return split_markdown(
+            text, known.max_units, is_utf16=known.counts_utf16, escapes=known.escapes
+        )
 
 
 class ChannelService:

@@ -8,17 +8,16 @@ from holdfast.ports.channel import InboundMessage
 
 People = Mapping[str, Sequence[str]]
 """`[people]`: names, and the accounts (`telegram:123`) of each."""
-_GROUP_WORDS = {"telegram": "group"}
-_THREAD_WORDS = {"telegram": "topic"}
+_THREAD_WORDS = {"group": "topic", "channel": "thread"}
 
 
 def session_key(settings: ChannelSettings, people: People, message: InboundMessage) -> Key:
     """Return the key of the session that a message belongs to."""
     agent, kind, place = f"agent:{settings.agent}", settings.kind, message.place
     if not message.is_direct:
-        key = f"{agent}:{kind}:{_GROUP_WORDS[kind]}:{place.chat}"
-        if place.thread:
-            key += f":{_THREAD_WORDS[kind]}:{place.thread}"
+        key = f"{agent}:{kind}:{message.group_kind}:{place.chat}"
+        if place.thread and not message.is_thread_shared:
+            key += f":{_THREAD_WORDS[message.group_kind]}:{place.thread}"
         return read_key(key)
     if settings.dm_scope == "main":
         return read_key(f"{agent}:main")

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.ids import read_key
 
-Kind = Literal["telegram"]
+Kind = Literal["telegram", "slack"]
 Direct = Literal["pairing", "allow", "open", "off"]
 Groups = Literal["mention", "always", "off"]
 DmScope = Literal["main", "per-peer", "per-channel-peer", "per-account-channel-peer"]
@@ -15,7 +15,13 @@ ChannelOnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
 
 DEFAULT_URLS: dict[str, str] = {
     "telegram": "https://api.telegram.org",
+    "slack": "https://slack.com/api",
 }
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "telegram": ("token_env",),
+    "slack": ("bot_token_env", "app_token_env"),
+}
+"""Settings without which a platform cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +35,15 @@ class ChannelSettings:
     url: str = ""
     """Base URL of the platform's API; default: the real one."""
     token_env: str = ""
-    """Environment variable with the bot token."""
+    """Environment variable with the bot token (Telegram)."""
+    bot_token_env: str = ""
+    """Environment variable with the bot token, `xoxb-…` (Slack)."""
+    app_token_env: str = ""
+    """Environment variable with the app-level token of socket mode, `xapp-…` (Slack)."""
     signing_secret_env: str = ""
-    """Environment variable with the webhook's secret."""
+    """Environment variable with the webhook's secret; on Slack the signing secret."""
     receive: Literal["poll", "webhook"] = "poll"
-    """`poll`, or `webhook`, which takes `POST /v1/channels/{name}/webhook`."""
+    """`poll` (on Slack: socket mode), or `webhook`: `POST /v1/channels/{name}/webhook`."""
     tenant: str = "default"
     """Tenant that owns the sessions."""
     agent: str = "main"
@@ -68,6 +78,8 @@ class ChannelSettings:
     """Which direct chats share a session."""
     token: str = field(default="", repr=False)
     """Bot token, read from the environment; never written anywhere."""
+    app_token: str = field(default="", repr=False)
+    """App-level token, read from the environment."""
     secret: str = field(default="", repr=False)
     """Secret of the webhook, read from the environment."""
 
@@ -93,13 +105,16 @@ class ChannelSettings:
     @property
     def variables(self) -> tuple[str, ...]:
         """Environment variables that hold its secrets."""
-        named = (self.token_env, self.signing_secret_env)
+        named = (
+            self.token_env, self.bot_token_env, self.app_token_env, self.signing_secret_env,
+        )  # fmt: skip
         return tuple(name for name in named if name)
 
     def filled(self, environment: Mapping[str, str], *, is_required: bool) -> "ChannelSettings":
         """Return the channel with its secrets from the environment."""
-        if not self.token_env:
-            raise InvalidSetting(f"channel {self.name}: {self.kind} needs token_env")
+        for name in self._needed():
+            if not getattr(self, name):
+                raise InvalidSetting(f"channel {self.name}: {self.kind} needs {name}")
         missing = [name for name in self.variables if not environment.get(name)]
         if missing and is_required:
             raise InvalidSetting(
@@ -107,6 +122,13 @@ class ChannelSettings:
             )
         return replace(
             self,
-            token=environment.get(self.token_env, ""),
-            secret=environment.get(self.signing_secret_env, "") if self.signing_secret_env else "",
+            token=environment.get(self.token_env or self.bot_token_env, ""),
+            app_token=environment.get(self.app_token_env, ""),
+            secret=environment.get(self.signing_secret_env, ""),
         )
+
+    def _needed(self) -> tuple[str, ...]:
+        needed = _NEEDED[self.kind]
+        if self.kind == "slack" and self.receive == "webhook":
+            return ("bot_token_env", "signing_secret_env")
+        return needed

@@ -41,6 +41,10 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     sender_name: str = ""
     is_direct: bool = True
+    group_kind: Literal["group", "channel"] = "group"
+    """What the session key calls a conversation of several people."""
+    is_thread_shared: bool = False
+    """Whether a thread is only where the answer goes, and shares the session of its chat."""
     is_mention: bool = False
     """Whether a message to a group addresses us: by name, or as a reply to us."""
     is_bot: bool = False
@@ -75,6 +79,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     is_polled: bool = False
     """Whether at most one process may receive at a time."""
     command_prefix: str = "/"
+    has_bare_commands: bool = False
+    """Whether a message that is only our name and the word of a command is that command."""
+    follows_threads: bool = False
+    """Whether messages in a thread with a conversation of ours need no mention."""
+    escapes: str = ""
+    """Characters that the platform counts as entities such as `&amp;`."""
 
 
 class DeliveryError(HoldfastError):
@@ -112,6 +122,12 @@ class DeliveryImpossible(DeliveryError):
     """Nothing can be sent to this chat: it is gone, or it blocked us."""
 
     code = "delivery_impossible"
+
+
+class MessageGone(DeliveryRefused):
+    """The message to edit does not exist any more, or cannot be edited: send a new one."""
+
+    code = "message_gone"
 
 
 class ChatMoved(DeliveryError):

@@ -48,6 +48,10 @@ class HttpCaller(Protocol):
         """Yield the lines of a streamed answer to a GET; raise after `seconds` of silence."""
         ...
 
+    def proxy_url(self, url: str) -> str | None:
+        """Return the forward proxy for an address, for connections that are not made here."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...

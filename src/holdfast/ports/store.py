@@ -162,8 +162,8 @@ class OwnedRun(msgspec.Struct, frozen=True, gc=False):
     run_id: RunId
 
 
-class Reader(Protocol):
-    """Reads see everything that was acknowledged, and never wait for a run."""
+class SessionReader(Protocol):
+    """Reads sessions, and what all sessions of a tenant take."""
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -179,6 +179,27 @@ class Reader(Protocol):
         """Return the first sessions that were forked from a session; hidden ones are left out."""
         ...
 
+    async def idle_sessions(
+        self, seconds: float, *, after: SessionId, limit: int
+    ) -> list[tuple[Tenant, SessionId]]:
+        """Return sessions of all tenants in which nothing has happened for so long, by id.
+
+        Sessions that others point into are not among them.
+        """
+        ...
+
+    async def stored_bytes(self, tenant: Tenant) -> int:
+        """Return how many bytes the items of a tenant's sessions have; it looks at all of them."""
+        ...
+
+    async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
+        """Return what providers remember for a session."""
+        ...
+
+
+class HistoryReader(Protocol):
+    """Reads the items of sessions and the records that hide or replace them."""
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items, inherited ones of its parents included.
 
@@ -187,52 +208,15 @@ class Reader(Protocol):
         """
         ...
 
-    async def context(self, session: Session) -> Sequence[StoredItem]:
-        """Return the log as a model may be shown it: ranges that were compacted as their summary.
+    async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
+        """Return a page of items with a name for each, also where ids are shared or missing.
 
-        The cost grows with what is shown, not with what a summary stands for.
+        In the log's view each entry says what hides it.
         """
         ...
 
-    async def quarantined(self, session: Session) -> frozenset[int]:
-        """Return the sequence numbers of items in the context that a provider could not process."""
-        ...
-
-    async def outline(
-        self,
-        tenant: Tenant,
-        *,
-        session_id: SessionId | None = None,
-        key: Key | None = None,
-        last: int | None = None,
-    ) -> Outline | None:
-        """Return the settled log without its content, in one snapshot: visible and refused items.
-
-        Items of a turn that runs are kept apart; those of one that waits for tools are not. With
-        `last`, the outline begins with the last so many items.
-        """
-        ...
-
-    async def find_history(
-        self, tenant: Tenant, history_hashes: Sequence[bytes]
-    ) -> HistoryHashRow | None:
-        """Return where a history ends that has one of these hashes, the first of them that is kept.
-
-        What was erased in it since has no hash any more, nor has an erased session.
-        """
-        ...
-
-    async def stored_bytes(self, tenant: Tenant) -> int:
-        """Return how many bytes the items of a tenant's sessions have; it looks at all of them."""
-        ...
-
-    async def idle_sessions(
-        self, seconds: float, *, after: SessionId, limit: int
-    ) -> list[tuple[Tenant, SessionId]]:
-        """Return sessions of all tenants in which nothing has happened for so long, by id.
-
-        Sessions that others point into are not among them.
-        """
+    async def item(self, session: Session, name: str) -> ListedItem | None:
+        """Return the item that goes by a name, hidden or not."""
         ...
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
@@ -253,15 +237,39 @@ class Reader(Protocol):
         """
         ...
 
-    async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
-        """Return the same page with a name for each item, also where ids are shared or missing.
+    async def outline(
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
+    ) -> Outline | None:
+        """Return the settled log without its content, in one snapshot: visible and refused items.
 
-        In the log's view each entry says what hides it.
+        Items of a turn that runs are kept apart; those of one that waits for tools are not. With
+        `last`, the outline begins with the last so many items.
         """
         ...
 
-    async def item(self, session: Session, name: str) -> ListedItem | None:
-        """Return the item that goes by a name, hidden or not."""
+    async def context(self, session: Session) -> Sequence[StoredItem]:
+        """Return the log as a model may be shown it: ranges that were compacted as their summary.
+
+        The cost grows with what is shown, not with what a summary stands for.
+        """
+        ...
+
+    async def find_history(
+        self, tenant: Tenant, history_hashes: Sequence[bytes]
+    ) -> HistoryHashRow | None:
+        """Return where a history ends that has one of these hashes, the first of them that is kept.
+
+        What was erased in it since has no hash any more, nor has an erased session.
+        """
+        ...
+
+    async def quarantined(self, session: Session) -> frozenset[int]:
+        """Return the sequence numbers of items in the context that a provider could not process."""
         ...
 
     async def hidden(self, session: Session) -> list[Span]:
@@ -279,6 +287,10 @@ class Reader(Protocol):
         """
         ...
 
+
+class TurnReader(Protocol):
+    """Reads turns, their runs and what was answered."""
+
     async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
         """Return a turn; a foreign one is `None`."""
         ...
@@ -291,6 +303,10 @@ class Reader(Protocol):
 
     async def runs(self, turn_id: TurnId) -> list[Run]:
         """Return every attempt at a turn, oldest first."""
+        ...
+
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end, those of the last minute."""
         ...
 
     async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
@@ -311,17 +327,9 @@ class Reader(Protocol):
         """Return a page of a tenant's stored completions, in the order they were asked for."""
         ...
 
-    async def api_keys(self) -> list[ApiKeyRow]:
-        """Return every API key that was ever made, revoked ones included."""
-        ...
 
-    async def stop_requests(self) -> list[StopRequestRow]:
-        """Return the runs that other processes ask to end, those of the last minute."""
-        ...
-
-    async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
-        """Return what providers remember for a session."""
-        ...
+class FeedReader(Protocol):
+    """Reads facts in the order in which they were committed."""
 
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
         """Return a session's facts after a cursor, in order."""
@@ -337,6 +345,18 @@ class Reader(Protocol):
     async def feed_end(self, tenant: Tenant) -> FeedPlace:
         """Return the place of the newest fact that `feed` would return."""
         ...
+
+
+class ApiKeyReader(Protocol):
+    """Reads API keys."""
+
+    async def api_keys(self) -> list[ApiKeyRow]:
+        """Return every API key that was ever made, revoked ones included."""
+        ...
+
+
+class Reader(SessionReader, HistoryReader, TurnReader, FeedReader, ApiKeyReader, Protocol):
+    """Reads see everything that was acknowledged, and never wait for a run."""
 
 
 class Store(Protocol):

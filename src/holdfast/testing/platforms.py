@@ -1,6 +1,8 @@
 """Simulated chat platforms, for tests of channels and of gateways with channels."""
 
 from holdfast.simulator.platforms.server import PlatformAnswer
+from holdfast.simulator.platforms.slack import SlackSimulator
+from holdfast.simulator.platforms.slack_api import PostedMessage
 from holdfast.simulator.platforms.telegram import SentMessage, TelegramSimulator
 
-__all__ = ["PlatformAnswer", "SentMessage", "TelegramSimulator"]
+__all__ = ["PlatformAnswer", "PostedMessage", "SentMessage", "SlackSimulator", "TelegramSimulator"]

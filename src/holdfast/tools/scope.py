@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
-from holdfast.ports.store import Reader, SessionQuery, SessionView
+from holdfast.ports.store import SessionQuery, SessionReader, SessionView
 from holdfast.ports.tools import ToolCaller
 
 Scope = Literal["key", "agent", "tenant"]
@@ -40,7 +40,7 @@ def is_visible(caller: Session, other: Session, scope: Scope) -> bool:
 class SessionScope:
     """The sessions that one caller's tools may see."""
 
-    def __init__(self, read: Reader, scope: Scope = "key") -> None:
+    def __init__(self, read: SessionReader, scope: Scope = "key") -> None:
         self._read = read
         self._scope = scope
 

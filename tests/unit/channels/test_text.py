@@ -1,14 +1,19 @@
 """Commands, access and text of channels."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.channels.access import judge
 from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.rendering.splitting import split_markdown, units
-from holdfast.channels.rendering.styles import to_telegram
+from holdfast.channels.rendering.styles import to_slack, to_telegram
 from holdfast.channels.session_keys import session_key
 from holdfast.channels.settings import ChannelSettings
+from holdfast.cli.commands.config import masked
+from holdfast.core.errors import InvalidSetting
 from holdfast.ports.channel import ChatPlace, InboundMessage
+from holdfast.settings import load
 
 
 def _settings(**more: object) -> ChannelSettings:
@@ -56,6 +61,11 @@ def test_one_person_has_one_memory_where_people_are_named() -> None:
     assert session_key(_settings(), {}, _message()) == "agent:main:telegram:direct:7"
     per_peer = _settings(dm_scope="per-peer")
     assert session_key(per_peer, people, _message()) == "agent:main:direct:michael"
+    slack = ChannelSettings(name="work", kind="slack")
+    thread = _message(is_direct=False, group_kind="channel", place=ChatPlace("C1", "1.5"))
+    assert session_key(slack, people, thread) == "agent:main:slack:channel:C1:thread:1.5"
+    mpim = _message(is_direct=False, is_thread_shared=True, place=ChatPlace("G1", "1.5"))
+    assert session_key(slack, people, mpim) == "agent:main:slack:group:G1"
     topic = _message(is_direct=False, place=ChatPlace("-5", "3"))
     assert session_key(_settings(), people, topic) == "agent:main:telegram:group:-5:topic:3"
 
@@ -75,10 +85,42 @@ def test_parts_fit_and_never_break_code_blocks_links_or_characters(limit: int) -
     assert all(f"line {number} 😀" in joined for number in range(30))
 
 
+def test_parts_leave_room_for_entities() -> None:
+    text = "\n".join("if a < b && c > d:" for _ in range(200))
+    parts = split_markdown(text, 400, escapes="&<>")
+    assert all(len(to_slack(part)) <= 400 for part in parts)
+    assert "".join(parts).count("&&") == 200
+
+
+def test_a_bare_word_is_a_command_only_as_the_whole_message() -> None:
+    assert parse_command("new", "!", is_bare=True) == ChatCommand("new")
+    assert parse_command("!new hello", "!", is_bare=True) == ChatCommand("new", "hello")
+    assert parse_command("new ideas for Sunday?", "!", is_bare=True) is None
+    assert parse_command("new", "!") is None
+
+
+def test_slack_tokens_are_required_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text('[[channel]]\nname = "work"\nkind = "slack"\nbot_token_env = "BOT"\n')
+    tokens = {"BOT": "xoxb-secret", "APP": "xapp-secret"}
+    with pytest.raises(InvalidSetting, match="needs app_token_env"):
+        load(path, environment=tokens)
+    path.write_text(path.read_text() + 'app_token_env = "APP"\n')
+    settings = load(path, environment=tokens)
+    assert (settings.channels[0].token, settings.channels[0].app_token) == (*tokens.values(),)
+    assert "-secret" not in str(masked(settings)) + repr(settings)
+
+
 def test_markdown_is_rendered_for_each_platform_and_html_stays_text() -> None:
     text = "**a** <b>x</b> `c<d` [e](https://f.org) [g](javascript:h)"
     assert to_telegram(text) == (
         "<b>a</b> &lt;b&gt;x&lt;/b&gt; <code>c&lt;d</code> "
         '<a href="https://f.org">e</a> [g](javascript:h)'
     )
+    assert to_slack(text) == (
+        "*a* &lt;b&gt;x&lt;/b&gt; `c&lt;d` <https://f.org|e> [g](javascript:h)"
+    )
+    assert to_slack("> one\n> two\n\n# **T**") == "> one\n> two\n\n*T*"
+    assert to_slack("<!channel> [x](https://e.org/?a=1&b=<2>)").startswith("&lt;!channel&gt;")
+    assert to_telegram("> one\n\ntwo") == "<blockquote>one</blockquote>\n\ntwo"
     assert to_telegram("# Title\n\n- **a**") == "<b>Title</b>\n\n• <b>a</b>"

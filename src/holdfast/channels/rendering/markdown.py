@@ -14,9 +14,11 @@ class Style(NamedTuple):
 
     escape: Callable[[str], str]
     marks: Mapping[str, tuple[str, str]]
-    """What stands before and behind bold, italic, struck, code, block, quote and heading."""
+    """What stands before and behind bold, italic, struck, code, block and heading."""
     link: Callable[[str, str], str]
     """Returns a link from its rendered text and its address."""
+    quote: Callable[[str], str]
+    """Returns a block quote from its rendered text."""
 
 
 @lru_cache(maxsize=1)
@@ -40,6 +42,9 @@ class _Renderer:
         self._out: list[str] = []
         self._lists: list[int | None] = []
         """The number of the next item of each open list; None for bullets."""
+        self._quotes: list[int] = []
+        """Where in the output each open block quote begins."""
+        self._is_heading = False
 
     def render(self, tokens: "Sequence[Token]") -> str:
         index = 0
@@ -67,8 +72,10 @@ class _Renderer:
             inner = self._style.escape(token.content.rstrip("\n"))
             out.append(f"{self._mark('block', 0)}{inner}{self._mark('block', 1)}\n\n")
         elif kind == "heading_open":
+            self._is_heading = True
             out.append(self._mark("heading", 0))
         elif kind == "heading_close":
+            self._is_heading = False
             out.append(self._mark("heading", 1) + "\n\n")
         elif kind == "paragraph_close":
             out.append("\n" if self._lists else "\n\n")
@@ -80,12 +87,11 @@ class _Renderer:
     def _container(self, token: "Token") -> None:
         out, kind = self._out, token.type
         if kind == "blockquote_open":
-            out.append(self._mark("quote", 0))
+            self._quotes.append(len(out))
         elif kind == "blockquote_close":
-            while out and not out[-1].strip("\n"):
-                out.pop()
-            out[-1] = out[-1].rstrip("\n")
-            out.append(self._mark("quote", 1) + "\n\n")
+            begin = self._quotes.pop()
+            inner = "".join(out[begin:]).strip("\n")
+            out[begin:] = [self._style.quote(inner) + "\n\n"]
         elif kind in ("bullet_list_open", "ordered_list_open"):
             start = token.attrGet("start") if kind == "ordered_list_open" else None
             is_ordered = kind == "ordered_list_open"
@@ -129,14 +135,15 @@ class _Renderer:
                 del out[start:]
                 out.append(self._style.link(inner, address))
             else:
-                name, _, side = kind.rpartition("_")
-                out.append(
-                    self._mark(
-                        {"em": "italic", "strong": "bold", "s": "struck"}.get(name, ""),
-                        side == "close",
-                    )
-                )
+                out.append(self._inline_mark(kind))
         return "".join(out)
+
+    def _inline_mark(self, kind: str) -> str:
+        name, _, side = kind.rpartition("_")
+        mark = {"em": "italic", "strong": "bold", "s": "struck"}.get(name, "")
+        if mark == "bold" and self._is_heading:
+            return ""  # A heading is bold as a whole; the same mark twice is no mark.
+        return self._mark(mark, side == "close")
 
     def _table(self, tokens: "Sequence[Token]") -> None:
         """Write a table as aligned text in a code block: no platform has tables."""

@@ -8,19 +8,26 @@ SPARE_UNITS = 16
 """Room for a fence that is closed at the end of a part."""
 
 
-def units(text: str, *, is_utf16: bool) -> int:
+ENTITY_UNITS = 5
+"""Length of the longest entity that a character becomes: `&amp;`."""
+
+
+def units(text: str, *, is_utf16: bool, escapes: str = "") -> int:
     """Return the length of a text in the platform's units."""
-    return len(text.encode("utf-16-le")) // 2 if is_utf16 else len(text)
+    length = len(text.encode("utf-16-le")) // 2 if is_utf16 else len(text)
+    return length + (ENTITY_UNITS - 1) * sum(map(text.count, escapes))
 
 
-def split_markdown(text: str, max_units: int, *, is_utf16: bool = False) -> list[str]:
+def split_markdown(
+    text: str, max_units: int, *, is_utf16: bool = False, escapes: str = ""
+) -> list[str]:
     """Return the parts of a text, each at most `max_units` long, none of them empty.
 
     A code block that does not fit is closed at the end of a part and opened again in the next.
     """
-    if units(text, is_utf16=is_utf16) <= max_units:
+    if units(text, is_utf16=is_utf16, escapes=escapes) <= max_units:
         return [text]
-    splitter = _Splitter(max_units, is_utf16)
+    splitter = _Splitter(max_units, is_utf16, escapes)
     for line in text.split("\n"):
         splitter.add(line)
     return splitter.finish()
@@ -29,9 +36,10 @@ def split_markdown(text: str, max_units: int, *, is_utf16: bool = False) -> list
 class _Splitter:
     """Collects lines into parts."""
 
-    def __init__(self, max_units: int, is_utf16: bool) -> None:
+    def __init__(self, max_units: int, is_utf16: bool, escapes: str) -> None:
         self._max = max_units
         self._is_utf16 = is_utf16
+        self._escapes = escapes
         self._parts: list[str] = []
         self._lines: list[str] = []
         self._size = 0
@@ -58,7 +66,7 @@ class _Splitter:
         return SPARE_UNITS if self._opening is not None else 0
 
     def _units(self, text: str) -> int:
-        return units(text, is_utf16=self._is_utf16)
+        return units(text, is_utf16=self._is_utf16, escapes=self._escapes)
 
     def _put(self, line: str, *, reserve: int) -> None:
         size = self._units(line) + 1
@@ -100,7 +108,7 @@ class _Splitter:
             # Characters beyond the first plane take two units, so count what fits.
             end, size = 0, 0
             for character in line:
-                size += 2 if self._is_utf16 and ord(character) > 0xFFFF else 1
+                size += self._units(character)
                 if size > room:
                     break
                 end += 1

@@ -1,4 +1,4 @@
-"""Markdown as Telegram's HTML."""
+"""Markdown in the forms of the platforms: Telegram's HTML, Slack's mrkdwn."""
 
 from html import escape
 
@@ -21,13 +21,45 @@ TELEGRAM = Style(
         "struck": ("<s>", "</s>"),
         "code": ("<code>", "</code>"),
         "block": ("<pre>", "</pre>"),
-        "quote": ("<blockquote>", "</blockquote>"),
         "heading": ("<b>", "</b>"),
     },
     link=_html_link,
+    quote=lambda inner: f"<blockquote>{inner}</blockquote>",
+)
+
+
+def escape_slack(text: str) -> str:
+    """Return a text in which nothing is a link, a mention or another control sequence."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _slack_link(text: str, address: str) -> str:
+    if not address.startswith(_SAFE_SCHEMES):
+        return text
+    target = escape_slack(address).replace("|", "%7C")
+    return f"<{target}|{text.replace('|', '¦')}>"
+
+
+SLACK = Style(
+    escape=escape_slack,
+    marks={
+        "bold": ("*", "*"),
+        "italic": ("_", "_"),
+        "struck": ("~", "~"),
+        "code": ("`", "`"),
+        "block": ("```\n", "\n```"),
+        "heading": ("*", "*"),
+    },
+    link=_slack_link,
+    quote=lambda inner: "\n".join(f"> {line}" for line in inner.split("\n")),
 )
 
 
 def to_telegram(text: str) -> str:
     """Return Markdown as Telegram's HTML."""
     return render(text, TELEGRAM)
+
+
+def to_slack(text: str) -> str:
+    """Return Markdown as Slack's mrkdwn."""
+    return render(text, SLACK)

@@ -18,6 +18,7 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     Inbox,
+    MessageGone,
     ReceiveConflict,
     WebhookRejected,
 )
@@ -231,4 +232,6 @@ def _raise(method: str, reply: _Reply) -> NoReturn:
         raise DeliveryImpossible(text)
     if code >= 500:
         raise DeliveryDelayed(text)
+    if "message to edit not found" in reply.description:
+        raise MessageGone(text)
     raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)

@@ -90,10 +90,9 @@ def masked(settings: Any) -> dict[str, Any]:
     for table in value["mcp"]:
         del table["secrets"]
         table["url"] = mask_url(table["url"])
-    for table in value["channel"]:
-        for name in ("token", "secret"):
-            if table.get(name):
-                table[name] = SECRET
+    for channel, table in zip(settings.channels, value["channel"], strict=True):
+        secrets = [field.name for field in dataclasses.fields(channel) if not field.repr]
+        table.update((name, SECRET) for name in secrets if table[name])
     return value
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.commands import LaneLimits
-from holdfast.ports.store import Reader
+from holdfast.ports.store import SessionReader
 
 MEASURE_SECONDS = 10.0
 REST_FACTOR = 50
@@ -22,7 +22,7 @@ class StorageQuota:
     """Decides whether a tenant may store more; without a bound it measures nothing."""
 
     def __init__(
-        self, read: Reader, max_bytes: int, now: Callable[[], float] = time.monotonic
+        self, read: SessionReader, max_bytes: int, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._read = read
         self._max_bytes = max_bytes

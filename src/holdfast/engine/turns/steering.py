@@ -8,13 +8,13 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.turn import STEERING
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.store import Reader
+from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
 """How many inputs join at one model call."""
 
 
-async def waiting_input(read: Reader, run: ActiveRun) -> tuple[TurnId, ...]:
+async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
     """Return the turns that wait to join a run, in the order in which they arrived."""
     views = await read.turns(run.session.id, after=run.turn.number, limit=MAX_JOINING)
     return tuple(
@@ -29,7 +29,7 @@ def has_waiting(run: ActiveRun) -> bool:
     return run.session.turn_count > run.turn.number
 
 
-async def join_waiting_input(read: Reader, run: ActiveRun, writer: JournalWriter | None) -> None:
+async def join_waiting_input(read: TurnReader, run: ActiveRun, writer: JournalWriter | None) -> None:
     """Have input that waits join a turn whose client has sent the outputs of its tools."""
     joining = await waiting_input(read, run) if has_waiting(run) else ()
     if not joining:

@@ -30,8 +30,7 @@ class ChatApi:
         headers = read_session_headers(request)
         fields, instructions, new_items = await self._decoder.chat(request)
         turn_request = _parse_turn_request(fields, instructions)
-        if b'"mcp"' in turn_request.chat_fields.get("tools", b""):
-            self._relay.dropped_tools(turn_request)  # raises for servers that nobody runs
+        self._relay.check_servers(turn_request)
         if not (turn_request.is_stored or headers.is_bound):
             check_expectable(headers)
             return await self._relay.chat(request, turn_request, new_items)

@@ -20,7 +20,7 @@ from holdfast.engine.logging import log
 from holdfast.http.server.cors import check_origin
 from holdfast.http.server.errors import RateLimited
 from holdfast.http.server.types import Request
-from holdfast.ports.store import Reader
+from holdfast.ports.store import ApiKeyReader
 
 REFRESH_SECONDS = 2.0
 """Maximum age of the cached keys: a key made or revoked elsewhere takes effect this late."""
@@ -104,7 +104,7 @@ class Authenticator:
 
     def __init__(
         self,
-        read: Reader,
+        read: ApiKeyReader,
         config: HttpConfig,
         limiter: RateLimiter,
     ) -> None:

@@ -84,6 +84,11 @@ class PlainHttpCaller:
                 copying.cancel()
                 await asyncio.gather(copying, return_exceptions=True)
 
+    def proxy_url(self, url: str) -> str | None:
+        """Return the forward proxy for an address."""
+        proxy = self._proxy(url)
+        return proxy.url if proxy is not None else None
+
     async def close(self) -> None:
         """Close the connections."""
         for client in self._clients.values():

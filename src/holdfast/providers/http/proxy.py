@@ -4,7 +4,7 @@ import asyncio
 import base64
 import ssl
 from typing import NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.providers.errors import broken
 from holdfast.providers.http.connection import UpstreamConnection
@@ -34,6 +34,16 @@ class Proxy(NamedTuple):
             authorization = f"Basic {base64.b64encode(login.encode()).decode()}"
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
         return cls(parts.hostname, port, parts.scheme == "https", authorization)
+
+    @property
+    def url(self) -> str:
+        """The proxy as a URL, credentials included: for clients of other libraries."""
+        login = ""
+        if self.authorization is not None:
+            decoded = base64.b64decode(self.authorization.removeprefix("Basic ")).decode()
+            login = f"{quote(decoded, safe=':')}@"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tls else 'http'}://{login}{host}:{self.port}"
 
 
 class _TunnelHandshake(asyncio.Protocol):

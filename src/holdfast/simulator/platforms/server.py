@@ -40,7 +40,8 @@ class PlatformAnswer:
 
 
 Handler = Callable[[PlatformCall], Awaitable[PlatformAnswer]]
-SocketHandler = Callable[[Any, Any], Awaitable[None]]
+SocketHandler = Callable[[Any, Any, Any], Awaitable[None]]
+"""Serves a WebSocket: the ASGI scope, receive and send."""
 
 
 class PlatformServer:
@@ -96,7 +97,7 @@ class PlatformServer:
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "websocket" and self._on_socket is not None:
-            await self._on_socket(receive, send)
+            await self._on_socket(scope, receive, send)
             return
         body = b""
         while True:

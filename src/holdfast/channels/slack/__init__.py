@@ -1,0 +1,1 @@
+"""Slack: events by socket mode or webhook, messages by the Web API."""

@@ -1,0 +1,310 @@
+"""The Slack channel: socket mode or webhook, acknowledged only after the commit."""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.channels.rendering.styles import escape_slack, to_slack
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.slack.events import Account, EventCallback, SlackEvent, read_event
+from holdfast.channels.slack.web_api import WebApi
+from holdfast.ports.channel import (
+    Attachment,
+    Capabilities,
+    ChatPlace,
+    DeliveryDelayed,
+    DeliveryError,
+    DeliveryRefused,
+    InboundMessage,
+    Inbox,
+    WebhookRejected,
+)
+from holdfast.ports.http_client import HttpCaller
+
+MAX_UNITS = 3500
+"""Below the 4,000 characters that Slack takes: rendering may add some."""
+EDIT_SECONDS = 3.0
+FILE_SECONDS = 30.0
+MAX_REMEMBERED = 2000
+MAX_CLOCK_DIFFERENCE = 300.0
+"""Seconds by which the time of a signed request may differ from ours."""
+SHORT_CONNECTION_SECONDS = 10.0
+
+
+class _AuthTest(msgspec.Struct):
+    team_id: str
+    user_id: str
+    bot_id: str = ""
+    user: str = ""
+    team: str = ""
+
+
+class _Connection(msgspec.Struct):
+    url: str
+
+
+class _Posted(msgspec.Struct):
+    ts: str
+
+
+class _Id(msgspec.Struct):
+    id: str
+    is_im: bool = False
+    is_mpim: bool = False
+
+
+class _Conversation(msgspec.Struct):
+    channel: _Id
+
+
+class _Profile(msgspec.Struct):
+    display_name: str = ""
+    real_name: str = ""
+
+
+class _User(msgspec.Struct):
+    name: str = ""
+    profile: _Profile = msgspec.field(default_factory=_Profile)
+
+
+class _UserInfo(msgspec.Struct):
+    user: _User
+
+
+class _File(msgspec.Struct):
+    url_private: str = ""
+    size: int = 0
+
+
+class _FileInfo(msgspec.Struct):
+    file: _File
+
+
+class _Anything(msgspec.Struct):
+    ok: bool = True
+
+
+class SlackChannel:
+    """One app in one workspace."""
+
+    kind = "slack"
+
+    def __init__(
+        self, settings: ChannelSettings, http: HttpCaller, now: Callable[[], float] = time.time
+    ) -> None:
+        self.name = settings.name
+        self.capabilities = Capabilities(
+            max_units=MAX_UNITS,
+            can_edit=True,
+            direct_edit_seconds=EDIT_SECONDS,
+            group_edit_seconds=EDIT_SECONDS,
+            command_prefix="!",
+            has_bare_commands=True,
+            follows_threads=True,
+            escapes="&<>",
+        )
+        self._api = WebApi(settings.base_url, settings.token, http)
+        self._http = http
+        self._app_token = settings.app_token
+        self._secret = settings.secret
+        self._now = now
+        self._account: Account | None = None
+        self._direct: dict[str, str] = {}
+        """Ids of direct chats, by person."""
+        self._types: dict[str, str] = {}
+        """Types of conversations, for events that do not name them."""
+        self._names: dict[str, str] = {}
+
+    # ── receiving ───────────────────────────────────────────────────────────────────────────
+
+    async def receive(self, inbox: Inbox) -> None:
+        """Handle envelopes one by one until the connection is lost."""
+        from holdfast.channels.slack.socket_mode import SocketConnection
+
+        await self._me()
+        started = time.monotonic()
+        async with SocketConnection(self._open_socket, self._socket_proxy) as connection:
+            while (envelope := await connection.next()) is not None:
+                if envelope.type == "events_api":
+                    event = msgspec.json.encode(envelope.payload.get("event"))
+                    await self._handle(event, inbox)
+                # Only now: an envelope that was not handled is delivered again.
+                await connection.acknowledge(envelope)
+        if time.monotonic() - started < SHORT_CONNECTION_SECONDS:
+            raise DeliveryDelayed("the socket was closed as soon as it was open")
+
+    async def _open_socket(self) -> str:
+        token = self._app_token
+        opened = await self._api.call("apps.connections.open", {}, _Connection, token=token)
+        return opened.url
+
+    def _socket_proxy(self, url: str) -> str | None:
+        return self._http.proxy_url(url.replace("ws", "http", 1))
+
+    async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
+        """Handle one event that Slack posts; its signature is the proof."""
+        self._verify(headers, body)
+        try:
+            callback = msgspec.json.decode(body, type=EventCallback)
+        except msgspec.DecodeError:
+            return b"{}"  # signed, but of a kind that we did not subscribe to
+        if callback.type == "url_verification":
+            return msgspec.json.encode({"challenge": callback.challenge})
+        await self._handle(bytes(callback.event), inbox)
+        return b"{}"
+
+    def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
+        stamp = headers.get("x-slack-request-timestamp", "")
+        given = headers.get("x-slack-signature", "")
+        is_recent = stamp.isdigit() and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
+        signed = b"v0:" + stamp.encode() + b":" + body
+        digest = hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
+        is_valid = hmac.compare_digest(given.encode(), f"v0={digest}".encode())
+        if not self._secret or not is_recent or not is_valid:
+            raise WebhookRejected("the webhook's signature is missing, wrong or old")
+
+    async def _handle(self, raw: bytes, inbox: Inbox) -> None:
+        try:
+            event = msgspec.json.decode(raw, type=SlackEvent)
+        except msgspec.DecodeError:
+            return  # of a form that no version of the API has for messages
+        account = await self._me()
+        message = read_event(event, account, await self._type_of(event))
+        if message is not None:
+            if message.is_direct and not message.is_own:
+                _remember(self._direct, message.sender, event.channel)
+            await inbox.handle(await self._named(message))
+
+    async def _type_of(self, event: SlackEvent) -> str:
+        """Return what kind of conversation an event is from; mentions do not say it."""
+        if event.channel_type:
+            _remember(self._types, event.channel, event.channel_type)
+            return event.channel_type
+        if event.channel.startswith("D"):
+            return "im"
+        known = self._types.get(event.channel)
+        if known is not None:
+            return known
+        arguments = {"channel": event.channel}
+        try:
+            found = await self._api.call(
+                "conversations.info", arguments, _Conversation, is_read=True
+            )
+        except DeliveryError:
+            return "channel"  # a scope is missing, or Slack is slow: most of them are channels
+        kind = "im" if found.channel.is_im else "mpim" if found.channel.is_mpim else "channel"
+        return _remember(self._types, event.channel, kind)
+
+    async def _named(self, message: InboundMessage) -> InboundMessage:
+        """Return a message with the name of its sender; without one its id has to do."""
+        if message.sender_name or message.is_own or message.is_bot or message.is_anonymous:
+            return message
+        name = self._names.get(message.sender)
+        if name is None:
+            try:
+                info = await self._api.call(
+                    "users.info", {"user": message.sender}, _UserInfo, is_read=True
+                )
+            except DeliveryError:
+                name = ""
+            else:
+                profile = info.user.profile
+                name = profile.display_name or profile.real_name or info.user.name
+            _remember(self._names, message.sender, name)
+        return msgspec.structs.replace(message, sender_name=name)
+
+    async def _me(self) -> Account:
+        if self._account is None:
+            found = await self._api.call("auth.test", {}, _AuthTest, is_read=True)
+            name = f"@{found.user} in {found.team}"
+            self._account = Account(found.team_id, found.user_id, found.bot_id, name)
+        return self._account
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
+        """Send a message; in a channel it goes to the thread of its place."""
+        del reply_to  # the thread says it
+        arguments: dict[str, Any] = {
+            "channel": await self._conversation(place.chat),
+            "unfurl_links": False,
+            "unfurl_media": False,
+            **_text(text, plain=plain),
+        }
+        if place.thread:
+            arguments["thread_ts"] = place.thread
+        return (await self._api.call("chat.postMessage", arguments, _Posted)).ts
+
+    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+        """Edit a message."""
+        arguments = {
+            "channel": await self._conversation(place.chat),
+            "ts": external_id,
+            **_text(text, plain=plain),
+        }
+        await self._api.call("chat.update", arguments, _Anything)
+
+    async def _conversation(self, chat: str) -> str:
+        """Return the id of a chat; a person stands for the direct chat with that person."""
+        if not chat.startswith(("U", "W")):
+            return chat
+        known = self._direct.get(chat)
+        if known is not None:
+            return known
+        opened = await self._api.call(
+            "conversations.open", {"users": chat}, _Conversation, is_read=True
+        )
+        return _remember(self._direct, chat, opened.channel.id)
+
+    async def show_typing(self, place: ChatPlace) -> None:
+        """Do nothing: Slack shows no typing for messages of apps."""
+
+    async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return a file; its address is asked for each time and never stored."""
+        arguments = {"file": attachment.reference}
+        found = (await self._api.call("files.info", arguments, _FileInfo, is_read=True)).file
+        if found.size > max_bytes:
+            raise DeliveryRefused(f"the file has {found.size} bytes")
+        if not self._is_slack(found.url_private):
+            raise DeliveryRefused("the file is not on Slack's own hosts")
+        content = await self._api.fetch(found.url_private, seconds=FILE_SECONDS)
+        if len(content) > max_bytes:
+            raise DeliveryRefused(f"the file has {len(content)} bytes")
+        return content
+
+    def _is_slack(self, url: str) -> bool:
+        """Whether an address may be given our token."""
+        ours, theirs = urlsplit(self._api.base_url), urlsplit(url)
+        if (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc):
+            return True
+        return theirs.scheme == "https" and (theirs.hostname or "").endswith(".slack.com")
+
+    async def check(self) -> str:
+        """Return the bot's name, after a look at both tokens."""
+        self._account = None
+        account = await self._me()
+        if self._app_token:
+            await self._open_socket()
+        return account.name
+
+    async def close(self) -> None:
+        """Do nothing: `receive` closes its connection, and the HTTP client is shared."""
+
+
+def _remember(known: dict[str, str], name: str, value: str) -> str:
+    """Remember a value, in bounded memory."""
+    if len(known) >= MAX_REMEMBERED:
+        known.clear()
+    known[name] = value
+    return value
+
+
+def _text(text: str, *, plain: bool) -> dict[str, Any]:
+    if plain:
+        return {"text": escape_slack(text), "mrkdwn": False}
+    return {"text": to_slack(text), "mrkdwn": True}
