@@ -43,9 +43,9 @@ def test_a_running_gateway_reports_a_server_that_failed(
         reply = httpx.post(f"{gateway.url}/v1/responses", json=body, headers=headers, timeout=60)
         assert reply.status_code == 200, reply.text
         findings = httpx.get(f"{gateway.url}/v1/doctor", timeout=60).json()
-        assert ["bad"] == [
+        assert [
             found["subject"] for found in findings["data"] if found["code"] == "mcp_unavailable"
-        ]
+        ] == ["bad"]
         shown = in_process(capsys, "status", "--url", gateway.url).out
         assert "mcp good" in shown
         assert "mcp bad" in shown

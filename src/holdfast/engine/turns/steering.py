@@ -29,7 +29,9 @@ def has_waiting(run: ActiveRun) -> bool:
     return run.session.turn_count > run.turn.number
 
 
-async def join_waiting_input(read: TurnReader, run: ActiveRun, writer: JournalWriter | None) -> None:
+async def join_waiting_input(
+    read: TurnReader, run: ActiveRun, writer: JournalWriter | None
+) -> None:
     """Have input that waits join a turn whose client has sent the outputs of its tools."""
     joining = await waiting_input(read, run) if has_waiting(run) else ()
     if not joining:
