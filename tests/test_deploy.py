@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -13,8 +13,10 @@ import yaml
 from website import configuration
 
 from holdfast.cli.app import app
+from holdfast.core.errors import FailureClass
 from holdfast.http.request.auth import OPEN_PATHS
 from holdfast.observability.metrics import PrometheusMeter
+from holdfast.ports.provider import Answer
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).parent.parent
@@ -142,6 +144,19 @@ def test_the_alert_rules_use_metrics_that_exist() -> None:
         assert rule["labels"]["severity"] in ("page", "warn")
         assert rule["annotations"]["summary"]
         check_expression(rule["expr"])
+
+
+def test_only_failures_count_in_the_alert_about_upstreams() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "holdfast.rules.yml").read_text())
+    alerts = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    operator, pattern = re.findall(
+        r'outcome(=~|!~|!=|=)"([^"]+)"', alerts["HoldfastUpstreamFails"]
+    )[0]
+    assert operator == "!~"
+    answered = {*get_args(get_type_hints(Answer)["status"]), "left"}
+    excluded = {name for name in answered if re.fullmatch(pattern, name)}
+    assert excluded == answered, "a short or abandoned answer is no failure of the upstream"
+    assert not [name for name in get_args(FailureClass) if re.fullmatch(pattern, name)]
 
 
 def test_the_dashboard_uses_metrics_that_exist() -> None:

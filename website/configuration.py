@@ -16,6 +16,7 @@ from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
 from holdfast.settings import AccessKey, Settings
 from holdfast.settings.reading import SECRET_FIELDS
 from holdfast.tools.settings import McpSettings
+from holdfast.webhooks.settings import WebhookSettings
 
 PAGE = "docs/reference/configuration.md"
 
@@ -28,6 +29,10 @@ effect, with secrets masked.
 
 An unknown name or an invalid value is an error at start. The message names the file, the line and
 the values that are allowed.
+
+A relative path in the file (`store.url`, `retention.archive`, `workdir`, `credentials`, a `command`
+with a slash) starts at the directory of the file, whatever the current directory is. In a flag or
+an environment variable it starts at the current directory. Commands print the absolute path.
 
 In an environment variable:
 
@@ -47,7 +52,7 @@ One memory for one person over all channels: a name, and the person's accounts, 
 `michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place
 of the platform's user id.
 """
-TABLES = ("upstreams", "keys", "mcp", "channels", "schedules", "people")
+TABLES = ("upstreams", "keys", "mcp", "channels", "schedules", "webhooks", "people")
 """Fields of `Settings` that are not one section each."""
 SECTIONS = {"reset": "sessions.reset"}
 LONGEST_DEFAULT = 60
@@ -71,6 +76,7 @@ def page() -> str:
     parts.append(PEOPLE)
     parts.append(_section("[[schedule]]", ScheduleSettings, None))
     parts.append(_section("deliver of a [[schedule]]", DeliverSettings, None))
+    parts.append(_section("[[webhook]]", WebhookSettings, None))
     return "\n".join(parts)
 
 

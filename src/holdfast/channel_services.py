@@ -1,18 +1,23 @@
-"""Compose the channels of a gateway: their HTTP client, adapters, splitter and service."""
+"""Compose what acts without an API client: channels, schedules and webhooks."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from holdfast.channels.delivery import Deliverer
 from holdfast.channels.open import open_channels
 from holdfast.channels.service import ChannelService, Splitter
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.providers.http.guarded_client import GuardedClient
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import proxy_for
 from holdfast.schedules.service import Scheduler
 from holdfast.settings import Settings
+from holdfast.webhooks.feed import WebhookFeed
+from holdfast.webhooks.sender import WebhookSender
 
 
 class ChannelServices:
@@ -20,7 +25,7 @@ class ChannelServices:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._http = PlainHttpCaller(_platform_proxy)
+        self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
         self.splitter = Splitter([channel for _, channel in self._channels])
 
@@ -38,9 +43,14 @@ class ChannelServices:
             reset=settings.reset_policy,
             triggers=settings.reset.triggers,
         )
-        scheduler = Scheduler(gateway, turns, settings.schedules, key_of=service.conversation)
+        webhooks = _Webhooks(gateway, settings)
+        scheduler = Scheduler(
+            gateway, turns, settings.schedules, key_of=service.conversation,
+            on_paused=webhooks.feed.on_paused,
+        )  # fmt: skip
         try:
             await service.start()
+            webhooks.start()
             await scheduler.start()
             yield service, scheduler
         finally:
@@ -48,10 +58,52 @@ class ChannelServices:
             await service.stop_receiving()
             await turns.stop(settings.server.grace_seconds)
             await service.stop()
+            await webhooks.stop()
             await self._http.close()
 
 
-def _platform_proxy(url: str) -> Proxy | None:
+class _Webhooks:
+    """The webhooks of a process; they have senders of their own and hold up no chat."""
+
+    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+        webhooks = settings.webhooks
+        self._callers = {
+            is_private: PlainHttpCaller(
+                platform_proxy, guard=GuardedClient(is_private_allowed=is_private)
+            )
+            for is_private in {webhook.private for webhook in webhooks}
+        }
+        now = gateway.clock.now
+        self._deliverer = Deliverer(
+            gateway,
+            {
+                webhook.channel: WebhookSender(webhook, self._callers[webhook.private], now).send
+                for webhook in webhooks
+            },
+            expire_seconds={webhook.channel: webhook.outbox_hours * 3600 for webhook in webhooks},
+        )
+        self.feed = WebhookFeed(gateway, webhooks, self._deliverer.wake)
+        self._has_any = bool(webhooks)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Follow the log and deliver, if there is any webhook."""
+        if self._has_any:
+            self._tasks = [
+                asyncio.create_task(self.feed.run(), name="holdfast-webhooks"),
+                asyncio.create_task(self._deliverer.run(), name="holdfast-webhook-outbox"),
+            ]
+
+    async def stop(self) -> None:
+        """Stop; what is not sent stays in the outbox."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for caller in self._callers.values():
+            await caller.close()
+
+
+def platform_proxy(url: str) -> Proxy | None:
     """Return the forward proxy for a chat platform or webhook, from the usual variables."""
     proxy = proxy_for(url, os.environ)
     return Proxy.parse(proxy) if proxy is not None else None

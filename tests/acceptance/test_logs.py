@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
@@ -109,6 +110,38 @@ def test_an_outage_is_visible_at_the_default_level_without_the_key(
     assert SECRET not in log
 
 
+def test_a_failed_attempt_names_its_turn_and_the_providers_own_status(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    provider.add_fault("error", status=401, message="Incorrect API key", times=1)
+    reply = say(gateway)
+    assert reply.status_code == 502
+    [failed] = [one for one in events_of(gateway) if one["event"] == "upstream.failed"]
+    assert (failed["status"], failed["code"]) == (401, "upstream_auth_failed")
+    assert failed["session_id"] == reply.headers["x-session-id"]
+    assert failed["turn_id"] == reply.headers["x-turn-id"]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_content_that_a_provider_repeats_is_not_logged(
+    provider: ProviderSimulator, tmp_path: Path, api: str
+) -> None:
+    gateway = serve(provider, tmp_path, "--upstream-api", api)
+    said = f"my number is 4711-0815\nand this is {SECRET}"
+    message = f"Invalid value: {said!r}. Number 4711-0815 ... {SECRET[:20]}… is refused"
+    provider.add_fault("error", status=400, message=message, code="invalid_value", times=1)
+    assert say(gateway, said).json()["error"]["message"] == message
+    log = "".join(gateway.output)
+    [failed] = [one for one in events_of(gateway) if one["event"] == "upstream.failed"]
+    assert failed["code"] == "invalid_value"
+    assert failed["reason"] == (
+        "Invalid value: '[content]'. Number [content] ... [content]… is refused"
+    )
+    for private in (SECRET, "4711", "private"):
+        assert private not in log
+
+
 def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[[key]]\nkey_env = "ADMIN"\n[limits]\nrequests_per_minute = 1\n')
@@ -131,6 +164,62 @@ def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path
     assert {one["route"] for one in served} == {"/v1/sessions"}
     assert {one["status"]: one.get("tenant") for one in served} == {401: None, 429: "default"}
     assert "hf_" not in log
+
+
+def test_a_websocket_is_logged_when_it_opens_and_closes_and_for_each_turn(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    url = gateway.url.replace("http://", "ws://") + "/v1/responses"
+    frame = json.dumps({"type": "response.create", "model": "gpt-4.1", "input": SECRET})
+    sent, received = 0, 0
+    with connect(url, additional_headers={"X-Request-Id": "client-9", "X-Session-Key": "k"}) as ws:
+        for _ in range(2):
+            ws.send(frame)
+            sent += len(frame)
+            answer = ws.recv(30)
+            received += len(answer)
+            while json.loads(answer)["type"] != "response.completed":
+                answer = ws.recv(30)
+                received += len(answer)
+    log = "".join(gateway.output)
+    events = events_of(gateway)
+    [opened] = [one for one in events if one["event"] == "request.websocket_opened"]
+    [closed] = [one for one in events if one["event"] == "request.websocket_closed"]
+    turns = [one for one in events if one["event"] == "request.websocket_answered"]
+    for one in (opened, closed, *turns):
+        assert (one["level"], one["request_id"], one["route"], one["tenant"]) == (
+            "info", "client-9", "/v1/responses", "default",
+        )  # fmt: skip
+    assert (closed["turns"], closed["bytes_in"], closed["bytes_out"]) == (2, sent, received)
+    assert closed["code"] == 1000
+    assert closed["ms"] > 0
+    assert len({one["turn_id"] for one in turns}) == 2
+    [session_id] = {one["session_id"] for one in turns}
+    assert session_id.startswith("ses_")
+    assert {(one["outcome"], one["model"], one["upstream"]) for one in turns} == {
+        ("completed", "gpt-4.1", "upstream")
+    }
+    assert SECRET not in log
+
+
+def test_a_failed_turn_of_a_websocket_and_a_rejected_one_are_visible_by_default(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    base = gateway.url.replace("http://", "ws://")
+    provider.add_fault("error", status=503, message="we are down", times=1)
+    with connect(f"{base}/v1/responses") as ws:
+        ws.send(json.dumps({"type": "response.create", "model": "gpt-4.1", "input": SECRET}))
+        while json.loads(ws.recv(30))["type"] not in ("error", "response.failed"):
+            pass
+        ws.send(json.dumps({"type": "response.create"}))
+        assert json.loads(ws.recv(30))["status"] == 400
+    events = events_of(gateway)
+    [failed] = [one for one in events if one["event"] == "request.websocket_answered"]
+    assert (failed["level"], failed["outcome"]) == ("warning", "failed")
+    assert failed["bytes_in"] > 0
+    assert "upstream.failed" in {one["event"] for one in events}
 
 
 def test_an_area_has_a_level_of_its_own(tmp_path: Path) -> None:

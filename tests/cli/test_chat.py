@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast.cli.commands.chat import reject_command
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
@@ -94,6 +95,31 @@ def test_a_mistyped_command_is_not_sent_and_a_leading_space_sends_it(
     first, second = outcome.out.splitlines()
     assert "/statsu please" in first
     assert "/etc/hosts is a file" in second
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("/rest", "did you mean /reset?"),
+        ("/STATUS", "did you mean /status?"),
+        ("/exit", "did you mean /quit?"),
+        ("/clear", "see /help."),
+        ("/status now", "/status takes no text."),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_nearest_one(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reject_command(line, ("/new", "/reset"))
+    assert f"not sent; {hint} Start the line with a space" in capsys.readouterr().err
+
+
+def test_help_lists_the_configured_triggers(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[sessions.reset]\ntriggers = ["/forget", "/start-over"]\n')
+    outcome = in_pipe("chat", "help", "--config", str(config), said="/help\n", env=gateway.env)
+    assert "/forget, /start-over [message]" in outcome.out
+    assert "/new" not in outcome.out
 
 
 def test_chat_continues_when_its_gateway_is_killed_during_an_answer(tmp_path: Path) -> None:

@@ -156,3 +156,9 @@ def test_an_unknown_session_leaves_no_file(
 ) -> None:
     outcome = in_process(capsys, "sessions", "export", "nosuch", "--url", gateway.url)
     assert (outcome.code, outcome.out) == (1, "")
+
+
+def test_an_export_from_no_gateway_prints_nothing_but_the_error() -> None:
+    outcome = in_pipe("sessions", "export", "--all", "--url", "http://127.0.0.1:1")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "no gateway at http://127.0.0.1:1 " in outcome.err

@@ -5,9 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.core.errors import ProviderFailure
 from holdfast.doctor.configuration import check_agents, check_upstreams
+from holdfast.ports.provider import ModelCall
 from holdfast.providers.cli_agents.launcher import Launcher
-from holdfast.providers.cli_agents.registry import agent_of
+from holdfast.providers.cli_agents.registry import agent_of, open_agent
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings
 
 
@@ -45,6 +49,20 @@ async def test_a_missing_program_is_found_and_how_to_install_it(tmp_path: Path) 
     (result,) = await check_upstreams([settings])
     assert not result.is_ok
     assert "agent_missing" in await found(agent(tmp_path, "exit 1"))
+
+
+async def test_a_turn_of_a_missing_program_is_logged_as_a_failed_attempt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = open_agent(agent(tmp_path, command="no-such-program"), new_id=lambda kind: kind)
+    text = b'{"type":"message","role":"user","content":"no-such-program is private"}'
+    with pytest.raises(ProviderFailure):
+        await provider.answer(ModelCall(model="claude-code/default", items=[text]))
+    [failed] = [one for one in caplog.records if one.message == "upstream.failed"]
+    assert failed.name == "holdfast.upstream"
+    assert vars(failed)["code"] == "agent_not_found"
+    assert vars(failed)["upstream"] == provider.name
+    assert "no-such-program" not in vars(failed)["reason"]
 
 
 async def test_an_old_program_is_found(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ import asyncio
 import io
 import logging
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import httpx
@@ -16,8 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast.app import open_application
+from holdfast.engine.logging import LOG_AREAS, JsonFormatter
 from holdfast.engine.logging import ROOT as LOGGER
-from holdfast.engine.logging import JsonFormatter
 from holdfast.engine.settings import HealSettings
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import OtelSettings, Settings, StoreSettings
@@ -29,6 +31,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "watch-a-gateway.md"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 SECRET = "a very private sentence"
+TRACING = "holdfast.observability.tracing"
+CONTENT = "holdfast.observability.span_content"
 
 
 class Gateway(NamedTuple):
@@ -160,6 +164,26 @@ async def test_a_request_that_is_not_stored_is_traced_too(provider: ProviderSimu
     assert [span.name for span in spans] == ["chat gpt-4.1", "turn"]
 
 
+async def test_a_tool_that_the_gateway_runs_is_a_span_of_the_turn(
+    provider: ProviderSimulator,
+) -> None:
+    provider.add_answer(tool_calls=[{"name": "session_status", "arguments": "{}"}], times=1)
+    async with traced_gateway(provider) as gateway:
+        tools = [{"type": "holdfast", "name": "session_status"}]
+        reply = await gateway.respond(tools=tools)
+        assert reply.status_code == 200
+        spans = gateway.spans()
+    assert [span.name for span in spans].count("turn") == 1
+    [call] = [span for span in spans if span.name.startswith("execute_tool")]
+    assert attributes(call)["gen_ai.tool.name"] == "session_status"
+    assert attributes(call)["holdfast.outcome"] == "completed"
+    turn = spans[-1]
+    assert call.parent is not None
+    assert turn.context is not None
+    assert call.parent.span_id == turn.context.span_id
+    assert [span.name for span in spans].count("chat gpt-4.1") == 2
+
+
 async def test_requests_that_run_no_turn_leave_no_trace(provider: ProviderSimulator) -> None:
     async with traced_gateway(provider) as gateway:
         made = await gateway.client.post("/v1/conversations", json={})
@@ -179,6 +203,31 @@ async def test_a_turn_that_waits_has_a_span_for_its_queue(provider: ProviderSimu
             assert [(await first).status_code, (await second).status_code] == [200, 200]
         [queue] = [span for span in gateway.spans() if span.name == "queue"]
     assert queue.parent is not None
+
+
+async def test_without_an_endpoint_no_call_of_a_turn_is_made_for_traces() -> None:
+    calls: list[str] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_globals.get("__name__", ""))
+
+    settings = Settings(store=StoreSettings(url="memory:"))
+    async with (
+        open_application(settings) as application,
+        serving(application) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+    ):
+        body = {"model": "holdfast-demo", "input": "hello"}
+        sys.setprofile(count)
+        try:
+            reply = await client.post("/v1/responses", json=body)
+        finally:
+            sys.setprofile(None)
+    assert reply.status_code == 200
+    assert sum(name.startswith("holdfast.") for name in calls) > 200
+    made = {name for name in calls if name.startswith(("opentelemetry", TRACING, CONTENT))}
+    assert made == set()
 
 
 # ── the page ────────────────────────────────────────────────────────────────────────────────
@@ -213,6 +262,11 @@ def line(span: ReadableSpan) -> str:
         words.append("ERROR")
     words += [f"{name}={value}" for name, value in sorted(attributes(span).items())]
     return " ".join(words)
+
+
+def test_the_page_lists_every_area() -> None:
+    table = PAGE.read_text().partition("| area |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(LOG_AREAS)
 
 
 async def test_the_page_shows_what_a_failing_turn_leaves(provider: ProviderSimulator) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
@@ -37,7 +37,7 @@ PRUNE_EVERY_SECONDS = 3600.0
 
 
 class Sender:
-    """Sends rows of one channel; webhooks have one of their own."""
+    """Sends rows of one channel."""
 
     def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
         self._channel = channel
@@ -68,8 +68,35 @@ class Sender:
 SendRow = Callable[[OutboxRow], Awaitable[str | None]]
 
 
+class ChannelBackoff:
+    """How long a channel that is away is left alone: twice as long after each failed probe."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._delay = FIRST_DELAY_SECONDS / 2
+        self._failed_at = -math.inf
+        self._until = -math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the channel may be tried again; at most 0 if it may now."""
+        return self._until - self._clock()
+
+    def fail(self, started_at: float) -> float:
+        """Note that a send failed; return the seconds to wait.
+
+        Sends that were under way when another one failed tell nothing new: only one that started
+        later makes the wait longer.
+        """
+        if started_at > self._failed_at:
+            self._failed_at = self._clock()
+            self._delay = min(self._delay * 2, MAX_DELAY_SECONDS)
+            self._until = self._failed_at + self._delay * random.uniform(0.75, 1.25)
+        return max(self.seconds_left, 0.0)
+
+
 class Deliverer:
-    """The task of one process that empties the outbox."""
+    """The task of one process that empties the outbox of some channels."""
 
     def __init__(
         self,
@@ -88,8 +115,10 @@ class Deliverer:
         self._on_moved = on_moved
         self._before_send = before_send
         self._in_flight: dict[str, asyncio.Task[None]] = {}
-        self._delays: dict[str, float] = {}
-        """The last delay of each channel that is away."""
+        self._backoffs: dict[str, ChannelBackoff] = {}
+        """Channels that are away."""
+        self._first_channel = 0
+        """Counts claims: each begins with another channel, so that a busy one starves nobody."""
         self._news = asyncio.Event()
         self._next_prune = 0.0
 
@@ -129,8 +158,7 @@ class Deliverer:
         unsent = [count for count in counts if count.state in ("pending", "sending")]
         age = self._gateway.clock.now() - min((c.oldest_at for c in unsent), default=math.inf)
         self._gateway.meter.outbox_waits(sum(c.count for c in unsent), max(age, 0.0))
-        waiting = {count.channel for count in unsent}
-        channels = tuple(sorted(waiting & self._senders.keys()))
+        channels = self._claimable({count.channel for count in unsent})
         if not channels or free <= 0:
             return False
         claim = ClaimDeliveries(
@@ -145,6 +173,18 @@ class Deliverer:
                 task = asyncio.create_task(self._deliver(row), name="holdfast-delivery")
                 self._in_flight[row.id] = task
         return len(rows) >= free
+
+    def _claimable(self, waiting: Collection[str]) -> tuple[str, ...]:
+        """Return the channels to send for, each time beginning with another one."""
+        found = [
+            channel
+            for channel in sorted(self._senders.keys() & waiting)
+            if channel not in self._backoffs or self._backoffs[channel].seconds_left <= 0
+        ]
+        if not found:
+            return ()
+        self._first_channel = (self._first_channel + 1) % len(found)
+        return (*found[self._first_channel :], *found[: self._first_channel])
 
     async def _prune(self) -> None:
         now = self._gateway.clock.now()
@@ -168,6 +208,7 @@ class Deliverer:
 
     async def _attempt(self, row: OutboxRow) -> SettleDelivery:
         """Send one message; return what became of it and when to try again."""
+        started_at = asyncio.get_running_loop().time()
         try:
             external_id = await self._senders[row.channel](row)
         except ChatMoved as exc:
@@ -178,7 +219,7 @@ class Deliverer:
         except DeliveryDelayed as exc:
             return self._settlement(
                 row, "delayed", error=exc.message, is_uncertain=exc.is_uncertain,
-                delay_seconds=self._delay(row, exc.retry_after),
+                delay_seconds=self._delay(row, exc.retry_after, started_at),
             )  # fmt: skip
         except DeliveryImpossible as exc:
             return self._settlement(row, "impossible", error=exc.message)
@@ -188,7 +229,7 @@ class Deliverer:
         except Exception as exc:  # noqa: BLE001 - a bug of an adapter must not stop the others
             log.exception("outbox.send_failed", message_id=row.id, channel=row.channel)
             return self._settlement(row, "refused", error=type(exc).__name__)
-        self._delays.pop(row.channel, None)
+        self._backoffs.pop(row.channel, None)
         return self._settlement(row, "sent", external_id=external_id)
 
     def _settlement(self, row: OutboxRow, outcome: DeliveryOutcome, **more: Any) -> SettleDelivery:
@@ -200,13 +241,15 @@ class Deliverer:
             **more,
         )
 
-    def _delay(self, row: OutboxRow, retry_after: float | None) -> float:
-        """Return how long to wait for a platform that is away: longer each time, with jitter."""
+    def _delay(self, row: OutboxRow, retry_after: float | None, started_at: float) -> float:
+        """Return how long to wait: as long as the platform asks, or for its whole channel."""
         if retry_after is not None:
             return retry_after
-        known = self._delays.get(row.channel, FIRST_DELAY_SECONDS / 2)
-        delay = self._delays[row.channel] = min(known * 2, MAX_DELAY_SECONDS)
-        return delay * random.uniform(0.75, 1.25)
+        backoff = self._backoffs.get(row.channel)
+        if backoff is None:
+            clock = asyncio.get_running_loop().time
+            backoff = self._backoffs[row.channel] = ChannelBackoff(clock)
+        return backoff.fail(started_at)
 
     async def _settle(self, command: SettleDelivery) -> None:
         """Record an outcome; nobody else may, as long as this process lives."""

@@ -19,6 +19,7 @@ HoldfastError
 │   ├── SessionRetired      another generation is live
 │   ├── SessionChanged      the expected session is not the live one
 │   ├── SessionMoved        the log grew while a request was compared with it
+│   │   └── ComparisonNeeded  a request may repeat what the log has
 │   ├── SessionBusy         the caller asked not to wait
 │   ├── SessionHasForks
 │   ├── SessionDeleted      a late writer or a repeat met a tombstone
@@ -201,6 +202,16 @@ class SessionMoved(Conflict):
     retryable = True
 
 
+class ComparisonNeeded(SessionMoved):
+    """A request may repeat the turn that runs, or one that failed; compare it with the log."""
+
+    code = "comparison_needed"
+
+    def __init__(self, active_turn_id: str | None) -> None:
+        super().__init__("the request has to be compared with the session")
+        self.active_turn_id = active_turn_id
+
+
 class SessionBusy(Conflict):
     """A turn is running and the caller asked not to wait."""
 
@@ -322,6 +333,9 @@ class ProviderFailure(HoldfastError):
         self.provider_type = provider_type
         self.param = param
         self.retry_after = retry_after
+        self.provider_status: int | None = None
+        """The status of the provider's own response; None if there was no response. `status` is
+        what clients get."""
         self.places: tuple[int, ...] = ()
         """The items that the provider names, by their places in the call's own list."""
         self.refuses_input = False

@@ -12,8 +12,9 @@ import msgspec
 
 ROOT = "holdfast"
 LOG_AREAS = (
-    "request", "upstream", "turn", "run", "session", "worker", "recovery", "retention",
-    "tool",
+    "request", "upstream", "agent", "turn", "run", "session", "conversation", "tool", "mcp",
+    "channel", "outbox", "webhooks", "schedules", "search", "store", "worker", "recovery",
+    "retention",
 )  # fmt: skip
 
 

@@ -69,6 +69,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_SERVICES = Services()
+WEBSOCKET_PATH = "/v1/responses"
 
 
 class Application:
@@ -356,20 +357,22 @@ class Application:
         request = Request("GET", scope["path"], query, headers)
         context = begin_request(request, self._gateway.ids.new)
         request.budget = self._budget
+        if request.path == WEBSOCKET_PATH:
+            request.route = WEBSOCKET_PATH
         websocket = WebSocket(scope, receive, send)
         try:
             await self._authenticator.authenticate(request)
             check_origin(request, self._config.cors_origins)
-            if request.path == "/v1/responses":
+            if request.path == WEBSOCKET_PATH:
                 await self._websockets.serve(request, websocket)
-            else:
-                message = f"no such path: {request.path}"
-                await websocket.reject(error_reply(404, message, code="unknown_url"))
+                return
+            message = f"no such path: {request.path}"
+            rejection = error_reply(404, message, code="unknown_url")
         except HoldfastError as exc:
             rejection = reply_for_error(exc)
-            seconds = time.monotonic() - request.started_at
-            log_request(request, rejection, context, seconds=seconds, is_sent=True)
-            await websocket.reject(rejection)
+        seconds = time.monotonic() - request.started_at
+        log_request(request, rejection, context, seconds=seconds, is_sent=True)
+        await websocket.reject(rejection)
 
     async def _relay_or_404(self, request: Request) -> AnyReply:
         """Relay OpenAI endpoints that we do not serve to an upstream, or answer 404."""

@@ -293,8 +293,8 @@ class _TracedProvider:
             return answer
         except ProviderFailure as failure:
             span.set_attribute("holdfast.failure_class", failure.failure_class)
-            if failure.status is not None:
-                span.set_attribute("http.response.status_code", failure.status)
+            if failure.provider_status is not None:
+                span.set_attribute("http.response.status_code", failure.provider_status)
             _set_error(span, failure.provider_code or failure.failure_class)
             raise
         except asyncio.CancelledError:

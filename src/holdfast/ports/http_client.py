@@ -40,8 +40,12 @@ class HttpCaller(Protocol):
         body: bytes | None = None,
         seconds: float = 20.0,
         may_repeat: bool = False,
+        max_bytes: int | None = None,
     ) -> HttpResult:
-        """Send a request and return its whole answer, at most 64 MiB; raise `HttpUnavailable`."""
+        """Send a request and return its whole answer, at most 64 MiB; raise `HttpUnavailable`.
+
+        With `max_bytes`, a longer answer is cut there and the rest is not read.
+        """
         ...
 
     def lines(self, url: str, *, seconds: float) -> AsyncIterator[bytes]:

@@ -58,6 +58,10 @@ class ChannelReader(Protocol):
         """Return updates that could not be handled, the newest first."""
         ...
 
+    async def cursor(self, view: str) -> tuple[int, int] | None:
+        """Return how far a follower of the feed has come; `None` if it never began."""
+        ...
+
     async def holder(self, channel: str) -> ChannelHoldRow | None:
         """Return who receives for a channel, if that worker is alive."""
         ...

@@ -20,6 +20,8 @@ class RequestContext:
     tenant: str | None = None
     model: str | None = None
     upstream: str | None = None
+    session_id: str | None = None
+    turn_id: str | None = None
     usage: Usage | None = None
     started_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
@@ -57,6 +59,13 @@ def note_usage(usage: Usage | None) -> None:
     context = current_request.get()
     if context is not None:
         context.usage = usage
+
+
+def note_turn(session_id: str, turn_id: str) -> None:
+    """Record which turn the current request runs."""
+    context = current_request.get()
+    if context is not None:
+        context.session_id, context.turn_id = session_id, turn_id
 
 
 def note_route(model: str, upstream: str) -> None:

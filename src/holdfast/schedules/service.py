@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.decisions.schedules import ScheduleChanged, ScheduleNotFound
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
-from holdfast.core.model.delivery import Delivery, gateway_key
+from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.schedule import (
@@ -53,6 +53,8 @@ IDLE_SECONDS = 0.5
 MAX_RUNNING = 4
 KeyOf = Callable[[DeliverTo], tuple[Tenant, Key]]
 """Returns whose session a chat is; raises where its channel is unknown."""
+OnPaused = Callable[[Tenant, str, str], tuple[OutboxMessage, ...]]
+"""Returns the messages to send if a tenant's schedule is paused for a reason."""
 
 
 class Scheduler:
@@ -65,11 +67,13 @@ class Scheduler:
         configured: Sequence[ScheduleSettings] = (),
         *,
         key_of: KeyOf | None = None,
+        on_paused: OnPaused = lambda *_: (),
     ) -> None:
         self._gateway = gateway
         self._turns = turns
         self._configured = configured
         self._key_of = key_of
+        self._on_paused = on_paused
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
@@ -231,7 +235,10 @@ class Scheduler:
         if turn is not None and outcome == "completed":
             # Delivered first: after a crash in between it is delivered once all the same.
             reason = await self._deliver(spec, turn)
-        settle = SettleRun(id=row.id, turn_id=turn_id, outcome=outcome, reason=reason)
+        settle = SettleRun(
+            id=row.id, turn_id=turn_id, outcome=outcome, reason=reason,
+            if_paused=self._on_paused(row.tenant, row.name, reason),
+        )  # fmt: skip
         await self._gateway.submit(settle)
         await self._forget_old_runs(row, spec)
         return False

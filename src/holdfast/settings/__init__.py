@@ -36,6 +36,7 @@ from holdfast.settings.sections import (
     default_store_url,
 )
 from holdfast.tools.settings import McpSettings
+from holdfast.webhooks.settings import WebhookSettings
 
 __all__ = [
     "AccessKey",
@@ -86,6 +87,8 @@ class Settings:
     """`[[channel]]` tables."""
     schedules: tuple[ScheduleSettings, ...] = ()
     """`[[schedule]]` tables."""
+    webhooks: tuple[WebhookSettings, ...] = ()
+    """`[[webhook]]` tables: servers that are sent facts."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
 
@@ -140,6 +143,7 @@ def load(
         mcp=_mcp_servers(sources, env),
         channels=_channels(sources, env, is_required=with_secrets),
         schedules=tuple(sources.tables("schedule", ScheduleSettings)),
+        webhooks=_webhooks(sources, env, is_required=with_secrets),
         people=sources.lists("people"),
     )
     sources.reject_unknown()
@@ -148,6 +152,7 @@ def load(
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
     named = named.union(*(server.variables for server in settings.mcp))
     named |= {name for channel in settings.channels for name in channel.variables}
+    named |= {name for webhook in settings.webhooks for name in webhook.variables}
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
 
@@ -195,6 +200,21 @@ def _channels(
         return channel.filled(env, is_required=is_required)
 
     return tuple(sources.tables("channel", ChannelSettings, finish))
+
+
+def _webhooks(
+    sources: Sources, env: Mapping[str, str], *, is_required: bool
+) -> tuple[WebhookSettings, ...]:
+    """Return the webhooks, with their secrets; two of one name would share an outbox."""
+    names: set[str] = set()
+
+    def finish(webhook: WebhookSettings) -> WebhookSettings:
+        if webhook.name in names:
+            raise InvalidSetting(f"webhook.name: {webhook.name!r} is used by another [[webhook]]")
+        names.add(webhook.name)
+        return webhook.filled(env, is_required=is_required)
+
+    return tuple(sources.tables("webhook", WebhookSettings, finish))
 
 
 def _agent_runtime(

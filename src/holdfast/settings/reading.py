@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.settings.files import ConfigFile, Origin
+from holdfast.settings.paths import with_absolute_paths
+from holdfast.settings.suggestions import suggest_variables
 
 SectionT = TypeVar("SectionT")
 SourcedValue = tuple[Any, Origin]
@@ -22,6 +24,11 @@ SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "secre
 TEST_PREFIX = "HOLDFAST_TEST_"
 """Variables of the test suite, which are not settings."""
 
+
+SETTINGS_HELP = (
+    "`holdfast config show` prints the settings; the variable of [server] port is "
+    "HOLDFAST_SERVER_PORT"
+)
 
 FLAGS = {
     ("store", "url"): "--store",
@@ -173,8 +180,9 @@ def _unknown(origin: Origin, name: str, known: "set[str] | Mapping[str, Any]") -
 
 
 def _unknown_variable(name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)
-    return f"environment variable {name} is not a setting; did you mean {near[0]}?"
+    near = suggest_variables(name, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else SETTINGS_HELP
+    return f"environment variable {name} is not a setting; {hint}"
 
 
 def to_toml(value: Any) -> str:
@@ -243,7 +251,8 @@ def build(
     hints = _fields(kind)
     values = {name: convert(value, hints[name], at) for name, (value, at) in given.items()}
     try:
-        return finish(kind(**values))
+        section = with_absolute_paths(kind(**values), {name: at for name, (_, at) in given.items()})
+        return finish(section)
     except TypeError as exc:
         missing = re.findall(r"'(\w+)'", str(exc))
         raise InvalidSetting(f"{origin} needs {', '.join(missing)}") from exc

@@ -1,5 +1,6 @@
 """Sections of the configuration and their validation."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,16 @@ from holdfast.providers.settings import check_variable
 
 def data_directory(environment: Mapping[str, str]) -> Path:
     """Return the gateway's directory among the user's data."""
-    root = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(root) / "holdfast"
+    root = Path(environment.get("XDG_DATA_HOME") or "")
+    # The XDG specification has relative values ignored.
+    return (root if root.is_absolute() else Path.home() / ".local" / "share") / "holdfast"
 
 
 def default_store_url() -> str:
     """Return the URL of the default SQLite file in the user's data directory."""
-    return f"sqlite:///{data_directory(os.environ) / 'holdfast.db'}"
+    from holdfast.stores.open import absolute_url
+
+    return absolute_url("sqlite:///holdfast.db", data_directory(os.environ))
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -59,13 +63,22 @@ class ServerSettings:
         if self.drain_seconds < 0:
             raise InvalidSetting("server.drain_seconds must not be negative")
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """`[store]`: where everything is stored."""
 
     url: str = field(default_factory=default_store_url)
-    """`sqlite:///file.db`, `sqlite:////absolute/path.db`, `postgresql://…` or `memory:`."""
+    """`sqlite:///file.db` (relative to this file), `sqlite:////absolute/path.db`,
+    `postgresql://…` or `memory:`."""
 
     def __post_init__(self) -> None:
         from holdfast.stores.open import check_url

@@ -1,5 +1,6 @@
 """From a URL to an open, migrated store."""
 
+import os
 import sqlite3
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +75,16 @@ def sqlite_path(url: str) -> Path:
     if not is_possible:
         raise InvalidSetting(f"store url {url!r} names no file that could be")
     return Path(path)
+
+
+def absolute_url(url: str, directory: Path) -> str:
+    """Return a store URL whose SQLite file is absolute; a relative one starts at `directory`."""
+    if not url.startswith("sqlite:"):
+        return url
+    path = os.path.normpath(directory / sqlite_path(url))
+    quoted = path.replace("%", "%25").replace("?", "%3F")
+    _, mark, query = url.partition("?")
+    return f"sqlite:///{quoted}{mark}{query}"
 
 
 async def _open_memory(clock: Clock) -> SqlStore:

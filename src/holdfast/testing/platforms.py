@@ -4,5 +4,14 @@ from holdfast.simulator.platforms.server import PlatformAnswer
 from holdfast.simulator.platforms.slack import SlackSimulator
 from holdfast.simulator.platforms.slack_api import PostedMessage
 from holdfast.simulator.platforms.telegram import SentMessage, TelegramSimulator
+from holdfast.simulator.platforms.webhooks import WebhookAttempt, WebhookReceiver
 
-__all__ = ["PlatformAnswer", "PostedMessage", "SentMessage", "SlackSimulator", "TelegramSimulator"]
+__all__ = [
+    "PlatformAnswer",
+    "PostedMessage",
+    "SentMessage",
+    "SlackSimulator",
+    "TelegramSimulator",
+    "WebhookAttempt",
+    "WebhookReceiver",
+]

@@ -2,12 +2,13 @@
 
 import ast
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.engine.logging import log
+from holdfast.engine.logging import LOG_AREAS, log
 
 
 def test_an_event_carries_its_ids(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,6 +39,27 @@ def test_no_event_carries_what_a_log_record_has_of_its_own() -> None:
         if word.arg in taken
     ]
     assert wrong == []
+
+
+def test_every_event_has_an_area() -> None:
+    calls = [
+        (path, call)
+        for path in Path(holdfast.__file__).parent.rglob("*.py")
+        if "simulator" not in path.parts
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and re.match(r"(self\.)?_?log(ged|ger)?\b", ast.unparse(call.func))
+    ]
+    literals = [
+        (path.name, argument.value)
+        for path, call in calls
+        for argument in call.args
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
+    assert len(literals) > 40
+    events = [(name, text) for name, text in literals if re.fullmatch(r"\w+\.\w+", text)]
+    assert [one for one in events if one[1].partition(".")[0] not in LOG_AREAS] == []
+    assert set(LOG_AREAS) <= {event.partition(".")[0] for _, event in events} | {"request"}
 
 
 def test_an_exception_comes_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.settings import Settings, load
+from holdfast.stores.open import sqlite_path
 
 FILE = """
 [server]
@@ -158,3 +159,102 @@ def test_a_key_in_place_of_its_variable_is_rejected_without_printing_it(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml", environment={})
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory that is not the configuration's."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+PATHS_IN_FILE = """
+[store]
+url = "sqlite:///data/a.db"
+[retention]
+archive = "old"
+[[upstream]]
+name = "agent"
+api = "acp"
+command = "./agent"
+sandbox = true
+workdir = "work/{session}"
+credentials = "login.json"
+[[mcp]]
+name = "files"
+command = "bin/server"
+workdir = "~/files"
+[[mcp]]
+name = "found"
+command = "server"
+"""
+
+
+def test_relative_paths_of_a_file_start_at_its_directory(tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text(PATHS_IN_FILE)
+    settings = load(Path("../holdfast.toml"), environment={})
+    base = tmp_path.resolve()
+    assert settings.store.url == f"sqlite:///{base}/data/a.db"
+    assert settings.retention.archive == f"{base}/old"
+    [agent] = settings.upstreams
+    assert (agent.command, agent.workdir, agent.credentials) == (
+        f"{base}/agent",
+        f"{base}/work/{{session}}",
+        f"{base}/login.json",
+    )
+    files, found = settings.mcp
+    assert (files.command, files.workdir) == (f"{base}/bin/server", str(Path.home() / "files"))
+    assert (found.command, found.workdir) == ("server", "")
+
+
+def test_relative_paths_of_variables_and_flags_start_at_the_current_directory(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text('[store]\nurl = "sqlite:///a.db"\n')
+    by_variable = load(path, environment={"HOLDFAST_STORE_URL": "sqlite:///b.db?x=1"})
+    assert by_variable.store.url == f"sqlite:///{elsewhere}/b.db?x=1"
+    by_flag = load(path, flags={"store": {"url": "sqlite:///c%20d%3F.db"}}, environment={})
+    assert by_flag.store.url == f"sqlite:///{elsewhere}/c d%3F.db"
+    assert sqlite_path(by_flag.store.url) == elsewhere / "c d?.db"
+
+
+def test_stores_without_a_file_stay_as_they_are() -> None:
+    for url in ("memory:", "postgresql://localhost/a"):
+        assert load(environment={"HOLDFAST_STORE_URL": url}).store.url == url
+
+
+def test_a_relative_data_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "data")
+    assert load().store.url == f"sqlite:///{Path.home()}/.local/share/holdfast/holdfast.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("HOLDFAST_STORE_ULR", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_STORE", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_DATABASE_URL", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_DB", "did you mean HOLDFAST_STORE_URL?"),
+        ("HOLDFAST_PORT", "did you mean HOLDFAST_SERVER_PORT?"),
+        ("HOLDFAST_HOST", "did you mean HOLDFAST_SERVER_HOST?"),
+        ("HOLDFAST_LOGLEVEL", "did you mean HOLDFAST_LOG_LEVEL?"),
+        ("HOLDFAST_GRACE_SECONDS", "did you mean HOLDFAST_SERVER_GRACE_SECONDS?"),
+        ("HOLDFAST_UPSTREAM", "did you mean HOLDFAST_UPSTREAM_URL?"),
+        ("HOLDFAST_UPSTREAM_API_KEY", "did you mean HOLDFAST_UPSTREAM_KEY?"),
+        ("HOLDFAST_KEY", "did you mean HOLDFAST_API_KEY?"),
+        ("HOLDFAST_CONFIG_FILE", "did you mean HOLDFAST_CONFIG?"),
+        ("HOLDFAST_OTEL", "did you mean HOLDFAST_OTEL_CONTENT or HOLDFAST_OTEL_ENDPOINT?"),
+        ("HOLDFAST_TURN_SECONDS", "HOLDFAST_HEALS_TURN_SECONDS"),
+        ("HOLDFAST_TURN_SECONDS", "HOLDFAST_TOOLS_TURN_SECONDS"),
+        ("HOLDFAST_BANANA", "`holdfast config show` prints the settings"),
+    ],
+)
+def test_an_unknown_variable_is_answered_with_what_may_be_meant(name: str, hint: str) -> None:
+    with pytest.raises(InvalidSetting) as rejected:
+        load(environment={name: "x"})
+    assert rejected.value.message.startswith(f"environment variable {name} is not a setting; ")
+    assert hint in rejected.value.message
+    assert len(rejected.value.message) < 300

@@ -25,10 +25,15 @@ from holdfast.cli.output.wrapping import WordWrapper, terminal_width
 
 PROMPT = "you: "
 COMMANDS = ("/history", "/status", "/help", "/quit")
-HELP = """/new [message]   start the next generation of this key; the old one stays
-/history         print the conversation
-/status          print the session
-/quit            leave; the session stays
+TRIGGER_HELP = """{triggers} [message]
+    start the next generation of this key; the old one stays
+"""
+HELP = """/history
+    print the conversation
+/status
+    print the session
+/quit
+    leave; the session stays
 
 Start a line with a space to send a message that looks like a command.
 """
@@ -134,21 +139,26 @@ def _handle(
             else:
                 print_session(session)
         case "/help":
-            print_line(HELP)
-        case _ if (command := _COMMAND.match(line)) is not None:
-            _print_unknown_command(command[0], triggers)
+            first = TRIGGER_HELP.format(triggers=", ".join(triggers)) if triggers else ""
+            print_line(first + HELP)
+        case _ if _COMMAND.match(line) is not None:
+            reject_command(line, triggers)
             return False
         case _:
             return _print_answer(conversation, line, is_interactive=is_interactive)
     return True
 
 
-def _print_unknown_command(command: str, triggers: tuple[str, ...]) -> None:
-    near = difflib.get_close_matches(command, [*COMMANDS, *triggers], 1)
-    hint = f"did you mean {near[0]}?" if near else "see /help."
-    print_error(
-        f"unknown command {command}, not sent; {hint} Start the line with a space to send it"
-    )
+def reject_command(line: str, triggers: tuple[str, ...]) -> None:
+    """Print that a command was not sent, and which one may be meant."""
+    command = line.split(maxsplit=1)[0]
+    near = difflib.get_close_matches(command.lower(), [*COMMANDS, *triggers], 1)
+    if command in COMMANDS:
+        problem, hint = f"{command} was not executed,", f"{command} takes no text."
+    else:
+        problem = f"unknown command {command},"
+        hint = f"did you mean {near[0]}?" if near else "see /help."
+    print_error(f"{problem} not sent; {hint} Start the line with a space to send it")
 
 
 def _print_answer(conversation: ChatConversation, text: str, *, is_interactive: bool) -> bool:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -90,9 +91,11 @@ def _write(
     count = 0
     # Escape control characters on a terminal only; a file or a pipe gets every byte.
     escape = (lambda line: printable(line, keep="\n\t")) if file.isatty() else str
+    # Ask for the first session before the header: an error must not follow a part of an export.
+    first = list(islice(sessions, 1))
     if export_format == "jsonl":
         print(export_header(), file=file)
-    for session in sessions:
+    for session in chain(first, sessions):
         if export_format == "markdown" and count:
             print("\n---\n", file=file)
         for line in _session_lines(client, session, export_format):

@@ -28,6 +28,7 @@ from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, set
 from holdfast.core.decisions.schedules import unclaimable
 from holdfast.core.errors import (
     ApprovalNotFound,
+    ComparisonNeeded,
     HoldfastError,
     LaneFull,
     SessionBusy,
@@ -72,6 +73,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     refusal = (
         unclaimable(command, facts)
         or unusable(command, facts)
+        or _uncompared(command, facts)
         or _stale_view(command, facts)
         or tenant_full(command.limits, facts)
     )
@@ -103,6 +105,23 @@ def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
         return repeat(command, facts)
     if not command.is_internal and facts.turn is not None and is_unmarked_repeat(command, facts):
         return repeat(command, facts)
+    return None
+
+
+def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
+    """Refuse input that was not compared with the log and may repeat what is there.
+
+    The same body may come from a client that has stopped the answer in flight; the same input after
+    a failure takes the place of the first one.
+    """
+    session, active = facts.session, facts.active
+    if command.is_compared or session is None:
+        return None
+    if active is None:
+        return ComparisonNeeded(None) if session.has_failed else None
+    is_same = command.body_hash is not None and command.body_hash == active.body_hash
+    if is_same and session.active_run_id is not None:
+        return ComparisonNeeded(active.id)
     return None
 
 

@@ -5,7 +5,9 @@ from msgspec.structs import replace
 from holdfast.core.errors import Conflict, HoldfastError, NotFound
 from holdfast.core.model.schedule import MAX_FAILURES, ScheduleRow, ScheduleRunRow
 from holdfast.core.transaction.changes import (
+    Change,
     Decision,
+    OutboxAdded,
     ScheduleDropped,
     ScheduleRunDropped,
     ScheduleRunSaved,
@@ -22,6 +24,7 @@ from holdfast.core.transaction.commands import (
     SkipRun,
 )
 from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import message_row
 
 
 class ScheduleNotFound(NotFound):
@@ -107,10 +110,23 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
     if failures >= MAX_FAILURES:
         reason = f"paused after {failures} failures in a row: {command.reason}"
         row = replace(row, is_paused=True, reason=reason)
-    changes: list[ScheduleSaved | ScheduleRunSaved] = [ScheduleSaved(row, known)]
+    changes: list[Change] = [ScheduleSaved(row, known)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
         changes.append(ScheduleRunSaved(run))
+    if row.is_paused and not known.is_paused:
+        changes += [
+            OutboxAdded(
+                message_row(
+                    message,
+                    tenant=known.tenant,
+                    source=f"pause_{command.turn_id}-{index}",
+                    part=0,
+                    now=facts.now,
+                )
+            )
+            for index, message in enumerate(command.if_paused)
+        ]
     return Decision(row, tuple(changes))
 
 

@@ -5,6 +5,8 @@ import re
 REDACTED = "[redacted]"
 MIN_KEY_LENGTH = 8
 """Shorter keys of an upstream are placeholders such as `none` or `local`."""
+MAX_PASSES = 16
+"""A secret may show only once its neighbour is redacted; more than this in a row is no accident."""
 
 _SECRETS = (
     # Keys by their vendors' prefixes; servers that mask a key put stars into it.
@@ -15,7 +17,9 @@ _SECRETS = (
 )
 _NAMED = re.compile(
     r"""(\b(?:bearer|basic)\s+|\b(?:api[-_ ]?key|access[-_]token|authorization)["']?\s*[:=]\s*"""
-    r"""["']?|[?&](?:key|api[-_]?key|token)=)(?!bearer\b|basic\b)([^\s"'&,;)}\]]{6,})""",
+    r"""["']?|[?&](?:key|api[-_]?key|token)=)(?!bearer\b|basic\b)"""
+    # Atomic: a placeholder counts as one character, so that it is never redacted in part.
+    r"""((?>\[redacted\]|[^\s"'&,;)}\]]){6,})""",
     re.IGNORECASE,
 )
 """A secret that follows a word such as `bearer` or `api_key`."""
@@ -23,10 +27,22 @@ _LOGIN = re.compile(r"(://[^/\s:@]{1,200}:)[^/\s@]{1,200}(@)")
 
 
 def redact(text: str, *known: str | None) -> str:
-    """Return a text without the known secrets and without anything that looks like one."""
-    for secret in known:
-        if secret and len(secret) >= MIN_KEY_LENGTH:
-            text = text.replace(secret, REDACTED)
+    """Return a text without the known secrets and without anything that looks like one.
+
+    Redacting a redacted text changes nothing.
+    """
+    secrets = [one for one in known if one and len(one) >= MIN_KEY_LENGTH and one not in REDACTED]
+    for _ in range(MAX_PASSES):
+        before = text
+        text = _redact_once(text, secrets)
+        if text == before:
+            break
+    return text
+
+
+def _redact_once(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
     text = _LOGIN.sub(rf"\1{REDACTED}\2", text)
     text = _NAMED.sub(_named, text)
     for pattern in _SECRETS:

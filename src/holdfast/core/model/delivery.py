@@ -46,6 +46,14 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str = ""
 
 
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact on its way to a webhook; `source` names it, so that each is sent once."""
+
+    source: str
+    message: OutboxMessage
+    session_id: SessionId | None = None
+
+
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """A message of the outbox and how far its delivery got."""
 

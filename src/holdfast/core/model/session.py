@@ -47,6 +47,8 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     reasoning_tokens: int
     metadata: bytes
+    has_failed: bool = False
+    """Whether the last turn failed retryably: the next input may repeat its input."""
 
     @property
     def item_count(self) -> int:

@@ -318,6 +318,14 @@ class OutboxPruned(msgspec.Struct, frozen=True, gc=False):
     before: float
 
 
+class CursorMoved(msgspec.Struct, frozen=True, gc=False):
+    """How far a follower of the log has come; written only if it stands where it was read."""
+
+    view: str
+    before: tuple[int, int] | None
+    after: tuple[int, int]
+
+
 class PairingSaved(msgspec.Struct, frozen=True, gc=False):
     """A pairing as it is now; the sender's earlier one is replaced."""
 
@@ -415,6 +423,7 @@ Change = (
     | OutboxSaved
     | OutboxRestDropped
     | OutboxPruned
+    | CursorMoved
     | PairingSaved
     | PairingDropped
     | ChannelHeld

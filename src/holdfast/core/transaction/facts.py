@@ -86,6 +86,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether the same command has taken `last_item` out of the view before."""
     messages: tuple[OutboxRow, ...] = ()
     """Messages of the outbox that the command names, or that are due."""
+    cursor: tuple[int, int] | None = None
+    """How far the follower that the command names has come: transaction and position."""
+    erased: frozenset[SessionId] = frozenset()
+    """Sessions that the command has facts about and that were erased meanwhile."""
     pairings: tuple[PairingRow, ...] = ()
     """Pairings of the channel that the command names."""
     hold: ChannelHoldRow | None = None

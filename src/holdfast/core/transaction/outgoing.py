@@ -102,13 +102,22 @@ def to_message(delivery: Delivery, text: str) -> OutboxMessage:
 
 def output_text(bodies: Iterable[bytes]) -> str:
     """Return the text of an answer's messages."""
+    return _message_text(bodies, ("assistant", ""))
+
+
+def input_text(bodies: Iterable[bytes]) -> str:
+    """Return the text of a user's messages."""
+    return _message_text(bodies, ("user",))
+
+
+def _message_text(bodies: Iterable[bytes], roles: Sequence[str]) -> str:
     texts: list[str] = []
     for body in bodies:
         try:
             message = _read_message(body)
         except msgspec.DecodeError:
             continue  # an item of another type, or one that somebody else understands
-        if message.type not in ("message", "") or message.role not in ("assistant", ""):
+        if message.type not in ("message", "") or message.role not in roles:
             continue
         if isinstance(message.content, str):
             texts.append(message.content)

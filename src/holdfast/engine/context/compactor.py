@@ -220,7 +220,7 @@ class Compactor:
                 if made is None or not await self._record(attempt, made, budget, reason):
                     break
             except SessionMoved:
-                log.info("compaction.outdated", session_id=attempt.run.session.id)
+                log.info("session.compaction_outdated", session_id=attempt.run.session.id)
             history = await attempt.run.items()
             attempt = replace(attempt, history=history)
             if self._tokens(attempt, history) <= bounds.limit:
@@ -262,7 +262,7 @@ class Compactor:
         )
         if isinstance(found, Summary):
             return found
-        log.warning("summary.failed", model=model, code=found.code)
+        log.warning("session.summary_failed", model=model, code=found.code)
         self._gateway.meter.healed(found.failure_class, found.heal.action, 0.0)
         if run is not None:
             await run.record_heal(RecordHeal(fence=run.fence, heal=found.heal))
@@ -375,7 +375,7 @@ class Compactor:
             try:
                 return await self._compact(run, model, reason, prompt)
             except SessionMoved:
-                log.info("compaction.outdated", session_id=run.session.id)
+                log.info("session.compaction_outdated", session_id=run.session.id)
         return await self._compact(run, model, reason, prompt)
 
     async def _compact(

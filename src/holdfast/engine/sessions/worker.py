@@ -165,7 +165,7 @@ class Worker:
             except StoreUnavailable:
                 return  # the next sweep tries again
             except HoldfastError as exc:
-                log.info("deferred.not_needed", write=name, code=exc.code)
+                log.info("store.write_not_needed", write=name, code=exc.code)
             self._deferred.pop(name, None)
             if isinstance(command, Finish):
                 self._registry.wake(command.fence.session_id)
@@ -193,7 +193,7 @@ class Worker:
         self._unclaimed = found.keys() - again.keys()
         for session_id in sorted(set(again.values())):
             names = [name for name, place in again.items() if place == session_id]
-            log.warning("turns.unclaimed", session_id=session_id, names=names)
+            log.warning("turn.unclaimed", session_id=session_id, names=names)
             await self._recover(session_id, names)
 
     async def _adopt_turns(self) -> None:
@@ -209,18 +209,18 @@ class Worker:
         try:
             await self._adopt(turn)
         except HoldfastError as exc:
-            log.info("adopted.ended", turn_id=turn.id, code=exc.code)
+            log.info("recovery.turn_ended", turn_id=turn.id, code=exc.code)
         except Exception:  # noqa: BLE001 - the top of a task; its run is freed by `Gateway.leave`
-            log.exception("adopted.failed", turn_id=turn.id)
+            log.exception("recovery.turn_failed", turn_id=turn.id)
         finally:
             self._registry.release_turn(turn.id)
 
     async def _keep_lease(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_seconds / 3)
-            with _logged("lease.not_renewed", self.id):
+            with _logged("worker.lease_not_renewed", self.id):
                 await self._renew()
-            with _logged("chore.failed", self.id):
+            with _logged("worker.chore_failed", self.id):
                 if self._chore is not None:
                     await self._chore()
 
@@ -231,7 +231,7 @@ class Worker:
         while True:
             await asyncio.sleep(min(pause, DEAD_WORKER_POLL_SECONDS))
             waited += min(pause, DEAD_WORKER_POLL_SECONDS)
-            with _logged("sweep.failed", self.id):
+            with _logged("worker.sweep_failed", self.id):
                 if waited < pause and not await self._has_dead_worker():
                     continue
                 waited = 0.0
@@ -271,7 +271,7 @@ class Worker:
             await asyncio.sleep(self._settings.poll_seconds)
             if not self._registry.has_waiters:
                 continue
-            with _logged("watch.failed", self.id):
+            with _logged("worker.watch_failed", self.id):
                 if await self._store.has_news():
                     self._registry.wake_all()
                     await self._stop_lost_runs()

@@ -62,7 +62,7 @@ class _FeedPoller:
             try:
                 end = await self._read.feed_end(self._tenant)
             except StoreUnavailable as exc:
-                log.warning("feed.not_read", reason=exc.message)
+                log.warning("store.feed_not_read", reason=exc.message)
             else:
                 if end != seen:
                     seen = end

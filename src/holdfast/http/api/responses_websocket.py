@@ -35,6 +35,12 @@ from holdfast.http.request.responses_request import ResponseRequest, parse_respo
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, target_from_headers
 from holdfast.http.request.websocket_memory import ResponseCache
+from holdfast.http.server.access_log import (
+    is_warned,
+    log_websocket_answer,
+    log_websocket_closed,
+    log_websocket_opened,
+)
 from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.errors import error_value, reply_for_error
 from holdfast.http.server.types import Request
@@ -76,6 +82,7 @@ class ResponsesWebSocket:
         headers = replace(read_session_headers(request), idempotency_key=None, retry_count=0)
         if not await websocket.accept([(b"x-request-id", request.id.encode())]):
             return
+        log_websocket_opened(request)
         connection = _Connection(self, request, headers, websocket)
         try:
             async with asyncio.timeout(self.turns.streams.websocket_seconds):
@@ -88,6 +95,7 @@ class ResponsesWebSocket:
             await websocket.close()
         finally:
             await connection.close()
+            log_websocket_closed(request, websocket, turns=connection.turns)
 
     async def _serve_until_revoked(self, connection: "_Connection", request: Request) -> None:
         receiving = asyncio.ensure_future(connection.receive_frames())
@@ -124,6 +132,8 @@ class _Connection:
         self._queues: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._tickets: set[TurnTicket] = set()
+        self.turns = 0
+        """Requests that were answered."""
         self._reserved: dict[int, int] = {}
         """Sizes of the large frames that are not answered yet, by object id."""
 
@@ -209,22 +219,28 @@ class _Connection:
         """Answer a frame; every error becomes an event."""
         raw = fields.get("previous_response_id")
         parent: Any = msgspec.json.decode(raw) if raw is not None else None
+        self.turns += 1
+        outcome = "abandoned"
+        begin_context(self._request.id, self._request.tenant)
         try:
-            await self._answer(fields, frame, stream_id)
+            outcome = await self._answer(fields, frame, stream_id)
         except HoldfastError as error:
             self._cache.discard(parent if isinstance(parent, str) else None)
-            await self._send_error(error, stream_id)
+            status = await self._send_error(error, stream_id)
+            outcome = "failed" if is_warned(status) else "rejected"
             release_frames(error)
         except Exception:  # noqa: BLE001 - top of the task: logged and answered
-            log.exception("websocket.request_failed", request_id=self._request.id)
+            outcome = "failed"
+            log.exception("request.websocket_failed", request_id=self._request.id)
             await self._send_error(HoldfastError("internal server error"), stream_id)
         finally:
+            log_websocket_answer(self._request, outcome, bytes_in=len(frame))
             self._release(frame)
 
-    async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
+    async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> str:
+        """Answer a request, and return the status of its response."""
         request = self._request.with_body(frame)
         await self._authenticator.authenticate(request)
-        begin_context(self._request.id, request.tenant)
         generates = pop_field(fields, "generate", bool, True)
         fields, items = await self._decoder.frame(frame)
         for name in ("type", "stream_id", "generate", "stream_options"):
@@ -237,7 +253,7 @@ class _Connection:
         parsed = await self._responses.resolve_references(request, parsed, target)
         if not generates:
             await self._register(parsed, history, stream_id)
-            return
+            return "completed"
         if turn_request.is_stored or target.session_id is not None or target.key is not None:
             ticket = await self._turns.submit(
                 request, parsed.turn_request, self._headers, target, parsed.items
@@ -248,6 +264,7 @@ class _Connection:
         else:
             response = await self._answer_stateless(parsed, stream_id)
         self._remember(turn_request, (*history, *parsed.items), response)
+        return str(response.get("status", "failed"))
 
     async def _locate(
         self, parsed: ResponseRequest
@@ -325,7 +342,8 @@ class _Connection:
             body = body[:-1] + b',"stream_id":' + _encode(stream_id) + b"}"
         await self._websocket.send(body)
 
-    async def _send_error(self, error: HoldfastError, stream_id: str | None) -> None:
+    async def _send_error(self, error: HoldfastError, stream_id: str | None) -> int:
+        """Send an error, and return its status."""
         reply = reply_for_error(error)
         value: dict[str, Any] = {"type": "error", "status": reply.status}
         value |= msgspec.json.decode(reply.body)
@@ -335,6 +353,7 @@ class _Connection:
         if stream_id is not None:
             value["stream_id"] = stream_id
         await self._websocket.send(_encode(value))
+        return reply.status
 
     async def _reject_steering(self, fields: Fields) -> None:
         steer = {

@@ -153,7 +153,7 @@ class DecodeWorker:
                     is_error, payload = await self._exchange(kind, body, max_items)
                 is_done = True
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as exc:
-                log.error("decode_worker.failed", reason=type(exc).__name__)
+                log.error("request.decoder_failed", reason=type(exc).__name__)
                 raise ServerBusy("the request body could not be decoded in time") from exc
             finally:
                 if is_done:

@@ -2,15 +2,19 @@
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 
 from holdfast.engine.logging import log
 from holdfast.http.server.types import AnyReply, Header, Reply, Request
+from holdfast.http.server.websocket import WebSocket
 from holdfast.ports.request_context import RequestContext, current_request
 
 EVENT = "request.served"
 WARNED_STATUSES = frozenset({401, 403, 429})
 """Client errors that an operator should see."""
+NORMAL_OUTCOMES = frozenset({"completed", "incomplete", "cancelled", "rejected", "abandoned"})
+"""Outcomes of requests over WebSocket that no operator needs to see."""
 MAX_MODEL_CHARACTERS = 128
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -30,12 +34,17 @@ def begin_request(request: Request, new_id: Callable[[str], str]) -> RequestCont
     return context
 
 
+def is_warned(status: int) -> bool:
+    """Return whether an operator should see a status."""
+    return status in WARNED_STATUSES or status >= 500
+
+
 def log_request(
     request: Request, reply: AnyReply, context: RequestContext, *, seconds: float, is_sent: bool
 ) -> None:
     """Log one request: at info, or at warning if an operator should see it."""
     status = reply.status
-    level = logging.WARNING if status in WARNED_STATUSES or status >= 500 else logging.INFO
+    level = logging.WARNING if is_warned(status) else logging.INFO
     if not _logger.isEnabledFor(level):
         return
     fields: dict[str, object] = {
@@ -56,6 +65,49 @@ def log_request(
         fields["client"] = "left"
     present = {name: value for name, value in fields.items() if value is not None}
     _logger.log(level, EVENT, extra=present)
+
+
+def log_websocket_opened(request: Request) -> None:
+    """Log a WebSocket connection that was accepted."""
+    fields = {"request_id": request.id, "route": request.route, "tenant": request.tenant}
+    log.info("request.websocket_opened", **fields)
+
+
+def log_websocket_closed(request: Request, websocket: WebSocket, *, turns: int) -> None:
+    """Log the end of a WebSocket connection, with what it carried."""
+    log.info(
+        "request.websocket_closed",
+        request_id=request.id,
+        route=request.route,
+        tenant=request.tenant,
+        ms=round((time.monotonic() - request.started_at) * 1000, 1),
+        code=websocket.close_code,
+        turns=turns,
+        bytes_in=websocket.received_bytes,
+        bytes_out=websocket.sent_bytes,
+    )
+
+
+def log_websocket_answer(request: Request, outcome: str, *, bytes_in: int) -> None:
+    """Log one request of a WebSocket: at warning if an operator should see it."""
+    level = logging.INFO if outcome in NORMAL_OUTCOMES else logging.WARNING
+    context = current_request.get()
+    if context is None or not _logger.isEnabledFor(level):
+        return
+    fields: dict[str, object] = {
+        "request_id": request.id,
+        "route": request.route,
+        "outcome": outcome,
+        "ms": round((time.monotonic() - context.started_at) * 1000, 1),
+        "tenant": context.tenant,
+        "session_id": context.session_id,
+        "turn_id": context.turn_id,
+        "model": context.model[:MAX_MODEL_CHARACTERS] if context.model else None,
+        "upstream": context.upstream,
+        "bytes_in": bytes_in,
+    }
+    present = {name: value for name, value in fields.items() if value is not None}
+    _logger.log(level, "request.websocket_answered", extra=present)
 
 
 def _header(headers: Sequence[Header], name: bytes) -> str | None:

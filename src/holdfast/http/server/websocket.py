@@ -22,6 +22,9 @@ class WebSocket:
         self._send = send
         self._can_reply = "websocket.http.response" in (scope.get("extensions") or {})
         self._is_closed = False
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.close_code: int | None = None
 
     async def accept(self, headers: Iterable[Header] = ()) -> bool:
         """Accept the handshake; return False if the client has disconnected before."""
@@ -51,9 +54,12 @@ class WebSocket:
         message = await self._receive()
         if message["type"] != "websocket.receive":
             self._is_closed = True
+            self.close_code = self.close_code or message.get("code")
             return None
         text = message.get("text")
-        return text.encode() if text is not None else message.get("bytes") or b""
+        frame: bytes = text.encode() if text is not None else message.get("bytes") or b""
+        self.received_bytes += len(frame)
+        return frame
 
     async def send(self, frame: bytes) -> None:
         """Send a text frame; wait while the client does not read."""
@@ -61,6 +67,7 @@ class WebSocket:
             return
         try:
             await self._send({"type": "websocket.send", "text": frame.decode()})
+            self.sent_bytes += len(frame)
         except OSError:
             self._is_closed = True
 
@@ -68,4 +75,5 @@ class WebSocket:
         """Close the connection."""
         if not self._is_closed:
             self._is_closed = True
+            self.close_code = code
             await self._send({"type": "websocket.close", "code": code})

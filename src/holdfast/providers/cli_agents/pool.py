@@ -1,6 +1,7 @@
 """The processes of one upstream: bounded in number, warm between turns, ended when idle."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from holdfast.providers.cli_agents.agent import AgentSession
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.process_table import resident_bytes
 
+_log = logging.getLogger("holdfast.agent")
 WATCH_SECONDS = 2.0
 
 
@@ -27,7 +29,10 @@ class RunningAgent:
 class ProcessPool:
     """At most `max_processes` at a time; the least recently used warm one makes room."""
 
-    def __init__(self, max_processes: int, idle_seconds: float, memory_bytes: int) -> None:
+    def __init__(
+        self, max_processes: int, idle_seconds: float, memory_bytes: int, upstream: str = ""
+    ) -> None:
+        self._upstream = upstream
         self._max_processes = max_processes
         self._idle_seconds = idle_seconds
         self._memory_bytes = memory_bytes
@@ -94,12 +99,19 @@ class ProcessPool:
     def watch(self, process: AgentProcess) -> None:
         """Kill a process when its group uses more memory than it may."""
         self._watched.add(process)
+        self._log(logging.INFO, "agent.started", process)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="holdfast-agent-memory")
 
     def unwatch(self, process: AgentProcess) -> None:
         """Stop watching a process that has ended."""
-        self._watched.discard(process)
+        if process in self._watched:
+            self._watched.discard(process)
+            self._log(logging.INFO, "agent.ended", process)
+
+    def _log(self, level: int, event: str, process: AgentProcess) -> None:
+        fields = {"upstream": self._upstream, "pid": process.identity.pid}
+        _log.log(level, event, extra=fields)
 
     def _pop(self, name: str) -> RunningAgent | None:
         agent = self._warm.pop(name, None)
@@ -135,4 +147,5 @@ class ProcessPool:
             for process in list(self._watched):
                 if resident.get(process.identity.pid, 0) > self._memory_bytes:
                     process.exceeds_memory = True
+                    self._log(logging.WARNING, "agent.out_of_memory", process)
                     process.kill_now()

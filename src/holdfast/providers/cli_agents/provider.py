@@ -7,6 +7,7 @@ the agent with the history as its first message.
 
 import asyncio
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.params import check_fields, instructions_of
 from holdfast.providers.cli_agents.pool import ProcessPool, RunningAgent
 from holdfast.providers.cli_agents.prompt import check_items, new_prompt, whole_prompt
+from holdfast.providers.failure_log import log_failure
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.items.seal_owner import account_of
 from holdfast.providers.settings import UpstreamSettings, is_name
@@ -64,7 +66,7 @@ class CliAgentProvider:
             settings.runtime.root / settings.name, settings.workdir, self.launcher.accounts
         )
         self._pool = ProcessPool(
-            settings.max_processes, settings.idle_seconds, settings.memory_bytes
+            settings.max_processes, settings.idle_seconds, settings.memory_bytes, settings.name
         )
         self._locks: dict[str, _CountedLock] = {}
         self._account = account_of(f"{settings.api}:{settings.command}", settings.permissions)
@@ -83,11 +85,11 @@ class CliAgentProvider:
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        return await self._run(call, None)
+        return await self._run_logged(call, None)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Write the agent's output as it comes."""
-        return await self._run(call, sink)
+        return await self._run_logged(call, sink)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models that the settings name."""
@@ -119,6 +121,15 @@ class CliAgentProvider:
             await asyncio.to_thread(self.directories.session(session_id).remove)
 
     # ── one call ────────────────────────────────────────────────────────────────────────────
+
+    async def _run_logged(self, call: ModelCall, sink: EventSink | None) -> Answer:
+        started_at = time.monotonic()
+        try:
+            return await self._run(call, sink)
+        except ProviderFailure as failure:
+            content = b'{"input":[' + b",".join(call.items) + b"]}"
+            log_failure(self.name, failure, started_at, body=(content,))
+            raise
 
     async def _run(self, call: ModelCall, sink: EventSink | None) -> Answer:
         name = call.session_id or uuid.uuid4().hex

@@ -88,7 +88,7 @@ class HttpClient(Protocol):
         ...
 
 
-class _Origin(NamedTuple):
+class ServerAddress(NamedTuple):
     """The server of a connection."""
 
     host: str
@@ -97,21 +97,21 @@ class _Origin(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _parse_url(url: str) -> tuple[_Origin, str, str]:
+def _parse_url(url: str) -> tuple[ServerAddress, str, str]:
     """Return a URL's origin, Host header and request target; path and query stay as written."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     port = parts.port or _PORTS["https" if is_tls else "http"]
     host = parts.hostname or ""
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Origin(host, port, is_tls), parts.netloc.rpartition("@")[2], target
+    return ServerAddress(host, port, is_tls), parts.netloc.rpartition("@")[2], target
 
 
 class _CachedHead(NamedTuple):
     """The serialized head that requests to one URL with the same headers share."""
 
     headers: dict[str, str]
-    origin: _Origin
+    origin: ServerAddress
     head: bytes
 
 
@@ -141,7 +141,7 @@ class PooledClient:
         proxy: Proxy | None = None,
     ) -> None:
         self.timeouts = timeouts or TimeoutSettings()
-        self._idle: dict[_Origin, list[UpstreamConnection]] = {}
+        self._idle: dict[ServerAddress, list[UpstreamConnection]] = {}
         self._all: set[UpstreamConnection] = set()
         self._heads: dict[tuple[str, str], _CachedHead] = {}
         self._tls = tls
@@ -160,7 +160,7 @@ class PooledClient:
         """Send the request; see `HttpClient`."""
         return _Exchange(self, request)
 
-    def serialize(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
+    def serialize(self, request: HttpRequest) -> tuple[ServerAddress, list[bytes]]:
         """Return the origin of a request and the bytes to send there."""
         key = (request.method, request.url)
         cached = self._heads.get(key)
@@ -179,7 +179,7 @@ class PooledClient:
         size = sum(map(len, body)) if body else 0
         return origin, [b"%bcontent-length: %d\r\n\r\n" % (head, size), *(body or ())]
 
-    def take_idle(self, origin: _Origin, is_repeatable: bool) -> UpstreamConnection | None:
+    def take_idle(self, origin: ServerAddress, is_repeatable: bool) -> UpstreamConnection | None:
         """Return a pooled connection that can be trusted with a request, if there is one."""
         idle = self._idle.get(origin)
         if not idle:
@@ -196,7 +196,7 @@ class PooledClient:
             self.drop(connection)
         return None
 
-    def pool(self, connection: UpstreamConnection, origin: _Origin) -> None:
+    def pool(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
         """Keep a connection whose response was read to its end; evict those idle too long."""
         now = connection.idle_since = time.monotonic()
         if origin not in self._idle:
@@ -206,7 +206,7 @@ class PooledClient:
             self.drop(idle.pop(0))
         idle.append(connection)
 
-    def pool_after_rest(self, connection: UpstreamConnection, origin: _Origin) -> None:
+    def pool_after_rest(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
         """Keep a connection once the short rest of its response has arrived."""
 
         def finish() -> None:
@@ -222,7 +222,7 @@ class PooledClient:
         self._all.discard(connection)
         connection.abort()
 
-    async def connect(self, origin: _Origin) -> UpstreamConnection:
+    async def connect(self, origin: ServerAddress) -> UpstreamConnection:
         """Return a new connection."""
         try:
             async with asyncio.timeout(self.timeouts.connect_seconds):
@@ -243,7 +243,7 @@ class PooledClient:
         self._all.add(connection)
         return connection
 
-    async def _open(self, origin: _Origin) -> UpstreamConnection:
+    async def _open(self, origin: ServerAddress) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         proxy = self._proxy
         uses_tls = origin.is_tls or (proxy is not None and proxy.is_tls)

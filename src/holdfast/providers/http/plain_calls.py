@@ -6,25 +6,36 @@ from typing import cast
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.http_client import HttpResult, HttpUnavailable
-from holdfast.providers.http.client import HttpRequest, PooledClient
+from holdfast.providers.http.client import HttpAnswer, HttpRequest, PooledClient
+from holdfast.providers.http.connection import StopReading
+from holdfast.providers.http.guarded_client import ADDRESS_REFUSED, GuardedClient
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import TimeoutSettings
 
 MAX_WAIT_SECONDS = 600.0
 """Upper bound of the client's own limits; each call has its own."""
-_NEVER_SENT = frozenset({"upstream_unreachable", "upstream_connect_timeout"})
+_NEVER_SENT = frozenset({"upstream_unreachable", "upstream_connect_timeout", ADDRESS_REFUSED})
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
 class PlainHttpCaller:
     """Calls over pooled connections; every failure is an `HttpUnavailable` without secrets."""
 
-    def __init__(self, proxy: Callable[[str], Proxy | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        proxy: Callable[[str], Proxy | None] = lambda _: None,
+        *,
+        guard: GuardedClient | None = None,
+    ) -> None:
         self._proxy = proxy
+        self._guard = guard
+        """Connects where no proxy does."""
         self._clients: dict[bool, PooledClient] = {}
 
     def _client(self, url: str) -> PooledClient:
         proxy = self._proxy(url)
+        if proxy is None and self._guard is not None:
+            return self._guard
         known = self._clients.get(proxy is not None)
         if known is None:
             timeouts = TimeoutSettings(
@@ -42,8 +53,9 @@ class PlainHttpCaller:
         body: bytes | None = None,
         seconds: float = 20.0,
         may_repeat: bool = False,
+        max_bytes: int | None = None,
     ) -> HttpResult:
-        """Send a request and return its whole answer."""
+        """Send a request and return its whole answer, or the beginning of it."""
         request = HttpRequest(
             method=method,
             url=url,
@@ -53,7 +65,7 @@ class PlainHttpCaller:
         )
         try:
             async with asyncio.timeout(seconds), self._client(url).exchange(request) as answer:
-                content = await answer.read()
+                content = await _read(answer, max_bytes)
                 return HttpResult(answer.status, dict(answer.headers), content)
         except ProviderFailure as exc:
             is_sent = exc.provider_code not in _NEVER_SENT and exc.code not in _NEVER_SENT
@@ -93,6 +105,33 @@ class PlainHttpCaller:
         """Close the connections."""
         for client in self._clients.values():
             await client.close()
+        if self._guard is not None:
+            await self._guard.close()
+
+
+async def _read(answer: HttpAnswer, max_bytes: int | None) -> bytes:
+    if max_bytes is None:
+        return await answer.read()
+    sink = _BoundedSink(max_bytes)
+    await answer.copy_to(sink)
+    return bytes(sink.content[:max_bytes])
+
+
+class _BoundedSink:
+    """Keeps the beginning of a body and stops reading behind it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.content = bytearray()
+
+    def write(self, piece: bytes) -> bool:
+        self.content += piece
+        if len(self.content) >= self._max_bytes:
+            raise StopReading
+        return True
+
+    async def drain(self) -> None:
+        """Do nothing: nothing waits here."""
 
 
 class _LineSink:

@@ -1,6 +1,5 @@
 """One upstream server: its address, our credentials there, and requests to it."""
 
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,8 +9,9 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
-from holdfast.ports.request_context import current_request, note_first_token
+from holdfast.ports.request_context import note_first_token
 from holdfast.providers.errors import broken, failure_of
+from holdfast.providers.failure_log import log_failure
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
@@ -26,8 +26,6 @@ WHOLE = "whole"
 MAX_STREAM_BYTES = 128 * 1024 * 1024
 """The limit of one streamed answer."""
 MAX_SEAL_OWNERS = 1024
-MAX_LOGGED_MESSAGE = 500
-_log = logging.getLogger("holdfast.upstream")
 
 
 class Upstream:
@@ -87,23 +85,17 @@ class Upstream:
         async with self._client.exchange(request) as answer:
             yield answer
 
-    def _log_failure(self, path: str, started_at: float, failure: ProviderFailure) -> None:
-        """Log a failed attempt, with the provider's code and its message without our key."""
-        context = current_request.get()
-        key = self.settings.key
-        fields = {
-            "upstream": self.name,
-            "path": path,
-            "status": failure.status,
-            "failure": failure.failure_class,
-            "code": redact(failure.provider_code or "", key),
-            "reason": redact(failure.message, key)[:MAX_LOGGED_MESSAGE],
-            "ms": round((time.monotonic() - started_at) * 1000, 1),
-            "model": context.model if context is not None else None,
-            "request_id": context.request_id if context is not None else None,
-        }
-        present = {name: value for name, value in fields.items() if value}
-        _log.warning("upstream.failed", extra=present)
+    def _log_failure(
+        self, request: HttpRequest, path: str, started_at: float, failure: ProviderFailure
+    ) -> None:
+        log_failure(
+            self.name,
+            failure,
+            started_at,
+            path=path,
+            key=self.settings.key,
+            body=request.body or (),
+        )
 
     async def fetch(
         self,
@@ -127,7 +119,7 @@ class Upstream:
                     raise self.redact_failure(failure)
                 return content
         except ProviderFailure as failure:
-            self._log_failure(path, started_at, failure)
+            self._log_failure(request, path, started_at, failure)
             raise
 
     async def stream(
@@ -161,7 +153,7 @@ class Upstream:
                     return
                 await answer.copy_to(_EventReader(sink))
         except ProviderFailure as failure:
-            self._log_failure(path, started_at, failure)
+            self._log_failure(request, path, started_at, failure)
             raise
 
 

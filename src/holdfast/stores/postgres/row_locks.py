@@ -92,8 +92,8 @@ def lock_keys(command: Command[Any]) -> list[Name]:
         case cmd.Import():
             keys = [Name("key", command.tenant, command.key)] if command.key is not None else []
             return [Name("session", command.session_id), *keys]
-        case cmd.MarkDelivered():
-            return [Name("turn", turn_id) for turn_id, _ in command.steps]
+        case cmd.MarkDelivered() | cmd.QueueFacts():
+            return _names_of_many(command)
         case cmd.Delete():
             return [Name("below", command.session_id)]
         case cmd.Reset() | cmd.Restore():
@@ -103,6 +103,14 @@ def lock_keys(command: Command[Any]) -> list[Name]:
             return [Name("worker", command.worker)]
         case _:
             return list(_names_in_fields(command))
+
+
+def _names_of_many(command: cmd.MarkDelivered | cmd.QueueFacts) -> list[Name]:
+    if isinstance(command, cmd.MarkDelivered):
+        return [Name("turn", turn_id) for turn_id, _ in command.steps]
+    # Locked: what is said about a session must not be written behind its erasure.
+    ids = {fact.session_id for fact in command.facts if fact.session_id}
+    return [Name("any", "QueueFacts"), *(Name("session", one) for one in ids)]
 
 
 def _names_of_arrival(

@@ -43,7 +43,7 @@ def session_no(session_id: str) -> int:
 HEAD_FIELDS = (
     "epoch", "record_no", "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until",
     "pending_calls", "last_user_activity_at", "input_tokens", "cached_tokens", "output_tokens",
-    "reasoning_tokens",
+    "reasoning_tokens", "has_failed",
 )  # fmt: skip
 _head_values = attrgetter(*HEAD_FIELDS)
 
@@ -62,6 +62,7 @@ class _Head(msgspec.Struct, array_like=True, gc=False):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    has_failed: bool = False
 
 
 _read_head = msgspec.msgpack.Decoder(_Head).decode
@@ -95,7 +96,7 @@ def read_session(row: Sequence[Any]) -> Session:
         kept.hidden_count, kept.active_turn_id, kept.active_run_id, kept.owner, kept.hold_until,
         kept.pending_calls, created_at, kept.last_user_activity_at, retired_at, deleted_at,
         kept.input_tokens, kept.cached_tokens, kept.output_tokens, kept.reasoning_tokens,
-        bytes(metadata),
+        bytes(metadata), kept.has_failed,
     )  # fmt: skip
 
 

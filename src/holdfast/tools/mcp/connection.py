@@ -230,7 +230,7 @@ class McpConnection:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(self.settings.start_seconds):
                     client = await stack.enter_async_context(self._open(state))
-                log.info("tool.server_started", server=self.settings.name)
+                log.info("mcp.server_started", server=self.settings.name)
                 ready.set_result(client)
                 waiting = [asyncio.create_task(each.wait()) for each in (stop, state.ended)]
                 try:
@@ -240,7 +240,7 @@ class McpConnection:
                         task.cancel()
         except Exception as exc:  # noqa: BLE001 - the top of a task; callers are told
             if ready.done():
-                log.info("tool.server_ended", server=self.settings.name, reason=_words(exc))
+                log.info("mcp.server_ended", server=self.settings.name, reason=_words(exc))
             else:
                 detail = state.errors.decode("utf-8", "replace").strip().splitlines()
                 reason = "; ".join((_words(exc), *detail[-1:]))
@@ -297,7 +297,7 @@ class McpConnection:
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), MAX_PAUSE_SECONDS)
         # The first restart comes at once: most servers that ended were simply stopped.
         self._retry_at = monotonic() + (pause if self._failures > 1 else 0.0)
-        log.warning("tool.server_failed", server=self.settings.name, reason=kind)
+        log.warning("mcp.server_failed", server=self.settings.name, reason=kind)
 
     async def close(self) -> None:
         """End the connection and the server's process."""

@@ -47,7 +47,7 @@ class McpServers:
             listed = await (await self._connection(settings, caller)).list_tools()
         except Exception as exc:  # noqa: BLE001 - the turn goes on without this server
             log.warning(
-                "tool.server_unavailable",
+                "mcp.server_unavailable",
                 server=settings.name,
                 turn_id=caller.turn_id,
                 reason=str(exc)[:300] or type(exc).__name__,

@@ -1,8 +1,17 @@
 """Secrets in other people's words."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.healing.redaction import redact
+
+SECRETS = st.sampled_from(
+    ["sk-abcdefgh12", "AKIAABCDEFGHIJKLMN", "eyJhbGciOiJI.eyJz", "hunter2hunter2", "[redacted]"]
+)
+MARKS = st.sampled_from(
+    ["api_key=", "Bearer ", "authorization: ", "https://me:", "@host ", "?key=", "]", "[", "x", " "]
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +74,18 @@ def test_everything_else_is_said_as_it_was(said: str) -> None:
 def test_a_key_that_is_known_is_hidden_in_any_form() -> None:
     assert redact("you sent plain-word-key", "plain-word-key") == "you sent [redacted]"
     assert redact("none of it", "none") == "none of it"
+
+
+@given(st.lists(SECRETS | MARKS, max_size=12).map("".join))
+def test_a_text_that_was_redacted_before_stays_as_it_is(text: str) -> None:
+    once = redact(text, "hunter2hunter2")
+    assert redact(once, "hunter2hunter2") == once
+    assert "hunter2hunter2" not in once
+
+
+def test_a_known_key_that_is_part_of_the_placeholder_is_left() -> None:
+    assert redact("you sent [redacted]", "redacted") == "you sent [redacted]"
+
+
+def test_a_key_that_is_partly_redacted_goes_as_a_whole() -> None:
+    assert redact("api_key=ab[redacted]cdef") == "api_key=[redacted]"

@@ -7,6 +7,7 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.changes import (
     Change,
+    CursorMoved,
     Decision,
     IdempotencyAdded,
     IdempotencyRow,
@@ -22,6 +23,7 @@ from holdfast.core.transaction.commands import (
     KeepPlaceholder,
     OpenPlaceholder,
     PruneOutbox,
+    QueueFacts,
     QueueMessages,
     ReviseDelivery,
     SettleDelivery,
@@ -94,6 +96,22 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now
         )
         changes.append(OutboxAdded(added))
+    return Decision(True, tuple(changes))
+
+
+def queue_facts(command: QueueFacts, facts: Facts) -> Decision[bool]:
+    """Write facts for webhooks; the cursor that moves with them makes it happen once."""
+    if facts.cursor != command.after:
+        return Decision(command.again and facts.cursor == command.upto)
+    changes: list[Change] = [CursorMoved(command.view, command.after, command.upto)]
+    for fact in command.facts:
+        if fact.session_id in facts.erased:
+            continue
+        row = message_row(
+            fact.message, tenant=command.tenant, source=fact.source, part=0, now=facts.now,
+            session_id=fact.session_id,
+        )  # fmt: skip
+        changes.append(OutboxAdded(row))
     return Decision(True, tuple(changes))
 
 

@@ -4,9 +4,10 @@ from typing import Literal
 
 from holdfast.core.ids import Key, Tenant, TurnId, WorkerId
 from holdfast.core.model.channels import PairingRow
-from holdfast.core.model.delivery import Delivery, OutboxMessage, OutboxRow
+from holdfast.core.model.delivery import Delivery, Fact, OutboxMessage, OutboxRow
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands.command import Command
+from holdfast.core.transaction.commands.search import LogPosition
 
 DeliveryOutcome = Literal["sent", "delayed", "refused", "impossible"]
 """`delayed` says nothing about the message itself; `impossible` will not change by trying again."""
@@ -42,6 +43,20 @@ class QueueMessages(Command[bool], frozen=True, kw_only=True):
     """What the messages belong to; minted by the caller."""
     idempotency_key: str | None = None
     messages: tuple[OutboxMessage, ...] = ()
+
+
+class QueueFacts(Command[bool], frozen=True, kw_only=True):
+    """Write facts of the feed to the outbox and move the follower's cursor behind them.
+
+    False if another follower was there first: the caller reads the cursor again. Without `after`
+    the cursor is set for the first time.
+    """
+
+    tenant: Tenant
+    view: str
+    after: LogPosition | None
+    upto: LogPosition
+    facts: tuple[Fact, ...] = ()
 
 
 class ClaimDeliveries(Command[tuple[OutboxRow, ...]], frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Commands of schedules: save, pause, skip a due time, settle a run."""
 
 from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.schedule import ScheduleRow
 from holdfast.core.transaction.commands.command import Command
 
@@ -48,6 +49,8 @@ class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):
     turn_id: TurnId
     outcome: str
     reason: str = ""
+    if_paused: tuple[OutboxMessage, ...] = ()
+    """Messages to send if this pauses the schedule."""
 
 
 class ForgetRun(Command[None], frozen=True, kw_only=True):

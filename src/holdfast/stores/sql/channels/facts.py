@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.ids import SessionId
 from holdfast.core.model.channels import ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
@@ -13,6 +14,7 @@ from holdfast.core.transaction.commands import (
     KeepPlaceholder,
     OpenPlaceholder,
     PruneOutbox,
+    QueueFacts,
     QueueMessages,
     ReleaseChannel,
     RememberChat,
@@ -59,6 +61,17 @@ def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
     if command.messages:
         return (yield from _with_message(facts, outbox_id(command.record_id, 0)))
     return facts
+
+
+def cursor_facts(command: QueueFacts, now: float) -> Plan[Facts]:
+    """How far the follower has come, and which sessions of the facts were erased meanwhile."""
+    row = yield from one(sql.CURSOR, command.view)
+    erased: set[SessionId] = set()
+    for session_id in {fact.session_id for fact in command.facts if fact.session_id}:
+        if (yield from one(sql.KEPT_SESSION, session_id)) is None:
+            erased.add(session_id)
+    cursor = (row[0], row[1]) if row is not None else None
+    return Facts(now=now, cursor=cursor, erased=frozenset(erased))
 
 
 def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:

@@ -11,6 +11,7 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.OpenPlaceholder: (facts.placeholder_facts, outbox.open_placeholder),
     cmd.KeepPlaceholder: (facts.message_facts, outbox.keep_placeholder),
     cmd.QueueMessages: (facts.queue_facts, outbox.queue_messages),
+    cmd.QueueFacts: (facts.cursor_facts, outbox.queue_facts),
     cmd.ClaimDeliveries: (facts.due_facts, outbox.claim_deliveries),
     cmd.SettleDelivery: (facts.message_facts, outbox.settle_delivery),
     cmd.ReviseDelivery: (facts.message_facts, outbox.revise_delivery),

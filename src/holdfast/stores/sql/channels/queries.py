@@ -43,6 +43,10 @@ class SqlChannelReader:
         """Return updates that could not be handled, the newest first."""
         return await self._run(lambda _: _dead_updates(limit))
 
+    async def cursor(self, view: str) -> tuple[int, int] | None:
+        """Return how far a follower of the log has come."""
+        return await self._run(lambda _: _cursor(view))
+
     async def holder(self, channel: str) -> ChannelHoldRow | None:
         """Return who receives for a channel, if that worker is alive."""
         return await self._run(lambda now: _holder(channel, now))
@@ -87,6 +91,11 @@ def _chats(channel: str) -> Plan[list[ChatRow]]:
 def _dead_updates(limit: int) -> Plan[list[DeadUpdateRow]]:
     rows = yield from every(sql.DEAD_UPDATES, limit)
     return [DeadUpdateRow(*row) for row in rows]
+
+
+def _cursor(view: str) -> Plan[tuple[int, int] | None]:
+    row = yield from one(sql.CURSOR, view)
+    return (row[0], row[1]) if row is not None else None
 
 
 def _holder(channel: str, now: float) -> Plan[ChannelHoldRow | None]:

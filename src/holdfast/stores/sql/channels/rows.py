@@ -39,6 +39,12 @@ def _hold(change: ch.ChannelHeld) -> Ask:
     return sql.MOVE_HOLD, (change.channel, change.owner, change.at, change.before)
 
 
+def _move_cursor(change: ch.CursorMoved) -> Ask:
+    if change.before is None:
+        return sql.START_CURSOR, (change.view, *change.after)
+    return sql.MOVE_CURSOR, (change.view, *change.after, *change.before)
+
+
 def _row(statement: Statement) -> Callable[[Any], Ask]:
     return lambda change: (statement, astuple(change.row))
 
@@ -54,6 +60,7 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.OutboxSaved: _save_message,
     ch.OutboxRestDropped: _fields(sql.DROP_REST),
     ch.OutboxPruned: _fields(sql.PRUNE_OUTBOX),
+    ch.CursorMoved: _move_cursor,
     ch.PairingSaved: _row(sql.SAVE_PAIRING),
     ch.PairingDropped: _fields(sql.DROP_PAIRING),
     ch.ChannelHeld: _hold,

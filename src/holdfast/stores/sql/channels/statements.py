@@ -77,6 +77,20 @@ OUTBOX_COUNTS = Statement(
 )
 ERASE_MESSAGES = Statement("erase_messages", "delete from outbox where session_id = ?1")
 
+CURSOR = Statement("follower_cursor", "select txid, pos from cursors where view = ?1")
+KEPT_SESSION = Statement(
+    "kept_session", "select id from sessions where id = ?1 and deleted_at is null"
+)
+START_CURSOR = Statement(
+    "start_cursor", "insert into cursors (view, txid, pos) values (?1, ?2, ?3)"
+)
+# A compare-and-set: of two followers that read the same facts, one writes them.
+MOVE_CURSOR = Statement(
+    "move_cursor",
+    "update cursors set txid = ?2, pos = ?3 where view = ?1 and txid = ?4 and pos = ?5",
+    is_fenced=True,
+)
+
 SAVE_PAIRING = Statement(
     "save_pairing",
     "insert into pairings (channel, sender, tenant, name, code, chat, created_at, expires_at, "

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.core.ids import Key, TurnId
-from holdfast.core.model.delivery import Delivery, OutboxMessage, OutboxRow, outbox_id
+from holdfast.core.model.delivery import Delivery, Fact, OutboxMessage, OutboxRow, outbox_id
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, DeliveryOutcome, Started
@@ -85,6 +85,27 @@ async def _queue_messages(caller: StoreClient, _: ManualClock) -> Command[Any]:
 
 async def _queue_messages_without_key(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return queue(caller, "a", "b")
+
+
+def facts(caller: StoreClient, after: tuple[int, int] | None, *texts: str) -> cmd.QueueFacts:
+    """Return the command that writes facts behind a cursor and moves it."""
+    upto = (after or (0, 0))[0], (after or (0, 0))[1] + 1
+    listed = tuple(
+        Fact(source=f"evt_{text}", message=message)
+        for text, message in zip(texts, to_chat(*texts), strict=True)
+    )
+    return cmd.QueueFacts(
+        tenant=caller.tenant, view="webhooks:t", after=after, upto=upto, facts=listed
+    )
+
+
+async def _queue_facts(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await caller.submit(facts(caller, None))
+    return facts(caller, (0, 1), "a", "b")
+
+
+async def _queue_first_facts(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    return facts(caller, None)
 
 
 async def _claim_deliveries(caller: StoreClient, _: ManualClock) -> Command[Any]:
@@ -186,4 +207,5 @@ async def channel_picture(caller: StoreClient) -> list[object]:
         await read.chats(CHANNEL),
         await read.dead_updates(100),
         await read.holder(CHANNEL),
+        await read.cursor("webhooks:t"),
     ]

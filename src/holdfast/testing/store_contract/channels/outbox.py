@@ -18,6 +18,7 @@ from holdfast.testing.store_contract.channels.commands import (
     CHANNEL,
     chat_request,
     claim,
+    facts,
     pairing,
     queue,
     settle,
@@ -75,6 +76,30 @@ class OutboxContract:
         found = await asyncio.gather(claim(caller), claim(other))
         taken = [row.chat for rows in found for row in rows]
         assert sorted(taken) == [str(number) for number in range(8)]
+
+    async def test_of_two_followers_one_writes_a_fact(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        await caller.submit(facts(caller, None))
+        both = facts(caller, (0, 1), "a"), facts(other, (0, 1), "a")
+        written = await asyncio.gather(caller.submit(both[0]), other.submit(both[1]))
+        assert sorted(written) == [False, True]
+        assert await _states(caller) == ["a:pending"]
+        assert await caller.store.channels.cursor("webhooks:t") == (0, 2)
+
+    async def test_nothing_is_said_about_a_session_that_was_erased(
+        self, caller: StoreClient
+    ) -> None:
+        kept, gone = await caller.reserve("kept"), await caller.reserve("gone")
+        await caller.submit(facts(caller, None))
+        command = facts(caller, (0, 1), "a", "b")
+        named = [
+            replace(fact, session_id=session.id)
+            for fact, session in zip(command.facts, (kept, gone), strict=True)
+        ]
+        await caller.submit(cmd.Delete(tenant=caller.tenant, session_id=gone.id))
+        assert await caller.submit(replace(command, facts=tuple(named)))
+        assert await _states(caller) == ["a:pending"]
 
     async def test_a_message_of_a_dead_worker_is_sent_again_and_says_so(
         self, caller: StoreClient, other: StoreClient, clock: ManualClock

@@ -11,8 +11,10 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.schedule import ScheduleClaim, ScheduleRow, ScheduleSpec, write_spec
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Accept, Command, Repeated, Started
+from holdfast.ports.outbox import OutboxQuery
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
+from holdfast.testing.store_contract.channels.commands import to_chat
 
 Prepare = Callable[[StoreClient, ManualClock], Awaitable[Command[Any]]]
 SPEC = write_spec(ScheduleSpec(name="report", prompt="go", every="10s"))
@@ -117,10 +119,13 @@ class ScheduleContract:
             assert isinstance(run, Started)
             await caller.finish(run, outcome="failed")
             settle = cmd.SettleRun(
-                id=row.id, turn_id=TurnId(run.turn.id), outcome="failed", reason="boom"
-            )
+                id=row.id, turn_id=TurnId(run.turn.id), outcome="failed", reason="boom",
+                if_paused=to_chat("paused"),
+            )  # fmt: skip
             settled = await caller.submit(settle)
             assert settled is not None
             assert settled.is_paused == (number == 5)
             row = settled
         assert "boom" in row.reason
+        (said,) = await caller.store.channels.messages(None, OutboxQuery())
+        assert said.text == "paused", "told once, in the commit that paused it"

@@ -1,0 +1,120 @@
+"""A server that receives webhooks and checks them as the Standard Webhooks specification says."""
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
+
+TOLERANCE_SECONDS = 300
+SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes, ok").decode()
+
+
+@dataclass(frozen=True)
+class WebhookAttempt:
+    """One request that arrived, accepted or not."""
+
+    headers: dict[str, str]
+    body: bytes
+    status: int
+
+    @property
+    def id(self) -> str:
+        """The id that every attempt at the same fact has."""
+        return self.headers.get("webhook-id", "")
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The fact."""
+        value: dict[str, Any] = json.loads(self.body)
+        return value
+
+
+class WebhookReceiver:
+    """Answers 204 to what is signed with its secret, and 401 to everything else."""
+
+    def __init__(self, secret: str = SECRET, port: int = 0) -> None:
+        self.secret = secret
+        self._key = base64.b64decode(secret.removeprefix("whsec_"))
+        self._server = PlatformServer(self._handle)
+        self._server.port = port
+        self._lock = threading.Condition()
+        self._answers: list[tuple[int, dict[str, str]]] = []
+        self.attempts: list[WebhookAttempt] = []
+
+    @property
+    def url(self) -> str:
+        """Where to post."""
+        return f"{self._server.url}/hooks"
+
+    def __enter__(self) -> "WebhookReceiver":
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def down(self) -> None:
+        """Stop answering."""
+        self._server.stop()
+
+    def up(self) -> None:
+        """Answer again, on the same port."""
+        self._server.start()
+
+    def answer_next(self, status: int, times: int = 1, **headers: str) -> None:
+        """Answer the next requests with a status, whatever they are."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        with self._lock:
+            self._answers += [(status, named)] * times
+
+    @property
+    def accepted(self) -> list[WebhookAttempt]:
+        """The facts that were accepted, each once, in the order in which they arrived."""
+        found: dict[str, WebhookAttempt] = {}
+        for attempt in self.attempts:
+            if attempt.status < 300:
+                found.setdefault(attempt.id, attempt)
+        return list(found.values())
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait until a condition holds; it is asked after every request."""
+        with self._lock:
+            if not self._lock.wait_for(condition, seconds):
+                told = [(one.status, one.payload["type"]) for one in self.attempts]
+                raise AssertionError(f"not within {seconds} s; arrived: {told}")
+
+    def wait_for(self, count: int, seconds: float = 20.0) -> list[WebhookAttempt]:
+        """Return the accepted facts once there are so many."""
+        self.wait(lambda: len(self.accepted) >= count, seconds)
+        return self.accepted
+
+    async def _handle(self, call: PlatformCall) -> PlatformAnswer:
+        with self._lock:
+            headers: dict[str, str] = {}
+            if self._answers:
+                status, headers = self._answers.pop(0)
+            else:
+                status = self._judge(call)
+            self.attempts.append(WebhookAttempt(call.headers, call.body, status))
+            self._lock.notify_all()
+        return PlatformAnswer(b"", status=status, headers=headers)
+
+    def _judge(self, call: PlatformCall) -> int:
+        if (call.method, call.path) != ("POST", "/hooks"):
+            return 404
+        stamp = call.headers.get("webhook-timestamp", "")
+        if not stamp.isdecimal() or abs(time.time() - int(stamp)) > TOLERANCE_SECONDS:
+            return 401
+        signed = f"{call.headers.get('webhook-id', '')}.{stamp}.".encode() + call.body
+        digest = hmac.new(self._key, signed, hashlib.sha256).digest()
+        expected = "v1," + base64.b64encode(digest).decode()
+        given = call.headers.get("webhook-signature", "").split(" ")
+        is_signed = any(hmac.compare_digest(one, expected) for one in given)
+        return 204 if is_signed else 401

@@ -1,0 +1,82 @@
+"""Facts of the log as the messages that webhooks send."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.ids import Tenant
+from holdfast.core.model.delivery import Fact, OutboxMessage
+from holdfast.core.model.items import StoredItem
+from holdfast.core.transaction.changes import Event
+from holdfast.core.transaction.outgoing import input_text, output_text
+from holdfast.webhooks.settings import WebhookSettings
+
+MAX_TEXT_CHARACTERS = 64 * 1024
+PAUSED = "schedule.paused"
+
+
+def event_name(event: Event) -> str:
+    """Return the name under which an event is sent; a new generation is a reset."""
+    if event.kind == "session.created" and b'"previous_session_id"' in event.body:
+        return "session.reset"
+    return event.kind
+
+
+def is_wanted(settings: WebhookSettings, event: Event, key: str | None) -> bool:
+    """Whether a webhook is sent an event of a session with this key."""
+    if event_name(event) not in settings.events or settings.tenant != event.tenant:
+        return False
+    return (key or "").startswith(settings.key_prefix)
+
+
+def event_fact(
+    settings: WebhookSettings, event: Event, key: str | None, content: Mapping[str, str]
+) -> Fact:
+    """Return an event as a message; facts of one key are sent in order, over its generations."""
+    data = {
+        "session_id": event.session_id,
+        "key": key,
+        "turn_id": event.turn_id,
+        "number": event.no,
+        **msgspec.json.decode(event.body),
+        **content,
+    }
+    session = event.session_id.partition("_")[2]
+    return Fact(
+        source=f"evt_{session}-{event.no}-{settings.name}",
+        message=_message(
+            settings, event_name(event), event.at, data, order=key or event.session_id
+        ),
+        session_id=event.session_id,
+    )
+
+
+def paused_message(
+    settings: WebhookSettings, tenant: Tenant, schedule: str, reason: str, at: float
+) -> OutboxMessage | None:
+    """Return the message that a schedule was paused, if the webhook is sent that."""
+    if PAUSED not in settings.events or settings.tenant != tenant or settings.key_prefix:
+        return None
+    data = {"schedule": schedule, "reason": reason}
+    return _message(settings, PAUSED, at, data, order=f"schedule:{schedule}")
+
+
+def _message(
+    settings: WebhookSettings, name: str, at: float, data: Mapping[str, Any], *, order: str
+) -> OutboxMessage:
+    timestamp = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    payload = {"type": name, "timestamp": timestamp.replace("+00:00", "Z"), "data": data}
+    return OutboxMessage(
+        channel=settings.channel, chat=order, text=msgspec.json.encode(payload).decode()
+    )
+
+
+def turn_texts(items: list[StoredItem]) -> dict[str, str]:
+    """Return what a turn was asked and answered, as text of bounded length."""
+    bodies = [item.body for item in items]
+    return {
+        "input_text": input_text(bodies)[:MAX_TEXT_CHARACTERS],
+        "output_text": output_text(bodies)[:MAX_TEXT_CHARACTERS],
+    }

@@ -1,0 +1,144 @@
+"""Follow the log and write the facts that webhooks are sent to the outbox.
+
+Every process follows; a cursor that moves in the commit of the messages makes each fact one
+message. Nothing of a turn waits for it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.model.delivery import Fact, OutboxMessage
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.changes import Event
+from holdfast.core.transaction.commands import QueueFacts
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.ports.store import FeedPlace, ItemQuery, PlacedEvent
+from holdfast.webhooks.facts import event_fact, event_name, is_wanted, paused_message, turn_texts
+from holdfast.webhooks.settings import WebhookSettings
+
+BATCH = 50
+POLL_SECONDS = 0.5
+RETRY_SECONDS = 5.0
+MAX_AGE_SECONDS = 24 * 3600.0
+"""Older facts are not sent: a webhook that comes back after a month is not told the month."""
+MAX_ITEMS = 500
+MAX_SESSIONS = 4096
+
+
+class _Span(msgspec.Struct):
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class WebhookFeed:
+    """Follows the facts of every tenant that has webhooks."""
+
+    def __init__(
+        self, gateway: Gateway, webhooks: Sequence[WebhookSettings], wake: Callable[[], None]
+    ) -> None:
+        self._gateway = gateway
+        self._webhooks = webhooks
+        self._wake = wake
+        """Called when the outbox has new messages."""
+        self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
+
+    async def run(self) -> None:
+        """Follow until cancelled; after a failure go on from the stored cursor."""
+        tenants = {Tenant(webhook.tenant) for webhook in self._webhooks}
+        async with asyncio.TaskGroup() as group:
+            for tenant in tenants:
+                group.create_task(self._follow(tenant), name="holdfast-webhooks")
+
+    async def _follow(self, tenant: Tenant) -> None:
+        while True:
+            try:
+                is_behind = await self.step(tenant)
+            except HoldfastError as exc:
+                log.warning("webhooks.not_read", tenant=tenant, code=exc.code)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            except Exception:  # noqa: BLE001 - the top of a task that must go on
+                log.exception("webhooks.failed", tenant=tenant)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not is_behind:
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def step(self, tenant: Tenant) -> bool:
+        """Write the next facts to the outbox; return whether there may be more."""
+        view = f"webhooks:{tenant}"
+        stored = await self._gateway.store.channels.cursor(view)
+        read = self._gateway.read
+        if stored is None:
+            end = await read.feed_end(tenant)
+            upto = (end.txid, end.position)
+            await self._gateway.submit(QueueFacts(tenant=tenant, view=view, after=None, upto=upto))
+            return True
+        found = await read.feed(tenant, after=FeedPlace(*stored), limit=BATCH)
+        if not found:
+            return False
+        facts = [fact for placed in found for fact in await self._facts(tenant, placed)]
+        place = found[-1].place
+        is_written = await self._gateway.submit(
+            QueueFacts(
+                tenant=tenant, view=view, after=stored, upto=(place.txid, place.position),
+                facts=tuple(facts),
+            )
+        )  # fmt: skip
+        if facts and is_written:
+            self._wake()
+        return True
+
+    async def _facts(self, tenant: Tenant, placed: PlacedEvent) -> list[Fact]:
+        event = placed.event
+        name = event_name(event)
+        if not any(name in webhook.events for webhook in self._webhooks):
+            return []
+        if event.at < self._gateway.clock.now() - MAX_AGE_SECONDS:
+            return []
+        session = await self._session(tenant, event.session_id)
+        if session is None:
+            return []
+        wanted = [one for one in self._webhooks if is_wanted(one, event, session.key)]
+        texts: dict[str, str] = {}
+        if any(webhook.content for webhook in wanted) and event.turn_id is not None:
+            texts = await self._texts(session, event)
+        return [
+            event_fact(webhook, event, session.key, texts if webhook.content else {})
+            for webhook in wanted
+        ]
+
+    async def _session(self, tenant: Tenant, session_id: SessionId) -> Session | None:
+        """Return a session; only what never changes of it is used from memory."""
+        known = self._sessions.get(session_id)
+        if known is None:
+            view = await self._gateway.read.session(tenant, session_id=session_id)
+            if view is None:
+                return None
+            known = self._sessions[session_id] = view.session
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return known
+
+    async def _texts(self, session: Session, event: Event) -> dict[str, str]:
+        span = msgspec.json.decode(event.body, type=_Span)
+        count = span.last_seq - span.first_seq + 1
+        if not span.first_seq or count < 1:
+            return {}
+        query = ItemQuery(after=span.first_seq - 1, limit=min(count, MAX_ITEMS), view="log")
+        view = await self._gateway.read.session(session.tenant, session_id=session.id)
+        if view is None:
+            return {}
+        return turn_texts(await self._gateway.read.items(view.session, query))
+
+    def on_paused(self, tenant: Tenant, schedule: str, reason: str) -> tuple[OutboxMessage, ...]:
+        """Return the messages to send if a schedule is paused."""
+        now = self._gateway.clock.now()
+        found = [paused_message(one, tenant, schedule, reason, now) for one in self._webhooks]
+        return tuple(message for message in found if message is not None)
