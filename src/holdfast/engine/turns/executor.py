@@ -47,7 +47,9 @@ from holdfast.engine.settings import HealSettings, ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
-from holdfast.engine.turns.tool_loop import ToolLoop, ToolTurn
+from holdfast.engine.turns.steering import join_waiting_input
+from holdfast.engine.turns.tool_loop import ToolLoop
+from holdfast.engine.turns.tool_progress import ToolTurn
 from holdfast.ports.channel import MessageSplitter
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.tools import Toolbox
@@ -169,6 +171,8 @@ class TurnExecutor:
         if has_tools and self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
+        if run.turn.step:
+            await join_waiting_input(self._gateway.read, run, writer)
         return await self._caller.call(run, request, writer), None
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
