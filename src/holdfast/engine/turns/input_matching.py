@@ -282,9 +282,9 @@ async def _outline_to_compare(
     outline = await find(last=2 * len(sent) + TAIL_ITEMS)
     if outline is None or outline.is_whole:
         return outline
-    if outline.session.active_turn_id is None:
-        if await _compute(len(outline.entries), _is_tail_enough, outline, sent, is_whole=is_whole):
-            return outline
+    is_idle, count = outline.session.active_turn_id is None, len(outline.entries)
+    if is_idle and await _compute(count, _is_tail_enough, outline, sent, is_whole=is_whole):
+        return outline
     return await find()
 
 
