@@ -53,6 +53,7 @@ from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, P
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 
+_NO_APPROVAL = "no call waits for this approval any more"
 CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 
@@ -84,9 +85,14 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
-    if command.items and command.items[0].kind == APPROVAL:
-        return refuse(ApprovalNotFound("no call waits for this approval any more"))
+    if _is_approval(command):
+        return refuse(ApprovalNotFound(_NO_APPROVAL))
     return _accept_known(command, facts, facts.session)
+
+
+def _is_approval(command: Accept) -> bool:
+    """Whether the input answers an approval request; alone it is no reason to ask a model."""
+    return bool(command.items) and command.items[0].kind == APPROVAL
 
 
 def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
@@ -143,11 +149,13 @@ def _accept_child(
     if full is not None:
         return refuse(full)
     is_head = session.head_seq == parent.seq and not facts.is_view_changed
-    if session.is_live and is_head:
-        if _joins(command, facts):
-            return _join(command, facts, Draft(session, now=facts.now))
-        if facts.active is None and facts.waiting.count == 0:
-            return _accept_known(command, facts, session)
+    is_next = session.is_live and is_head
+    if is_next and _joins(command, facts):
+        return _join(command, facts, Draft(session, now=facts.now))
+    if _is_approval(command):
+        return refuse(ApprovalNotFound(_NO_APPROVAL))
+    if is_next and facts.active is None and facts.waiting.count == 0:
+        return _accept_known(command, facts, session)
     child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
     child = replace(child, parent_record=parent.record_no)
     draft = Draft(child, now=facts.now, is_new=True)

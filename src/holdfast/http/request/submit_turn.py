@@ -20,7 +20,6 @@ from holdfast.core.errors import (
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.gateway_items import CALL
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -30,7 +29,6 @@ from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
     APPROVAL_ITEMS,
     message_text,
-    read_approval,
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
@@ -110,8 +108,7 @@ class TurnSubmitter:
         is_new = _is_new(headers, target, items)
         if self._default_tools is not None:
             turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
-        may_answer = not is_new or target.parent is not None
-        items = await self._with_approvals(request, target, items) if may_answer else items
+        items = await self._with_approvals(request, target, items)
         digest = await body_hash(request)
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
@@ -177,7 +174,8 @@ class TurnSubmitter:
                     )
                 continue
             except HoldfastError as exc:
-                await self._reraise_or_retry(exc, request, target, matched)
+                if not await self._may_retry(exc, request, target, matched):
+                    raise
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
@@ -215,21 +213,14 @@ class TurnSubmitter:
         if not any(item.kind in APPROVAL_ITEMS for item in items):
             return items
         session = await self.known_session(request, target)
-        if session is None:
-            return items
-        context = await self.gateway.read.context(session)
-        asked = {item.item_id for item in context if item.kind == CALL}
-        waiting = await self.approvals.of_session(request.tenant, session.id)
-        pending = {each.id: each for each in waiting}
+        waiting = (
+            await self.approvals.of_session(request.tenant, session.id)
+            if session is not None
+            else ()
+        )
+        context = await self.gateway.read.context(session) if session is not None else ()
         approver = Approver(sender=request.sender, is_admin=request.is_admin)
-        kept: list[NewItem] = []
-        for item in items:
-            answer = read_approval(item) if item.kind in APPROVAL_ITEMS else None
-            if answer is None or answer.name not in asked:
-                kept.append(item)
-            elif item.kind == "mcp_approval_response" and answer.name in pending:
-                kept.append(self.approvals.item_for(pending[answer.name], approver, answer))
-        return kept
+        return self.approvals.read_items(items, context, waiting, approver)
 
     async def _after_hold(
         self,
@@ -248,20 +239,20 @@ class TurnSubmitter:
         )
         return answered or ticket
 
-    async def _reraise_or_retry(
+    async def _may_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
-    ) -> None:
-        """Raise the error that the client gets; return if the submission should be retried."""
+    ) -> bool:
+        """Whether to submit again; an error that the client knows by another name is raised."""
         match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
             case SessionMoved() if target.after_turn is None:
-                return
+                return True
             case SessionNotFound() if matched.repeated is not None:
-                return
+                return True
             case SessionNotFound() if target.conversation is not None:
                 raise ConversationNotFound(target.conversation) from error
-        raise error
+        return False
 
     async def _name_session(self, request: Request, target: SessionTarget) -> None:
         """Name the session in the headers of an error reply; there is no turn."""
