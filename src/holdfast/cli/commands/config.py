@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -39,7 +40,7 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
     results = asyncio.run(check_configuration(load(config)))
     path = config_path(config)
-    source = str(path.absolute()) if path is not None else "defaults and environment"
+    source = os.path.abspath(path) if path is not None else "defaults and environment"
     if as_json:
         print_json({"config": source, "checks": [dataclasses.asdict(one) for one in results]})
     else:
