@@ -202,6 +202,18 @@ def test_an_archive_that_cannot_be_written_is_found(check: Check, tmp_path: Path
     assert not check.run(more.format("file/old"))[f"archive {tmp_path / 'file/old'}"][0]
 
 
+# ── secrets ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_variable_that_is_not_set_is_named(check: Check) -> None:
+    results = check.run(
+        '[[key]]\nkey_env = "NOT_SET_KEY"\n' + telegram("http://127.0.0.1:1"), host="0.0.0.0"
+    )
+    assert results["key NOT_SET_KEY"] == (False, "the environment variable is not set")
+    assert results["channel bot"] == (False, "the environment variable BOT_TOKEN is not set")
+    assert not results[f"server 0.0.0.0:{check.port}"][0], "a key without a value protects nothing"
+
+
 # ── an empty database ───────────────────────────────────────────────────────────────────────
 
 
