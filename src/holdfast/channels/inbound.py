@@ -31,6 +31,7 @@ from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
     BuryUpdate,
+    EditWaiting,
     QueueMessages,
     RememberChat,
     RequestPairing,
@@ -49,6 +50,7 @@ MAX_TEXT = 100_000
 REFUSAL_SECONDS = 600.0
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
+NO_CONVERSATION = "There is no conversation yet."
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
 
 Outcome = Literal[
@@ -148,13 +150,14 @@ class InboundHandler:
             return await self._pair(message)
         key = session_key(self._settings, self._people, message)
         if message.is_edit:
-            # The message was handled when it was sent: what it says now runs nothing.
-            return "edit"
+            return await self._edit(message, key)
         await self._remember_chat(message.place.chat)
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
         addressed = await self._is_addressed(message, key)
+        if command is not None and command.name == "compact" and addressed:
+            return await self._compact(message, key)
         if command is not None and (addressed or command.name == "stop"):
             rest = await self._commands.run(command, message, key, self._key_of(message))
             if rest:
@@ -232,10 +235,62 @@ class InboundHandler:
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────
 
+    async def _edit(self, message: InboundMessage, key: Key) -> Outcome:
+        """Replace a message that waits; a later edit runs nothing."""
+        command = EditWaiting(
+            tenant=self._tenant,
+            key=key,
+            edited_key=gateway_key("channel", self._settings.name, message.original_id),
+            items=(user_item(message),),
+            record_id=TurnId(self._gateway.ids.new("rec")),
+            idempotency_key=self._key_of(message),
+        )
+        if self._parse_command(message) is None:
+            await self._gateway.submit(command)
+        return "edit"
+
+    async def _compact(self, message: InboundMessage, key: Key) -> Outcome:
+        """Accept a turn that compacts the conversation, behind those that wait."""
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None:
+            await self._commands.reply(message, self._key_of(message), NO_CONVERSATION)
+            return "command"
+        # Without a sender: it must not become part of a burst.
+        delivery = replace(self._delivery(message), sender="", collect_seconds=0.0)
+        request = replace(self._request(delivery), is_compaction=True, fields={})
+        accept = replace(
+            self._command(message, key, delivery, request, ""),
+            items=(read_item(b'{"type":"compaction_trigger"}'),),
+            on_busy="enqueue",
+        )
+        outcome = await self._submit(message, accept, request)
+        return "command" if outcome == "accepted" else outcome
+
+    async def _without_known_quote(self, message: InboundMessage, key: Key) -> InboundMessage:
+        """Return a message without a quote that the model sees in the conversation anyway."""
+        if not message.quote or not message.answered_id:
+            return message
+        place, name = message.place, self._settings.name
+        found = await self._gateway.store.channels.session_of(
+            self._tenant, name, place.chat, message.reply_to,
+            gateway_key("channel", name, message.answered_id),
+        )  # fmt: skip
+        if found is None:
+            return message
+        view = await self._gateway.read.session(self._tenant, key=key)
+        is_here = view is not None and view.session.id == found
+        return replace(message, quote="") if is_here else message
+
     async def _accept(self, message: InboundMessage, key: Key, suffix: str = "") -> Outcome:
+        message = await self._without_known_quote(message, key)
         delivery = self._delivery(message)
         request = self._request(delivery)
         accept = self._command(message, key, delivery, request, suffix)
+        return await self._submit(message, accept, request)
+
+    async def _submit(
+        self, message: InboundMessage, accept: Accept, request: TurnRequest
+    ) -> Outcome:
         begin_context(self._gateway.ids.new("req"), self._tenant)
         try:
             ticket = await self._turns.accept(accept, request, is_live=True)

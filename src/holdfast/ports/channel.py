@@ -60,6 +60,10 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     is_album: bool = False
     is_edit: bool = False
+    original_id: str = ""
+    """Of an edit: the unique id of the message that was edited."""
+    answered_id: str = ""
+    """The unique id of the message that it answers, if it quotes it."""
     moved_to: str = ""
     """The id under which the chat continues, where the message says only that."""
 

@@ -65,6 +65,7 @@ CLIENT_CALLS = frozenset(
 
 NO_REPLY = "NO_REPLY"
 """The answer by which a scheduled turn says that there is nothing to tell."""
+COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -232,7 +233,7 @@ class TurnExecutor:
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
         if request.delivery is not None and not command.pending_calls:
-            command = replace(command, outbox=self._messages(request.delivery, answer))
+            command = replace(command, outbox=self._messages(request, request.delivery, answer))
         elif request.delivery is not None and tool_turn is not None:
             command = replace(command, outbox=self._requests(request.delivery, tool_turn.output))
         ended = await run.finish(command)
@@ -242,9 +243,11 @@ class TurnExecutor:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
 
-    def _messages(self, delivery: Delivery, answer: Answer) -> tuple[OutboxMessage, ...]:
+    def _messages(
+        self, request: TurnRequest, delivery: Delivery, answer: Answer
+    ) -> tuple[OutboxMessage, ...]:
         """Return the messages that a channel sends for an answer."""
-        text = output_text(answer.items).strip()
+        text = COMPACTED if request.is_compaction else output_text(answer.items).strip()
         if delivery.is_quiet and text == NO_REPLY:
             return ()
         return tuple(self._split(delivery, text or EMPTY_ANSWER))
