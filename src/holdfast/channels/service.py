@@ -9,7 +9,7 @@ from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import LiveReply
 from holdfast.channels.rendering.splitting import split_markdown
-from holdfast.channels.session_keys import People, session_key
+from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.core.ids import Key, Tenant
@@ -248,7 +248,7 @@ class ChannelService:
     def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
         """Return the tenant and session key of a chat, to which something is delivered."""
         settings = self._find(deliver.channel)
-        is_direct = not deliver.to.startswith(("-", "C", "G", "group."))
+        is_direct = is_direct_chat(settings.kind, deliver.to)
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.doctor.findings import Finding, finding_value
@@ -17,7 +18,15 @@ MAX_FINDINGS = 1000
 class DoctorService:
     """Checks one store; callers that come at the same time share a check."""
 
-    def __init__(self, store: SqlStore, store_url: str, *, turn_seconds: float) -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        store_url: str,
+        *,
+        turn_seconds: float,
+        services: Callable[[], Iterable[Finding]] = tuple,
+    ) -> None:
+        self._services = services
         self._store = store
         self._url = store_url
         self._turn_seconds = turn_seconds
@@ -38,7 +47,7 @@ class DoctorService:
     async def _check(self) -> list[Finding]:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
-        findings = list(check_inspection(inspection))
+        findings = [*check_inspection(inspection), *self._services()]
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break

@@ -39,6 +39,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     place: ChatPlace
     sender: str
     text: str
+    aliases: tuple[str, ...] = ()
+    """Other ids of the sender, which the configuration may name."""
     sender_name: str = ""
     is_direct: bool = True
     group_kind: Literal["group", "channel"] = "group"

@@ -46,7 +46,8 @@ def approval_markdown(item: dict[str, Any]) -> str:
     )
 
 
-APPROVAL_ITEMS = frozenset({"mcp_approval_request", "mcp_approval_response"})
+REQUEST, RESPONSE = "mcp_approval_request", "mcp_approval_response"
+APPROVAL_ITEMS = frozenset({REQUEST, RESPONSE})
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ class _Message(msgspec.Struct):
 def read_approval(item: NewItem) -> ApprovalAnswer | None:
     """Return what a request or response for an approval says; None if it names none."""
     value = msgspec.json.decode(item.body, type=_Approval)
-    name = value.id if item.kind == "mcp_approval_request" else value.approval_request_id
+    name = value.id if item.kind == REQUEST else value.approval_request_id
     if not isinstance(name, str):
         return None
     reason = value.reason if isinstance(value.reason, str) else None

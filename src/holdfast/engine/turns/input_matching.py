@@ -116,7 +116,7 @@ async def match_input(
             matched = _match_refused(outline, items, sent)
         return await _with_instructions(read, outline, matched, lead)
     cut_from = None
-    if outline is not None and outline.session.active_run_id is not None and meet is not None:
+    if outline is not None and meet is not None and _meets_turn(outline.session, sent):
         meeting = await meet(outline.session)
         if isinstance(meeting, SameRequest):
             return MatchedInput((), same_as=(meeting.turn_id, meeting.step))
@@ -125,6 +125,14 @@ async def match_input(
             outline = await read.outline(tenant, session_id=session_id, key=key)
     matched = await _match_history(read, outline, items, is_whole=is_whole, cut_from=cut_from)
     return await _with_instructions(read, outline, matched, lead)
+
+
+def _meets_turn(session: Session, sent: Sequence[SentItem]) -> bool:
+    """Whether a history meets a turn in flight; outputs that a turn waits for continue it."""
+    if not session.is_held:
+        return session.active_run_id is not None
+    pending = set(read_pending_calls(session))
+    return not any(item.is_output and item.call_id in pending for item in sent)
 
 
 async def _repeated_failure(

@@ -10,6 +10,7 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.turn import STEERING, Turn
 from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
@@ -38,3 +39,22 @@ def may_join(waiting: Turn, running: Turn) -> bool:
     if target is None:
         return True
     return place is not None and running.source == "channel" and place.place == target.place
+
+
+def has_waiting(run: ActiveRun) -> bool:
+    """Whether turns were accepted behind the run's turn before its run began."""
+    return run.session.turn_count > run.turn.number
+
+
+async def join_waiting_input(
+    read: TurnReader, run: ActiveRun, writer: JournalWriter | None
+) -> None:
+    """Have input that waits join a turn whose client has sent the outputs of its tools."""
+    joining = await waiting_input(read, run) if has_waiting(run) else ()
+    if not joining:
+        return
+    if writer is not None:
+        await writer.settle()
+    await run.commit_step((), merges=joining)
+    if writer is not None:
+        writer.begin_step()
