@@ -24,6 +24,7 @@ from holdfast.channels.signal.envelopes import read_event, read_message
 from holdfast.channels.signal.styles import to_signal
 from holdfast.ports.channel import (
     Attachment,
+    Button,
     Capabilities,
     ChatPlace,
     DeliveryDelayed,
@@ -206,8 +207,17 @@ class SignalChannel:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> str:
         """Send a message; its id is the time that the daemon gave it."""
+        del buttons  # Signal has none: the text says how to answer in words
         parameters = {**_target(place), **_content(text, plain=plain)}
         if reply_to:
             timestamp, _, author = reply_to.partition(":")
@@ -218,8 +228,17 @@ class SignalChannel:
             }
         return str(await self._send(parameters))
 
-    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> None:
         """Send a later version of a message."""
+        del buttons
         edited = {"editTimestamp": int(external_id)}
         await self._send({**_target(place), **_content(text, plain=plain), **edited})
 

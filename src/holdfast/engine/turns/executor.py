@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
-from holdfast.core.model.items import NewItem, message, read_item
+from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
     TurnRequest,
