@@ -12,7 +12,7 @@ from holdfast.channels.approvals import FORBIDDEN, ChatApprovals
 from holdfast.channels.chat_commands import ChatCommands
 from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.session_keys import People, session_key
-from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
 from holdfast.core.errors import (
     HoldfastError,
     IdempotencyMismatch,
@@ -25,6 +25,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
+from holdfast.core.model.gateway_items import GatewayAttachment, store_item
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
@@ -45,6 +46,7 @@ from holdfast.ports.request_context import begin_context
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 MAX_TRIES = 3
 MAX_REMEMBERED = 4096
+MAX_FILES = 20
 MAX_QUOTE = 2000
 MAX_TEXT = 100_000
 REFUSAL_SECONDS = 600.0
@@ -241,7 +243,7 @@ class InboundHandler:
             tenant=self._tenant,
             key=key,
             edited_key=gateway_key("channel", self._settings.name, message.original_id),
-            items=(user_item(message),),
+            items=(user_item(message), *self._files(message)),
             record_id=TurnId(self._gateway.ids.new("rec")),
             idempotency_key=self._key_of(message),
         )
@@ -347,15 +349,33 @@ class InboundHandler:
             worker=self._gateway.worker.id,
             candidate_id=SessionId(new_id("ses")),
             key=key,
-            items=(user_item(message),),
+            items=(user_item(message), *self._files(message)),
             request=write_request(request),
             source="channel",
-            on_busy=self._settings.on_busy,
+            on_busy=self._on_busy(message),
             idempotency_key=self._key_of(message, suffix),
             collect_seconds=delivery.collect_seconds,
             limits=self._gateway.limits,
             reset=self._reset,
         )
+
+    def _on_busy(self, message: InboundMessage) -> ChannelOnBusy:
+        """Return what a message does in a busy lane; files are loaded when a run begins."""
+        is_joining = self._settings.on_busy == "steer"
+        return "enqueue" if is_joining and message.attachments else self._settings.on_busy
+
+    def _files(self, message: InboundMessage) -> list[NewItem]:
+        """Return the files of a message as items: references, which the run follows."""
+        return [
+            store_item(
+                GatewayAttachment(
+                    id=self._gateway.ids.new("gwf"),
+                    channel=self._settings.name,
+                    **msgspec.structs.asdict(attachment),
+                )
+            )
+            for attachment in message.attachments[:MAX_FILES]
+        ]
 
     async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""

@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
+from holdfast.core.model.gateway_items import ATTACHMENT
 from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
@@ -47,14 +48,15 @@ from holdfast.engine.settings import HealSettings, ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
+from holdfast.engine.turns.attachments import load_attachments
 from holdfast.engine.turns.steering import join_waiting_input
 from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolTurn
-from holdfast.ports.channel import MessageSplitter
+from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.tools import Toolbox
 
-_NOT_SENT = frozenset({"item_reference", "compaction_trigger"})
+_NOT_SENT = frozenset({"item_reference", "compaction_trigger", ATTACHMENT})
 """Kinds of items that no model is sent as they are."""
 CLIENT_CALLS = frozenset(
     {
@@ -90,11 +92,11 @@ class TurnExecutor:
         *,
         fallbacks: Fallbacks | None = None,
         fitter: ContextFitter | None = None,
-        splitter: MessageSplitter | None = None,
+        channels: ChannelMessages | None = None,
         toolbox: Toolbox | None = None,
         tools: ToolSettings | None = None,
     ) -> None:
-        self._splitter = splitter
+        self._channels = channels
         self._gateway = gateway
         self._route = route
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
@@ -140,6 +142,8 @@ class TurnExecutor:
         run.writer = writer
         try:
             try:
+                if request.delivery is not None and self._channels is not None:
+                    await load_attachments(run, self._channels)
                 if writer is not None:
                     writer.start()
                 if request.waits_for_parent:
@@ -268,8 +272,8 @@ class TurnExecutor:
 
     def _split(self, delivery: Delivery, text: str) -> list[OutboxMessage]:
         parts: Sequence[str] = [text]
-        if self._splitter is not None:
-            parts = self._splitter.split(delivery.channel, text)
+        if self._channels is not None:
+            parts = self._channels.split(delivery.channel, text)
         return [to_message(delivery, part) for part in parts]
 
     async def _end_unanswered(
