@@ -255,6 +255,13 @@ class BurstContract:
             text, key="k", source="channel", request=request, collect_seconds=1.0
         )
 
+    async def test_a_clock_that_is_set_back_does_not_hold_a_burst(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        first = await self._say(caller, "a")
+        clock.advance(-86400.0)
+        assert isinstance(await caller.claim(first.turn), Started)
+
     async def test_consecutive_messages_of_one_sender_are_one_turn(
         self, caller: StoreClient, clock: ManualClock
     ) -> None:
