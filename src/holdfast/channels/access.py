@@ -17,7 +17,8 @@ def judge(
         return "ignore"
     if message.is_bot:
         return "allow" if message.sender in settings.bots else "ignore"
-    is_known = message.sender in settings.allow or message.sender in paired
+    ids = {message.sender, *message.aliases}
+    is_known = message.sender in paired or not ids.isdisjoint(settings.allow)
     if not message.is_direct:
         if settings.groups == "off":
             return "ignore"

@@ -22,6 +22,11 @@ def open_channel(settings: ChannelSettings, http: HttpCaller) -> Channel:
             from holdfast.channels.slack.channel import SlackChannel
 
             return SlackChannel(settings, http)
+        case "signal":
+            _require(settings, "markdown_it")
+            from holdfast.channels.signal.channel import SignalChannel
+
+            return SignalChannel(settings, http)
 
 
 def _require(settings: ChannelSettings, *modules: str) -> None:

@@ -9,7 +9,7 @@ from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import LiveReply
 from holdfast.channels.rendering.splitting import split_markdown
-from holdfast.channels.session_keys import People, session_key
+from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.core.ids import Key, Tenant
@@ -17,11 +17,11 @@ from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
     MAX_TARGET,
-    Delivery,
     OutboxMessage,
     OutboxRow,
     outbox_id,
 )
+from holdfast.core.model.request import read_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.schedule import DeliverTo
 from holdfast.core.transaction.commands import (
@@ -204,14 +204,17 @@ class ChannelService:
 
     # ── turns in progress ───────────────────────────────────────────────────────────────────
 
-    def _attend(self, ticket: TurnTicket, delivery: Delivery, is_streamed: bool) -> None:
+    def _attend(self, ticket: TurnTicket) -> None:
         """Show what a turn does while it runs, and have its answer sent at once."""
+        delivery = read_request(ticket.turn.request).delivery
+        if delivery is None or delivery.channel not in self._channels:
+            return
         channel = self._channels[delivery.channel]
         live_reply = LiveReply(self._gateway, channel, ticket, delivery)
         settings = self._settings[delivery.channel]
-        is_direct = delivery.reply_to == ""
+        is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
-            live_reply.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
+            live_reply.run(is_direct=delivery.reply_to == "", is_streamed=is_streamed),
             name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id
@@ -245,7 +248,7 @@ class ChannelService:
     def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
         """Return the tenant and session key of a chat, to which something is delivered."""
         settings = self._find(deliver.channel)
-        is_direct = not deliver.to.startswith(("-", "C", "G", "group."))
+        is_direct = is_direct_chat(settings.kind, deliver.to)
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct,

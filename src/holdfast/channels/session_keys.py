@@ -1,6 +1,6 @@
 """Session keys of chats: who shares a memory with whom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.ids import Key, read_key
@@ -8,6 +8,8 @@ from holdfast.ports.channel import InboundMessage
 
 People = Mapping[str, Sequence[str]]
 """`[people]`: names, and the accounts (`telegram:123`) of each."""
+SIGNAL_GROUP_LENGTH = 44
+"""Length of a group's id on Signal: 32 bytes as base64."""
 _THREAD_WORDS = {"group": "topic", "channel": "thread"}
 
 
@@ -21,7 +23,8 @@ def session_key(settings: ChannelSettings, people: People, message: InboundMessa
         return read_key(key)
     if settings.dm_scope == "main":
         return read_key(f"{agent}:main")
-    person = _person(people, f"{kind}:{message.sender}")
+    ids = (message.sender, *message.aliases)
+    person = _person(people, {f"{kind}:{one}" for one in ids})
     if settings.dm_scope == "per-peer":
         return read_key(f"{agent}:direct:{person or message.sender}")
     if settings.dm_scope == "per-account-channel-peer":
@@ -29,5 +32,12 @@ def session_key(settings: ChannelSettings, people: People, message: InboundMessa
     return read_key(f"{agent}:{kind}:direct:{person or message.sender}")
 
 
-def _person(people: People, account: str) -> str | None:
-    return next((name for name, accounts in people.items() if account in accounts), None)
+def is_direct_chat(kind: str, chat: str) -> bool:
+    """Whether the platform's id of a chat is that of a person."""
+    if kind == "signal":
+        return not (len(chat) == SIGNAL_GROUP_LENGTH and chat.endswith("="))
+    return not chat.startswith(("C", "G") if kind == "slack" else "-")
+
+
+def _person(people: People, ids: Set[str]) -> str | None:
+    return next((name for name, accounts in people.items() if ids & set(accounts)), None)

@@ -7,19 +7,21 @@ from typing import Literal, get_args
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.ids import read_key
 
-Kind = Literal["telegram", "slack"]
+Kind = Literal["telegram", "slack", "signal"]
 Direct = Literal["pairing", "allow", "open", "off"]
 Groups = Literal["mention", "always", "off"]
 DmScope = Literal["main", "per-peer", "per-channel-peer", "per-account-channel-peer"]
-ChannelOnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+ChannelOnBusy = Literal["steer", "enqueue", "reject", "interrupt", "rollback"]
 
 DEFAULT_URLS: dict[str, str] = {
     "telegram": "https://api.telegram.org",
     "slack": "https://slack.com/api",
+    "signal": "http://127.0.0.1:8080",
 }
 _NEEDED: dict[str, tuple[str, ...]] = {
     "telegram": ("token_env",),
     "slack": ("bot_token_env", "app_token_env"),
+    "signal": ("account",),
 }
 """Settings without which a platform cannot be reached."""
 
@@ -62,6 +64,8 @@ class ChannelSettings:
     """Which messages of groups count: those that mention the bot, always, or off."""
     allow_groups: tuple[str, ...] = ()
     """Chats in which everybody counts."""
+    approvers: tuple[str, ...] = ()
+    """Platform user ids that may approve tool calls, beside the person who asked."""
     bots: tuple[str, ...] = ()
     """Bots that are answered, at most five turns without a human."""
     collect_seconds: float = 1.0
@@ -72,10 +76,12 @@ class ChannelSettings:
     """`stream` edits the answer in place while it is written; `whole` sends it at the end."""
     notify: bool = False
     """Whether a streamed answer is sent as a new message at its end, which notifies."""
-    on_busy: ChannelOnBusy = "enqueue"
-    """What a message does while a turn runs."""
+    on_busy: ChannelOnBusy = "steer"
+    """What a message does while a turn runs; `steer` joins it at its next model call."""
     dm_scope: DmScope = "per-channel-peer"
     """Which direct chats share a session."""
+    account: str = ""
+    """Phone number of the account in signal-cli (Signal)."""
     token: str = field(default="", repr=False)
     """Bot token, read from the environment; never written anywhere."""
     app_token: str = field(default="", repr=False)
@@ -94,6 +100,8 @@ class ChannelSettings:
         for name in ("collect_seconds", "outbox_hours"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"channel.{name} must not be negative")
+        if self.kind == "signal" and self.receive == "webhook":
+            raise InvalidSetting(f"channel {self.name}: signal has no webhook; receive = 'poll'")
         if self.direct == "allow" and not self.allow:
             raise InvalidSetting(f"channel {self.name}: direct = 'allow' needs allow = [...]")
 

@@ -1,6 +1,6 @@
 """The port for plain HTTP calls to services that are not models: chat platforms and webhooks."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -48,7 +48,9 @@ class HttpCaller(Protocol):
         """
         ...
 
-    def lines(self, url: str, *, seconds: float) -> AsyncIterator[bytes]:
+    def lines(
+        self, url: str, *, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a streamed answer to a GET; raise after `seconds` of silence."""
         ...
 

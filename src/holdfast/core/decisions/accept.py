@@ -355,7 +355,13 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     refusal = unusable(command, facts)
     if refusal is not None:
         return refuse(refusal)
-    hidden = begin_session(command.candidate_id, command.tenant, now=facts.now, is_visible=False)
+    hidden = begin_session(
+        command.candidate_id,
+        command.tenant,
+        now=facts.now,
+        is_visible=False,
+        started_by=command.source,
+    )
     parent = facts.session
     if parent is not None:
         seq = finished_seq(parent, facts.active)

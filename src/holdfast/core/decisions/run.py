@@ -218,7 +218,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
     if command.outbox:
-        queue_parts(draft, command.outbox, turn.id)
+        queue_parts(draft, command.outbox, turn.id, turn.step)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:

@@ -33,6 +33,19 @@ def approval_text(item: dict[str, Any], code: str) -> str:
     )
 
 
+def approval_markdown(item: dict[str, Any]) -> str:
+    """Return the request for an approval as Markdown, with its arguments in full."""
+    arguments, code = item.get("arguments") or "{}", item.get("approval_code")
+    # Longer than every fence in the arguments: they must not end their block themselves.
+    longest = max((len(run) for run in re.findall("`+", arguments)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return (
+        f"**Approval needed**: {item.get('server_label')} wants to run `{item.get('name')}` with\n"
+        f"{fence}\n{arguments}\n{fence}\n"
+        f"Answer `yes {code}` to allow it, or `no {code}`."
+    )
+
+
 REQUEST, RESPONSE = "mcp_approval_request", "mcp_approval_response"
 APPROVAL_ITEMS = frozenset({REQUEST, RESPONSE})
 

@@ -174,6 +174,7 @@ class ApprovalService:
         reason: str | None = None,
         words: str | None = None,
         is_stream: bool = False,
+        idempotency_key: str | None = None,
     ) -> TurnTicket:
         """Answer an approval request; the ticket is the turn's next step.
 
@@ -185,10 +186,19 @@ class ApprovalService:
             raise ApprovalNotFound(f"no approval {approval_id} is waited for")
         item = self.item_for(found, approver, ApprovalAnswer(approval_id, approve, reason))
         items = (item,) if words is None else (item, words_item(self._new("gww"), "user", words))
-        try:
-            return await self._join(tenant, found, items, is_stream=is_stream)
-        except (SessionMoved, SessionBusy) as exc:
-            raise ApprovalNotFound(f"approval {approval_id} was answered meanwhile") from exc
+        return await self._join(
+            tenant, found, items, is_stream=is_stream, idempotency_key=idempotency_key
+        )
+
+    async def deny(
+        self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
+    ) -> TurnTicket:
+        """Deny the requests of one turn together, so that the turn goes on once."""
+        items = tuple(
+            self.item_for(each, approver, ApprovalAnswer(each.id, False, reason))
+            for each in waiting
+        )
+        return await self._join(waiting[0].tenant, waiting[0], items, is_stream=True)
 
     def item_for(
         self, found: PendingApproval, approver: Approver, answer: ApprovalAnswer
@@ -254,6 +264,7 @@ class ApprovalService:
         items: tuple[NewItem, ...],
         *,
         is_stream: bool,
+        idempotency_key: str | None = None,
     ) -> TurnTicket:
         view = await self._gateway.read.session(tenant, session_id=found.session_id)
         if view is None:
@@ -273,12 +284,16 @@ class ApprovalService:
             request=turn.turn.request,
             source=turn.turn.source,
             on_busy="reject",
+            idempotency_key=idempotency_key,
             body_hash=blake2b(items[0].body, digest_size=16).digest(),
             limits=self._gateway.limits,
         )
         accept = replace(accept, after_turn=view.session.turn_count)
         is_live = request.is_stream or request.is_background
-        return await self._turns.accept(accept, request, is_live=is_live)
+        try:
+            return await self._turns.accept(accept, request, is_live=is_live)
+        except (SessionMoved, SessionBusy) as exc:
+            raise ApprovalNotFound(f"approval {found.id} was answered meanwhile") from exc
 
     async def answer_in_words(
         self, ticket: TurnTicket, text: str, approver: Approver, *, is_stream: bool = False

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
-from holdfast.core.model.items import NewItem, message, read_item
+from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
     TurnRequest,
@@ -33,6 +33,7 @@ from holdfast.core.openai.response import (
     error_value,
     usage_value,
 )
+from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.core.transaction.outgoing import output_text, to_message
 from holdfast.engine.logging import log
@@ -236,6 +237,8 @@ class TurnExecutor:
             )
         if request.delivery is not None and not command.pending_calls:
             command = replace(command, outbox=self._messages(request.delivery, answer))
+        elif request.delivery is not None and tool_turn is not None:
+            command = replace(command, outbox=self._requests(request.delivery, tool_turn.output))
         ended = await run.finish(command)
         output = answer.items if tool_turn is None else tool_turn.output
         facts = response_facts(run, request, recorded.status, output, recorded)
@@ -248,11 +251,23 @@ class TurnExecutor:
         text = output_text(answer.items).strip()
         if delivery.is_quiet and text == NO_REPLY:
             return ()
-        text = text or EMPTY_ANSWER
+        return tuple(self._split(delivery, text or EMPTY_ANSWER))
+
+    def _requests(self, delivery: Delivery, output: Sequence[bytes]) -> tuple[OutboxMessage, ...]:
+        """Return what a channel sends when a turn waits for approvals: text so far, requests."""
+        text = output_text(output).strip()
+        messages = self._split(delivery, text) if text else []
+        for item in map(item_value, output):
+            if item.get("type") == "mcp_approval_request":
+                parts = self._split(delivery, approval_markdown(item))
+                messages += [*parts[:-1], replace(parts[-1], approval=item["id"])]
+        return tuple(messages)
+
+    def _split(self, delivery: Delivery, text: str) -> list[OutboxMessage]:
         parts: Sequence[str] = [text]
         if self._splitter is not None:
             parts = self._splitter.split(delivery.channel, text)
-        return tuple(to_message(delivery, part) for part in parts)
+        return [to_message(delivery, part) for part in parts]
 
     async def _end_unanswered(
         self,

@@ -174,7 +174,8 @@ class TurnSubmitter:
                     )
                 continue
             except HoldfastError as exc:
-                await self._reraise_or_retry(exc, request, target, matched)
+                if not await self._may_retry(exc, request, target, matched):
+                    raise
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
@@ -238,20 +239,20 @@ class TurnSubmitter:
         )
         return answered or ticket
 
-    async def _reraise_or_retry(
+    async def _may_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
-    ) -> None:
-        """Raise the error that the client gets; return if the submission should be retried."""
+    ) -> bool:
+        """Whether to submit again; an error that the client knows by another name is raised."""
         match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
             case SessionMoved() if target.after_turn is None:
-                return
+                return True
             case SessionNotFound() if matched.repeated is not None:
-                return
+                return True
             case SessionNotFound() if target.conversation is not None:
                 raise ConversationNotFound(target.conversation) from error
-        raise error
+        return False
 
     async def _name_session(self, request: Request, target: SessionTarget) -> None:
         """Name the session in the headers of an error reply; there is no turn."""

@@ -1,7 +1,7 @@
 """Plain HTTP calls for chat platforms and webhooks, on the client that upstreams use."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import cast
 
 from holdfast.core.errors import ProviderFailure
@@ -73,28 +73,33 @@ class PlainHttpCaller:
         except TimeoutError as exc:
             raise HttpUnavailable(f"no answer within {seconds:g} s") from exc
 
-    async def lines(self, url: str, *, seconds: float) -> AsyncIterator[bytes]:
+    async def lines(
+        self, url: str, *, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a streamed answer."""
-        request = HttpRequest(method="GET", url=url, headers={"accept": "text/event-stream"})
+        request = HttpRequest(
+            method="GET", url=url, headers={"accept": "text/event-stream", **(headers or {})}
+        )
         sink = _LineSink()
-        async with self._client(url).exchange(request) as answer:
-            if answer.status != 200:
-                raise HttpUnavailable(f"the server answered {answer.status}")
-            copying = asyncio.ensure_future(answer.copy_to(sink))
-            try:
-                while True:
-                    async with asyncio.timeout(seconds):
-                        line = await sink.next(copying)
-                    if line is None:
-                        return
-                    yield line
-            except TimeoutError as exc:
-                raise HttpUnavailable(f"nothing was sent for {seconds:g} s") from exc
-            except ProviderFailure as exc:
-                raise HttpUnavailable(exc.message) from exc
-            finally:
-                copying.cancel()
-                await asyncio.gather(copying, return_exceptions=True)
+        try:
+            async with self._client(url).exchange(request) as answer:
+                if answer.status != 200:
+                    raise HttpUnavailable(f"the server answered {answer.status}")
+                copying = asyncio.ensure_future(answer.copy_to(sink))
+                try:
+                    while True:
+                        async with asyncio.timeout(seconds):
+                            line = await sink.next(copying)
+                        if line is None:
+                            return
+                        yield line
+                finally:
+                    copying.cancel()
+                    await asyncio.gather(copying, return_exceptions=True)
+        except TimeoutError as exc:
+            raise HttpUnavailable(f"nothing was sent for {seconds:g} s") from exc
+        except ProviderFailure as exc:
+            raise HttpUnavailable(exc.message) from exc
 
     def proxy_url(self, url: str) -> str | None:
         """Return the forward proxy for an address."""

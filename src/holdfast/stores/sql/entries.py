@@ -70,7 +70,7 @@ _read_head = msgspec.msgpack.Decoder(_Head).decode
 IDENTITY = (
     "id", "tenant", "key", "generation", "is_live", "is_visible", "previous_session_id",
     "parent_id", "parent_seq", "parent_record", "created_at", "retired_at", "deleted_at",
-    "metadata",
+    "metadata", "started_by",
 )  # fmt: skip
 """The columns of a session's own row."""
 identity_values = attrgetter(*IDENTITY)
@@ -87,7 +87,8 @@ def read_session(row: Sequence[Any]) -> Session:
     """Return the session of a row: its identity, then n, seq, turns, events and head."""
     (
         session_id, tenant, key, generation, is_live, is_visible, previous, parent_id, parent_seq,
-        parent_record, created_at, retired_at, deleted_at, metadata, n, seq, turns, events, head,
+        parent_record, created_at, retired_at, deleted_at, metadata, started_by, n, seq, turns,
+        events, head,
     ) = row[:SESSION_WIDTH]  # fmt: skip
     kept = _read_head(head)
     return Session(
@@ -96,7 +97,7 @@ def read_session(row: Sequence[Any]) -> Session:
         kept.hidden_count, kept.active_turn_id, kept.active_run_id, kept.owner, kept.hold_until,
         kept.pending_calls, created_at, kept.last_user_activity_at, retired_at, deleted_at,
         kept.input_tokens, kept.cached_tokens, kept.output_tokens, kept.reasoning_tokens,
-        bytes(metadata), kept.has_failed,
+        bytes(metadata), kept.has_failed, started_by,
     )  # fmt: skip
 
 

@@ -21,6 +21,14 @@ token_env = "TELEGRAM_BOT_TOKEN"    # from @BotFather: /newbot
 model = "MODEL"
 direct = "pairing"
 """,
+    "signal": """[[channel]]
+name = "{name}"
+kind = "signal"
+account = "+4915112345678"          # the account's number in signal-cli
+url = "http://127.0.0.1:8080"       # signal-cli daemon --http 127.0.0.1:8080 --receive-mode=manual
+model = "MODEL"
+direct = "pairing"
+""",
 }
 
 

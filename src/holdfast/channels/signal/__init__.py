@@ -1,0 +1,1 @@
+"""Signal, through the JSON-RPC daemon of signal-cli."""

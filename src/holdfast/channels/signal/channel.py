@@ -1,0 +1,370 @@
+"""The Signal channel: JSON-RPC calls and the event stream of a signal-cli daemon.
+
+signal-cli acknowledges messages to Signal's server by itself, when it hands them on. An event that
+could not be made durable is kept here and handed on again; daemons that number their events are
+asked for those behind the last one that was handled, so that a crash loses nothing there either.
+"""
+
+import asyncio
+import base64
+import binascii
+import itertools
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.channels.session_keys import is_direct_chat
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.signal.envelopes import read_event, read_message
+from holdfast.channels.signal.styles import to_signal
+from holdfast.ports.channel import (
+    Attachment,
+    Button,
+    Capabilities,
+    ChatPlace,
+    DeliveryDelayed,
+    DeliveryImpossible,
+    DeliveryRefused,
+    Inbox,
+    WebhookRejected,
+)
+from holdfast.ports.http_client import HttpCaller, HttpUnavailable
+
+CALL_SECONDS = 4.0
+"""Of a call that sends something: below half a lease."""
+DOWNLOAD_SECONDS = 30.0
+SILENCE_SECONDS = 45.0
+"""The daemon sends a comment every 15 seconds."""
+MAX_UNITS = 2000
+"""UTF-16 units; the daemon makes an attachment of longer texts."""
+REPLAY_SECONDS = 600.0
+"""Of the events that the daemon repeats to a new process, older ones were handled before."""
+ANY_EVENT = "0"
+"""An event id that no daemon gives: it answers with all events that it remembers."""
+MAX_PENDING = 1000
+MAX_IDLE_SECONDS = 60.0
+"""How long the stream stays open while nothing can be handled."""
+RATE_LIMIT_SECONDS = 60.0
+WRONG_ACCOUNT_SECONDS = 30.0
+METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
+IO_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -3, -4, -5
+
+
+class _SendResult(msgspec.Struct, rename="camel"):
+    type: str = "SUCCESS"
+    retry_after_seconds: float | None = None
+
+
+class _Sent(msgspec.Struct):
+    timestamp: int = 0
+    results: list[_SendResult] = []
+
+
+class _ErrorData(msgspec.Struct):
+    response: _Sent | None = None
+
+
+class _RpcError(msgspec.Struct):
+    code: int
+    message: str = ""
+    data: _ErrorData | None = None
+
+
+class _RpcReply(msgspec.Struct):
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: _RpcError | None = None
+
+
+class _Account(msgspec.Struct):
+    number: str = ""
+
+
+class _File(msgspec.Struct):
+    data: str = ""
+
+
+class _PendingEvent(msgspec.Struct, frozen=True):
+    id: str
+    data: bytes
+
+
+_read_reply = msgspec.json.Decoder(_RpcReply).decode
+
+
+class SignalChannel:
+    """One account of a signal-cli daemon."""
+
+    kind = "signal"
+
+    def __init__(self, settings: ChannelSettings, http: HttpCaller) -> None:
+        self.name = settings.name
+        self.capabilities = Capabilities(
+            max_units=MAX_UNITS, counts_utf16=True, can_edit=False, can_type=True, is_polled=True
+        )
+        self._base = settings.base_url
+        self._account = settings.account
+        self._http = http
+        self._ids = itertools.count(1)
+        self._last_id = ANY_EVENT
+        self._started_ms = time.time() * 1000
+        self._pending: deque[_PendingEvent] = deque()
+        """Events that are not durable yet, and that an older daemon will not send again."""
+        self._news = asyncio.Event()
+        self._reading: asyncio.Task[NoReturn] | None = None
+        self._is_receiving = False
+        self._idle_since = 0.0
+
+    # ── receiving ───────────────────────────────────────────────────────────────────────────
+
+    async def receive(self, inbox: Inbox) -> None:
+        """Handle what the event stream brings; the daemon receives only while it is followed."""
+        self._is_receiving = True
+        try:
+            while True:
+                await self._handle_pending(inbox)
+                if self._reading is None:
+                    self._reading = asyncio.create_task(self._read(), name="holdfast-signal")
+                news = asyncio.ensure_future(self._news.wait())
+                try:
+                    both = {news, self._reading}
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    news.cancel()
+                self._news.clear()
+                if self._reading.done() and not self._pending:
+                    reading, self._reading = self._reading, None
+                    reading.result()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        finally:
+            self._is_receiving = False
+            self._idle_since = time.monotonic()
+
+    async def _read(self) -> NoReturn:
+        """Keep events in memory as they arrive.
+
+        While the store is away the stream stays open for a while: an older daemon forgets what it
+        has written to a connection that is closed.
+        """
+        url = f"{self._base}/api/v1/events?account={quote(self._account, safe='')}"
+        headers = {"last-event-id": self._last_id}
+        lines = self._http.lines(url, seconds=SILENCE_SECONDS, headers=headers)
+        event_id, data = "", b""
+        try:
+            async with aclosing(lines):
+                async for line in lines:
+                    if line.startswith(b"id:"):
+                        event_id = line[3:].strip().decode("ascii", "replace")
+                    elif line.startswith(b"data:"):
+                        data += line[5:].strip()
+                    elif not line and data:
+                        self._pending.append(_PendingEvent(event_id, data))
+                        event_id, data = "", b""
+                        self._news.set()
+                    if self._is_abandoned():
+                        break
+        except HttpUnavailable as exc:
+            hint = f" (does it know the account {self._account}?)" if "400" in exc.message else ""
+            raise DeliveryDelayed(f"signal-cli: {exc.message}{hint}") from exc
+        raise DeliveryDelayed("the event stream of signal-cli ended", 1.0)
+
+    def _is_abandoned(self) -> bool:
+        """Whether to read no more: the rest waits on Signal's server."""
+        if len(self._pending) >= MAX_PENDING:
+            return True
+        return not self._is_receiving and time.monotonic() - self._idle_since > MAX_IDLE_SECONDS
+
+    async def _handle_pending(self, inbox: Inbox) -> None:
+        while self._pending:
+            event = self._pending[0]
+            envelope = read_event(event.data)
+            if envelope is not None and not self._is_old(envelope.server_delivered_timestamp):
+                message = read_message(envelope, self._account)
+                if message is not None:
+                    await inbox.handle(message)
+            # Only now: an event that was not handled is handed on again.
+            self._pending.popleft()
+            self._last_id = event.id or self._last_id
+
+    def _is_old(self, delivered_ms: int) -> bool:
+        """Whether an event is one that the daemon repeats from long before this process began."""
+        return 0 < delivered_ms < self._started_ms - REPLAY_SECONDS * 1000
+
+    async def webhook(
+        self,
+        headers: Mapping[str, str],  # noqa: ARG002 - of the port
+        body: bytes,  # noqa: ARG002 - of the port
+        inbox: Inbox,  # noqa: ARG002 - of the port
+    ) -> bytes:
+        """Reject every request: signal-cli sends none."""
+        raise WebhookRejected("a Signal channel has no webhook")
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────
+
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
+    ) -> str:
+        """Send a message; its id is the time that the daemon gave it."""
+        parameters = {**_target(place), **_content(text, plain=plain)}
+        if reply_to:
+            timestamp, _, author = reply_to.partition(":")
+            parameters |= {
+                "quoteTimestamp": int(timestamp),
+                "quoteAuthor": author or self._account,
+                "quoteMessage": "",
+            }
+        return str(await self._send(parameters))
+
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
+    ) -> None:
+        """Send a later version of a message."""
+        edited = {"editTimestamp": int(external_id)}
+        await self._send({**_target(place), **_content(text, plain=plain), **edited})
+
+    async def show_typing(self, place: ChatPlace) -> None:
+        """Show that an answer is being written, for about fifteen seconds."""
+        await self._call("sendTyping", _target(place))
+
+    async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return a file that the daemon has stored."""
+        chat, _, name = attachment.reference.rpartition("|")
+        if attachment.size > max_bytes:
+            raise DeliveryRefused(f"the file has {attachment.size} bytes")
+        parameters = {"id": name, **_target(ChatPlace(chat))}
+        raw = await self._call("getAttachment", parameters, seconds=DOWNLOAD_SECONDS)
+        try:
+            content = base64.b64decode(msgspec.json.decode(raw, type=_File).data, validate=True)
+        except (binascii.Error, msgspec.DecodeError) as exc:
+            raise DeliveryRefused("the file cannot be read") from exc
+        if len(content) > max_bytes:
+            raise DeliveryRefused(f"the file has {len(content)} bytes")
+        return content
+
+    async def check(self) -> str:
+        """Return the account; raise where the daemon does not have it."""
+        try:
+            raw = await self._call("listAccounts", {})
+        except DeliveryRefused as exc:
+            if str(METHOD_NOT_FOUND) not in exc.message:
+                raise
+            return self._account  # the daemon was started for one account and lists none
+        known = [one.number for one in msgspec.json.decode(raw, type=list[_Account])]
+        if self._account not in known:
+            listed = ", ".join(known) or "none"
+            raise DeliveryDelayed(f"signal-cli has no account {self._account}; it has {listed}")
+        return self._account
+
+    async def close(self) -> None:
+        """Close the event stream; the HTTP client is shared."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, parameters: Mapping[str, Any]) -> int:
+        """Send to one chat and return the message's time; a group counts if anybody got it."""
+        sent = msgspec.json.decode(await self._call("send", parameters), type=_Sent)
+        if sent.results and all(one.type != "SUCCESS" for one in sent.results):
+            _raise_results(sent.results)
+        return sent.timestamp
+
+    async def _call(
+        self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
+    ) -> bytes:
+        """Return the result of a method; every failure says whether it concerns the message."""
+        body = {
+            "jsonrpc": "2.0",
+            "id": str(next(self._ids)),
+            "method": method,
+            "params": {"account": self._account, **parameters},
+        }
+        if method == "listAccounts":
+            del body["params"]
+        try:
+            result = await self._http.call(
+                "POST",
+                f"{self._base}/api/v1/rpc",
+                headers={"content-type": "application/json"},
+                body=msgspec.json.encode(body),
+                seconds=seconds,
+                may_repeat=method in ("listAccounts", "getAttachment"),
+            )
+        except HttpUnavailable as exc:
+            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
+        try:
+            reply = _read_reply(result.body)
+        except msgspec.DecodeError:
+            reason = f"{method}: HTTP {result.status} without a reply"
+            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        if reply.error is not None:
+            _raise(method, reply.error)
+        return bytes(reply.result)
+
+
+def _target(place: ChatPlace) -> dict[str, Any]:
+    if is_direct_chat("signal", place.chat):
+        return {"recipient": [place.chat]}
+    return {"groupId": place.chat}
+
+
+def _content(text: str, *, plain: bool) -> dict[str, Any]:
+    if plain:
+        return {"message": text}
+    shown, styles = to_signal(text)
+    return {"message": shown, **({"textStyles": styles} if styles else {})}
+
+
+def _raise(method: str, error: _RpcError) -> NoReturn:
+    """Raise what an error of the daemon means."""
+    text = f"{method}: {error.message} ({error.code})"
+    results = error.data.response.results if error.data and error.data.response else []
+    if error.code == RATE_LIMIT:
+        waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
+        raise DeliveryDelayed(text, max(waits, default=RATE_LIMIT_SECONDS))
+    if results:
+        _raise_results(results)
+    if error.code == IO_ERROR:
+        raise DeliveryDelayed(text, is_uncertain=True)
+    if error.code == UNTRUSTED_KEY:
+        raise DeliveryImpossible(f"{text}; trust the new safety number with signal-cli first")
+    if error.code == INVALID_PARAMS and "account" in error.message:
+        # A wrong account concerns everything that is sent: it waits until it is right.
+        raise DeliveryDelayed(text, WRONG_ACCOUNT_SECONDS)
+    if "group" in error.message.lower():
+        raise DeliveryImpossible(text)
+    raise DeliveryRefused(text)
+
+
+def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
+    """Raise what it means that nobody got a message."""
+    kinds = {one.type for one in results}
+    text = f"send: {', '.join(sorted(kinds))}"
+    if "RATE_LIMIT_FAILURE" in kinds:
+        waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
+        raise DeliveryDelayed(text, max(waits, default=RATE_LIMIT_SECONDS))
+    if kinds & {"NETWORK_FAILURE", "INVALID_PRE_KEY_FAILURE"}:
+        raise DeliveryDelayed(text, is_uncertain="NETWORK_FAILURE" in kinds)
+    if "IDENTITY_FAILURE" in kinds:
+        raise DeliveryImpossible(f"{text}; trust the new safety number with signal-cli first")
+    raise DeliveryImpossible(text)

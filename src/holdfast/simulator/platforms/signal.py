@@ -1,0 +1,338 @@
+"""The HTTP daemon of signal-cli: JSON-RPC calls and the event stream, with its rules.
+
+The daemon hands events only to those who follow the stream, and then forgets them on Signal's
+server: with nobody there they wait on the server. Newer daemons number events and send those
+behind `Last-Event-ID` again; `is_numbered=False` is the older kind, which cannot.
+"""
+
+import asyncio
+import base64
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
+
+ACCOUNT = "+4915100000000"
+OWN_UUID = "00000000-0000-4000-8000-000000000000"
+GROUP = base64.b64encode(b"a group of thirty-two bytes here").decode()
+MAX_BUFFERED = 1000
+_NUMBER = re.compile(r"\+\d{3,15}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_STYLE = re.compile(r"(\d+):(\d+):(BOLD|ITALIC|STRIKETHROUGH|MONOSPACE|SPOILER)")
+_SEND_FIELDS = frozenset(
+    {
+        "account", "recipient", "groupId", "message", "textStyles", "quoteTimestamp", "quoteAuthor",
+        "quoteMessage", "editTimestamp",
+    }
+)  # fmt: skip
+
+
+class _RpcFailure(Exception):
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+
+@dataclass
+class SignalMessage:
+    """A message that the account sent."""
+
+    timestamp: int
+    chat: str
+    text: str
+    styles: list[str] = field(default_factory=list)
+    quote: int | None = None
+
+
+def user_uuid(user: int) -> str:
+    """Return the UUID of a simulated person."""
+    return f"00000000-0000-4000-8000-{user:012d}"
+
+
+class SignalSimulator:
+    """One account and its chats. Methods may be called from any thread."""
+
+    def __init__(self, account: str = ACCOUNT, port: int = 0, *, is_numbered: bool = True) -> None:
+        self.account = account
+        self._is_numbered = is_numbered
+        self._server = PlatformServer(self._handle)
+        self._server.port = port
+        self._lock = threading.Condition()
+        self._waiting: list[dict[str, Any]] = []
+        """Envelopes that Signal's server keeps for the account."""
+        self._buffer: list[tuple[int, dict[str, Any]]] = []
+        self._next_event = 1
+        self._clock = 1_700_000_000_000
+        self._stream: asyncio.Queue[tuple[int, dict[str, Any]]] | None = None
+        self._faults: list[Callable[[str, dict[str, Any]], PlatformAnswer | None]] = []
+        self.sent: list[SignalMessage] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.unregistered: set[str] = set()
+        self.files: dict[str, bytes] = {}
+        self.resumed_behind: list[str] = []
+        """The `Last-Event-ID` of every stream that was opened."""
+
+    @property
+    def url(self) -> str:
+        """The base URL of the daemon."""
+        return self._server.url
+
+    def __enter__(self) -> "SignalSimulator":
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def down(self) -> None:
+        """Stop the daemon; what it had numbered is lost, what waits on the server is not."""
+        self._server.stop()
+        self._stream = None
+
+    def up(self) -> None:
+        """Start the daemon again, on the same port."""
+        self._buffer.clear()
+        self._server.start()
+
+    # ── what people do ──────────────────────────────────────────────────────────────────────
+
+    def say(self, text: str, *, user: int = 7, group: str | None = None, **more: Any) -> int:
+        """Have a person write a message; return its timestamp."""
+        with self._lock:
+            self._clock += 1
+            data = {"timestamp": self._clock, "message": text, **more}
+            if group is not None:
+                data["groupInfo"] = {"groupId": group, "type": "DELIVER"}
+            self._arrive({**self._source(user), "timestamp": self._clock, "dataMessage": data})
+            return self._clock
+
+    def edit(self, timestamp: int, text: str, *, user: int = 7) -> None:
+        """Have a person edit a message."""
+        with self._lock:
+            self._clock += 1
+            data = {"timestamp": self._clock, "message": text}
+            edit = {"targetSentTimestamp": timestamp, "dataMessage": data}
+            self._arrive({**self._source(user), "timestamp": self._clock, "editMessage": edit})
+
+    def write_from_phone(self, text: str) -> None:
+        """Have the account's owner write with another device: a sync message."""
+        with self._lock:
+            self._clock += 1
+            sync = {"sentMessage": {"timestamp": self._clock, "message": text}}
+            source = {"source": self.account, "sourceNumber": self.account, "sourceUuid": OWN_UUID}
+            self._arrive({**source, "timestamp": self._clock, "syncMessage": sync})
+
+    def deliver_again(self) -> None:
+        """Have the server deliver the last message once more."""
+        with self._lock:
+            self._arrive(self._last)
+
+    _last: dict[str, Any]
+
+    def _source(self, user: int) -> dict[str, Any]:
+        number = f"+49{user:07d}"
+        return {
+            "source": number, "sourceNumber": number, "sourceUuid": user_uuid(user),
+            "sourceName": f"User{user}", "sourceDevice": 1,
+        }  # fmt: skip
+
+    def _arrive(self, envelope: dict[str, Any]) -> None:
+        self._last = envelope
+        self._waiting.append(envelope)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give what waits on the server to whoever follows the stream."""
+        stream, loop = self._stream, self._server.loop
+        if stream is None or loop is None or not loop.is_running():
+            return
+        while self._waiting:
+            envelope = self._waiting.pop(0)
+            delivered = {**envelope, "serverDeliveredTimestamp": int(time.time() * 1000)}
+            event = (self._next_event, {"envelope": delivered, "account": self.account})
+            self._next_event += 1
+            self._buffer = [*self._buffer, event][-MAX_BUFFERED:]
+            loop.call_soon_threadsafe(stream.put_nowait, event)
+        self._lock.notify_all()
+
+    # ── faults and waiting ──────────────────────────────────────────────────────────────────
+
+    def fail(self, fault: Callable[[str, dict[str, Any]], PlatformAnswer | None]) -> None:
+        """Ask `fault` about every call; the first answer that is not None is given."""
+        self._faults.append(fault)
+
+    def fail_next(self, method: str, *, after: bool = False, error: int | None = None) -> None:
+        """Have the next call of a method fail: with an error, or cut; `after` it was done."""
+        left = [1]
+
+        def fault(called: str, _: dict[str, Any]) -> PlatformAnswer | None:
+            if called != method or not left[0]:
+                return None
+            left[0] = 0
+            if error is not None:
+                return _error(None, error, "failed on purpose")
+            return PlatformAnswer(is_cut=True, body={"after": after})
+
+        self._faults.append(fault)
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait until a condition holds; it is asked after every call and event."""
+        with self._lock:
+            if not self._lock.wait_for(condition, seconds):
+                raise AssertionError(f"not within {seconds} s; sent: {self.texts()}")
+
+    def texts(self, chat: str | None = None) -> list[str]:
+        """Return the messages that the account sent."""
+        return [one.text for one in self.sent if chat is None or one.chat == chat]
+
+    def wait_for_text(self, text: str, chat: str | None = None, seconds: float = 20.0) -> None:
+        """Wait until a message contains a text."""
+        self.wait(lambda: any(text in one for one in self.texts(chat)), seconds)
+
+    @property
+    def last_event(self) -> int:
+        """The number of the last event that was handed on."""
+        return self._next_event - 1
+
+    # ── the daemon ──────────────────────────────────────────────────────────────────────────
+
+    async def _handle(self, call: PlatformCall) -> PlatformAnswer:
+        match call.method, call.path:
+            case "GET", "/api/v1/check":
+                return PlatformAnswer(b"")
+            case "GET", "/api/v1/events":
+                return await self._events(call)
+            case "POST", "/api/v1/rpc":
+                return await self._rpc(call)
+        return PlatformAnswer(b"", status=404)
+
+    async def _events(self, call: PlatformCall) -> PlatformAnswer:
+        account = parse_qs(call.query).get("account", [self.account])[0]
+        if account != self.account:
+            return PlatformAnswer(b"", status=400)
+        stream: asyncio.Queue[tuple[int, dict[str, Any]]] = asyncio.Queue()
+        assert call.send is not None
+        await call.send(b":\n")
+        with self._lock:
+            last = call.headers.get("last-event-id")
+            self.resumed_behind.append(last or "")
+            if last is not None and self._is_numbered:
+                seen = int(last) if last.isdecimal() else 0
+                for event in self._buffer:
+                    if event[0] > seen:
+                        stream.put_nowait(event)
+            self._stream = stream
+            self._pass_on()
+        while self._stream is stream:
+            try:
+                async with asyncio.timeout(1.0):
+                    number, body = await stream.get()
+            except TimeoutError:
+                await call.send(b":\n")
+                continue
+            head = f"id:{number}\n" if self._is_numbered else ""
+            await call.send(f"{head}event:receive\ndata:{json.dumps(body)}\n\n".encode())
+        return PlatformAnswer(b"")
+
+    async def _rpc(self, call: PlatformCall) -> PlatformAnswer:
+        try:
+            request = call.json()
+        except ValueError:
+            return _error(None, -32700, "Unrecognized token")
+        number, method = request.get("id"), str(request.get("method"))
+        parameters = request.get("params") or {}
+        fault = self._fault(method, parameters)
+        if fault is not None and not (fault.is_cut and (fault.body or {}).get("after")):
+            return fault
+        with self._lock:
+            try:
+                answer = _ok(number, self._call(method, parameters))
+            except _RpcFailure as exc:
+                answer = _error(number, exc.code, exc.message, exc.data)
+            self._lock.notify_all()
+        return fault or answer
+
+    def _fault(self, method: str, parameters: dict[str, Any]) -> PlatformAnswer | None:
+        with self._lock:
+            self.calls.append((method, parameters))
+            for fault in self._faults:
+                answer = fault(method, parameters)
+                if answer is not None:
+                    self._lock.notify_all()
+                    return answer
+        return None
+
+    def _call(self, method: str, parameters: dict[str, Any]) -> Any:
+        if method == "version":
+            return {"version": "0.13.19"}
+        if method == "listAccounts":
+            return [{"number": self.account}]
+        if method not in ("send", "sendTyping", "getAttachment"):
+            raise _RpcFailure(-32601, "Method not implemented")
+        if parameters.get("account") != self.account:
+            raise _RpcFailure(-32602, "Specified account does not exist")
+        chat = self._chat(parameters)
+        if method == "getAttachment":
+            return self._attachment(str(parameters.get("id")))
+        if method == "sendTyping":
+            return {}
+        return self._send(chat, parameters)
+
+    def _chat(self, parameters: dict[str, Any]) -> str:
+        if "groupId" in parameters:
+            group = str(parameters["groupId"])
+            if len(group) != len(GROUP):
+                raise _RpcFailure(-1, f"Invalid group id: {group}")
+            return group
+        recipients = parameters.get("recipient")
+        if not isinstance(recipients, list) or len(recipients) != 1:
+            raise _RpcFailure(-32602, "No recipients given")
+        if not (_NUMBER.fullmatch(recipients[0]) or _UUID.fullmatch(recipients[0])):
+            raise _RpcFailure(-1, f"Invalid phone number: {recipients[0]}")
+        return str(recipients[0])
+
+    def _attachment(self, name: str) -> dict[str, str]:
+        if name not in self.files:
+            raise _RpcFailure(-1, f"Could not find attachment with ID: {name}")
+        return {"data": base64.b64encode(self.files[name]).decode()}
+
+    def _send(self, chat: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        unknown = set(parameters) - _SEND_FIELDS
+        text = parameters.get("message")
+        if unknown or not isinstance(text, str) or not text:
+            raise _RpcFailure(-32602, f"Invalid parameters: {sorted(unknown) or 'message'}")
+        styles = parameters.get("textStyles", [])
+        length = len(text.encode("utf-16-le")) // 2
+        for style in styles:
+            match = _STYLE.fullmatch(style)
+            if match is None or int(match[1]) + int(match[2]) > length:
+                raise _RpcFailure(-1, f"Invalid style: {style}")
+        self._clock += 1
+        kind = "UNREGISTERED_FAILURE" if chat in self.unregistered else "SUCCESS"
+        result = {"recipientAddress": {"uuid": chat}, "type": kind}
+        sent = {"timestamp": self._clock, "results": [result]}
+        if kind != "SUCCESS":
+            raise _RpcFailure(-1, "Failed to send message", {"response": sent})
+        quote = parameters.get("quoteTimestamp")
+        edited = parameters.get("editTimestamp")
+        for message in self.sent:
+            if edited is not None and message.timestamp == edited:
+                message.text, message.styles = text, styles
+                return sent
+        self.sent.append(SignalMessage(self._clock, chat, text, styles, quote))
+        return sent
+
+
+def _ok(number: Any, result: Any) -> PlatformAnswer:
+    return PlatformAnswer({"jsonrpc": "2.0", "result": result, "id": number})
+
+
+def _error(number: Any, code: int, message: str, data: Any = None) -> PlatformAnswer:
+    error = {"code": code, "message": message, "data": data}
+    return PlatformAnswer({"jsonrpc": "2.0", "error": error, "id": number})

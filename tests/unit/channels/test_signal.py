@@ -1,0 +1,212 @@
+"""The Signal adapter passes the channel contract, and speaks as signal-cli does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.channels.access import judge
+from holdfast.channels.session_keys import session_key
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.signal.channel import SignalChannel
+from holdfast.channels.signal.envelopes import read_event, read_message
+from holdfast.channels.signal.styles import to_signal
+from holdfast.core.errors import InvalidSetting, StoreUnavailable
+from holdfast.ports.channel import (
+    Attachment,
+    ChatPlace,
+    DeliveryDelayed,
+    DeliveryImpossible,
+    DeliveryRefused,
+    InboundMessage,
+)
+from holdfast.providers.http.plain_calls import PlainHttpCaller
+from holdfast.simulator.platforms.signal import ACCOUNT, GROUP, user_uuid
+from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
+from holdfast.testing.platforms import SignalSimulator
+
+
+def _settings(url: str = "", **more: Any) -> ChannelSettings:
+    values = {"account": ACCOUNT, **more}
+    return ChannelSettings(name="phone", kind="signal", url=url, **values)
+
+
+class SignalPlatform:
+    """An account and its simulated daemon."""
+
+    place = ChatPlace(user_uuid(7))
+
+    def __init__(self, simulator: SignalSimulator, http: PlainHttpCaller) -> None:
+        self.simulator = simulator
+        self.http = http
+        self.channel = SignalChannel(_settings(simulator.url), http)
+
+    def say(self, text: str) -> None:
+        self.simulator.say(text)
+
+    def repeat_last(self) -> None:
+        self.simulator.deliver_again()
+
+    def is_acknowledged(self) -> bool:
+        return self.simulator.resumed_behind[-1] == str(self.simulator.last_event)
+
+    def texts(self) -> list[str]:
+        return self.simulator.texts()
+
+    def block(self) -> None:
+        self.simulator.unregistered.add(self.place.chat)
+
+    def go_away(self) -> None:
+        self.simulator.down()
+
+
+@pytest.fixture
+async def platform() -> AsyncIterator[SignalPlatform]:
+    """An account that is connected to a simulated daemon."""
+    http = PlainHttpCaller()
+    with SignalSimulator() as simulator:
+        platform = SignalPlatform(simulator, http)
+        yield platform
+        await platform.channel.close()
+        await http.close()
+
+
+class TestSignal(ChannelContract): ...
+
+
+async def _receive_until(channel: SignalChannel, inbox: CollectingInbox, count: int) -> None:
+    receiving = asyncio.ensure_future(channel.receive(inbox))
+    while len(inbox.messages) < count:
+        await inbox.wait()
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+
+
+async def test_nothing_is_lost_with_an_older_daemon_while_the_store_is_away() -> None:
+    http = PlainHttpCaller()
+    with SignalSimulator(is_numbered=False) as simulator:
+        channel = SignalChannel(_settings(simulator.url), http)
+        inbox = CollectingInbox(failures=2)
+        simulator.say("one")
+        simulator.say("two")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                async with asyncio.timeout(20):
+                    await channel.receive(inbox)
+        await _receive_until(channel, inbox, 2)
+        assert [message.text for message in inbox.messages] == ["one", "two"]
+        assert len(simulator.resumed_behind) == 1, "the stream stayed open"
+        await http.close()
+
+
+async def test_a_new_process_is_sent_what_a_killed_one_did_not_handle(
+    platform: SignalPlatform,
+) -> None:
+    simulator = platform.simulator
+    simulator.say("written while it died")
+    with pytest.raises(StoreUnavailable):
+        await platform.channel.receive(CollectingInbox(failures=1))
+    successor = SignalChannel(_settings(simulator.url), platform.http)
+    inbox = CollectingInbox()
+    await _receive_until(successor, inbox, 1)
+    assert inbox.messages[0].text == "written while it died"
+
+
+async def test_styles_quotes_and_files_reach_the_daemon(platform: SignalPlatform) -> None:
+    channel, simulator = platform.channel, platform.simulator
+    await channel.send(ChatPlace(GROUP), "😀 **bold** `code`", reply_to="17:uuid", plain=False)
+    sent = simulator.sent[-1]
+    assert (sent.chat, sent.text, sent.quote) == (GROUP, "😀 bold code", 17)
+    assert sent.styles == ["3:4:BOLD", "8:4:MONOSPACE"]
+    simulator.files["a1"] = b"content"
+    file = Attachment(reference=f"{user_uuid(7)}|a1", kind="file", size=7)
+    assert await channel.download(file, 100) == b"content"
+    with pytest.raises(DeliveryRefused):
+        await channel.download(file, 3)
+    assert await channel.check() == ACCOUNT
+
+
+async def test_failures_say_whether_they_concern_the_message(platform: SignalPlatform) -> None:
+    channel, simulator = platform.channel, platform.simulator
+    place = platform.place
+    simulator.fail_next("send", error=-5)
+    with pytest.raises(DeliveryDelayed) as limited:
+        await channel.send(place, "x", plain=True)
+    assert limited.value.retry_after == 60.0
+    simulator.fail_next("send", error=-3)
+    with pytest.raises(DeliveryDelayed) as cut:
+        await channel.send(place, "x", plain=True)
+    assert cut.value.is_uncertain
+    simulator.fail_next("send", error=-4)
+    with pytest.raises(DeliveryImpossible, match="safety number"):
+        await channel.send(place, "x", plain=True)
+    with pytest.raises(DeliveryRefused):
+        await channel.send(ChatPlace("nobody"), "x", plain=True)
+    other = SignalChannel(_settings(simulator.url, account="+1"), platform.http)
+    for call in (other.send(place, "x", plain=True), other.check()):
+        with pytest.raises(DeliveryDelayed):
+            await call
+    with pytest.raises(DeliveryDelayed, match=r"account \+1"):
+        await other.receive(CollectingInbox())
+
+
+def _message(data: dict[str, Any], **more: Any) -> InboundMessage | None:
+    source = {"sourceUuid": "u-7", "sourceNumber": "+497", "sourceName": "Ada"}
+    envelope = {**source, "dataMessage": {"timestamp": 5, **data}, **more}
+    read = read_event(json.dumps({"envelope": envelope, "account": ACCOUNT}).encode())
+    assert read is not None
+    return read_message(read, ACCOUNT)
+
+
+def test_a_person_is_known_by_the_uuid_and_may_be_named_by_the_number() -> None:
+    message = _message({"message": "hi"})
+    assert message is not None
+    assert (message.unique_id, message.sender, message.aliases) == ("u-7:5", "u-7", ("+497",))
+    settings = _settings(direct="allow", allow=("+497",))
+    assert judge(settings, message, ()) == "allow"
+    assert judge(_settings(), message, ()) == "pair"
+    assert session_key(settings, {}, message) == "agent:main:signal:direct:u-7"
+    people = {"ada": ("signal:+497",)}
+    assert session_key(settings, people, message) == "agent:main:signal:direct:ada"
+
+
+def test_mentions_and_replies_address_us_in_groups() -> None:
+    group = {"groupInfo": {"groupId": GROUP, "type": "DELIVER"}}
+    plain = _message({"message": "hi", **group})
+    assert plain is not None
+    assert (plain.is_direct, plain.is_mention) == (False, False)
+    mention = {"number": ACCOUNT, "uuid": "u-0", "name": "Bot", "start": 0, "length": 1}
+    named = _message({"message": "\ufffc what is new?", "mentions": [mention], **group})
+    assert named is not None
+    assert (named.text, named.is_mention) == ("what is new?", True)
+    quote = {"id": 3, "authorNumber": ACCOUNT, "text": "Shall I?"}
+    reply = _message({"message": "yes", "quote": quote, **group})
+    assert reply is not None
+    assert (reply.is_mention, reply.reply_to, reply.quote) == (True, "3", "Shall I?")
+    assert session_key(_settings(), {}, reply) == f"agent:main:signal:group:{GROUP}"
+
+
+def test_what_nobody_wrote_to_us_is_no_message() -> None:
+    assert _message({"message": None, "reaction": {"emoji": "x"}}) is None
+    for event in (b"{}", b"not json", b'{"envelope":{"syncMessage":{}}}'):
+        read = read_event(event)
+        assert read is None or read_message(read, ACCOUNT) is None
+    own = _message({"message": "hi"}, sourceNumber=ACCOUNT)
+    assert own is not None
+    assert own.is_own
+
+
+def test_formatting_becomes_ranges_and_marks_of_the_source_do_not() -> None:
+    assert to_signal("# Title\n\n> a\n> b\n\n[text](https://x.example)") == (
+        "Title\n\n> a\n> b\n\ntext (https://x.example)", ["0:5:BOLD"],
+    )  # fmt: skip
+    assert to_signal("\ue100forged\ue200") == ("forged", [])
+
+
+def test_a_signal_channel_needs_an_account_and_has_no_webhook() -> None:
+    with pytest.raises(InvalidSetting, match="account"):
+        _settings(account="").filled({}, is_required=True)
+    with pytest.raises(InvalidSetting, match="webhook"):
+        _settings(receive="webhook")
