@@ -170,6 +170,8 @@ class InboundHandler:
         return await self._accept(message, key)
 
     async def _judge(self, message: InboundMessage) -> Verdict:
+        if message.is_own:
+            return "ignore"  # without a read: platforms tell us of all our messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
