@@ -241,6 +241,7 @@ class InboundHandler:
 
     async def _edit(self, message: InboundMessage, key: Key) -> Outcome:
         """Replace a message that waits; a later edit runs nothing."""
+        message = await self._without_known_quote(message, key)
         command = EditWaiting(
             tenant=self._tenant,
             key=key,
