@@ -12,6 +12,7 @@ from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.healing.redaction import redact
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
@@ -45,6 +46,7 @@ from holdfast.ports.channel import (
     ReceiveConflict,
 )
 
+MAX_REASON = 300
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 DEFAULT_UNITS = 4000
@@ -186,7 +188,10 @@ class ChannelService:
                 raise
             except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
                 self.states[channel.name] = exc.message
-                log.warning("channel.receive_failed", channel=channel.name, code=exc.code)
+                reason = redact(exc.message)[:MAX_REASON]
+                log.warning(
+                    "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
+                )
                 await asyncio.sleep(getattr(exc, "retry_after", None) or pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - the top of a task that must go on

@@ -67,6 +67,8 @@ CLIENT_CALLS = frozenset(
 """Kinds of calls that the client's own tools answer."""
 
 
+INLINE_ITEMS = 500
+"""How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
 """The answer by which a scheduled turn says that there is nothing to tell."""
 COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
@@ -106,7 +108,7 @@ class TurnExecutor:
         )
         self._records = ResponseRecords(gateway.read)
 
-    def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
+    async def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for a request that the model's provider cannot express, before it is accepted."""
         if self._tools is not None and (
             "tools" in request.fields or "tools" in request.chat_fields
@@ -120,15 +122,18 @@ class TurnExecutor:
                 bodies.append(expand(item.body))
             elif item.kind not in _NOT_SENT:
                 bodies.append(item.body)
-        self._route(request.model).check(
-            ModelCall(
-                model=request.model,
-                items=bodies,
-                fields=request.fields,
-                chat_fields=request.chat_fields,
-                is_stream=request.is_stream,
-            )
+        call = ModelCall(
+            model=request.model,
+            items=bodies,
+            fields=request.fields,
+            chat_fields=request.chat_fields,
+            is_stream=request.is_stream,
         )
+        provider = self._route(request.model)
+        if len(bodies) <= INLINE_ITEMS:
+            provider.check(call)
+        else:
+            await asyncio.to_thread(provider.check, call)
 
     async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
