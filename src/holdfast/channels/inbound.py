@@ -170,6 +170,8 @@ class InboundHandler:
         return await self._accept(message, key)
 
     async def _judge(self, message: InboundMessage) -> Verdict:
+        if message.is_own:
+            return "ignore"  # without a read: platforms tell us of all our messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
@@ -239,6 +241,7 @@ class InboundHandler:
 
     async def _edit(self, message: InboundMessage, key: Key) -> Outcome:
         """Replace a message that waits; a later edit runs nothing."""
+        message = await self._without_known_quote(message, key)
         command = EditWaiting(
             tenant=self._tenant,
             key=key,

@@ -273,10 +273,11 @@ class ChannelService:
     def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
         """Return the tenant and session key of a chat, to which something is delivered."""
         settings = self._find(deliver.channel)
-        is_direct = is_direct_chat(settings.kind, deliver.to)
+        is_channel = settings.kind == "slack" and deliver.to.startswith("C")
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
-            is_direct=is_direct,
+            is_direct=is_direct_chat(settings.kind, deliver.to),
+            group_kind="channel" if is_channel else "group",
         )  # fmt: skip
         return Tenant(settings.tenant), session_key(settings, self._people, message)
 
