@@ -26,12 +26,12 @@ def arm(point: str) -> None:
     submit = SqlStore.submit
 
     async def dying_submit(self: SqlStore, command: Command[Any]) -> Any:
-        is_there = type(command).__name__ == name
-        left[0] -= is_there
-        if is_there and left[0] == 0 and side == "before":
+        left[0] -= type(command).__name__ == name
+        is_there = type(command).__name__ == name and left[0] == 0
+        if is_there and side == "before":
             _die()
         outcome = await submit(self, command)
-        if is_there and left[0] == 0:
+        if is_there:
             _die()
         return outcome
 

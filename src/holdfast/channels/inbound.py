@@ -88,6 +88,11 @@ class InboundHandler:
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
+    @property
+    def count(self) -> int:
+        """How many messages were handled."""
+        return sum(self.outcomes.values())
+
     async def handle(self, message: InboundMessage) -> None:
         """Make a message durable; one that cannot be handled is recorded after three tries."""
         try:

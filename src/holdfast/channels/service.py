@@ -152,7 +152,9 @@ class ChannelService:
     async def _receive(self, channel: Channel) -> None:
         """Receive as long as this process may; wait longer after each failure."""
         pause = FIRST_PAUSE_SECONDS
+        clock = asyncio.get_running_loop().time
         while True:
+            began, handled = clock(), self._handlers[channel.name].count
             try:
                 if not await self._hold(channel):
                     self.states[channel.name] = "another worker receives"
@@ -160,13 +162,15 @@ class ChannelService:
                     continue
                 self.states[channel.name] = "receiving"
                 await self._receive_while_held(channel)
-                pause = FIRST_PAUSE_SECONDS
             except asyncio.CancelledError:
                 await self._release(channel)
                 raise
             except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
                 self.states[channel.name] = exc.message
                 log.warning("channel.receive_failed", channel=channel.name, code=exc.code)
+                is_healthy = self._handlers[channel.name].count > handled
+                if is_healthy or clock() - began > MAX_PAUSE_SECONDS:
+                    pause = FIRST_PAUSE_SECONDS  # it worked meanwhile: this is a new failure
                 await asyncio.sleep(getattr(exc, "retry_after", None) or pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - the top of a task that must go on
