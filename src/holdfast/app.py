@@ -221,21 +221,28 @@ def _http_services(
     channels, schedules = directories
     default_tools = _default_tools(settings, upstreams)
     return Services(
-        admin=_admin_services(store, settings),
+        admin=_admin_services(store, settings, channels),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=channels,
         schedules=schedules,
     )
 
 
-def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+def _admin_services(
+    store: SqlStore, settings: Settings, channels: "ChannelDirectory"
+) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
 
-    doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
+    doctor = DoctorService(
+        store,
+        settings.store.url,
+        turn_seconds=settings.heals.turn_seconds,
+        channels=channels.listing,
+    )
     console = load_files() if settings.server.console else {}
     return AdminServices(SqlReports(store), doctor.diagnose, console)
 

@@ -125,7 +125,7 @@ def _all_rows(user: HttpUser) -> list[dict[str, Any]]:
 def _write(chats: ChatPlatform, replicas: list[CrashingGateway]) -> Sayings:
     said: list[tuple[int, str]] = []
     for number in range(ROUNDS):
-        for person in range(1, CHATS + 1):
+        for person in range(101, 101 + CHATS):
             said.append((person, f"m{number}"))
             chats.say(said[-1][1], person)
         if number in (4, 9, 14):

@@ -108,6 +108,9 @@ class InboundHandler:
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        sent_at = message.sent_at
+        lag = self._gateway.clock.now() - sent_at if sent_at is not None else None
+        self._gateway.meter.channel_received(self._settings.name, outcome, lag)
 
     def _canonical(self, message: InboundMessage) -> InboundMessage:
         """Return a message with the first id of its chat, under which its session is known."""

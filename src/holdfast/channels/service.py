@@ -113,8 +113,6 @@ class ChannelService:
         self._receiving: list[asyncio.Task[None]] = []
         self.states: dict[str, str] = dict.fromkeys(self._channels, "starting")
         """What each receiver does: receiving, waiting for another one, or why it cannot."""
-        self.sends: dict[tuple[str, str], int] = {}
-        """How many sends had which outcome, by channel."""
 
     # ── life ────────────────────────────────────────────────────────────────────────────────
 
@@ -243,8 +241,7 @@ class ChannelService:
         return lambda chat: self._successors.get((channel, chat), chat)
 
     def _count(self, row: OutboxRow, outcome: str) -> None:
-        key = (row.channel, outcome)
-        self.sends[key] = self.sends.get(key, 0) + 1
+        self._gateway.meter.channel_sent(row.channel, outcome)
 
     def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
         """Return the tenant and session key of a chat, to which something is delivered."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from holdfast.doctor.channel_checks import check_receivers
 from holdfast.doctor.findings import Finding, finding_value
 from holdfast.doctor.store_checks import check_contents, check_inspection
 from holdfast.stores.inspect import inspect_store
@@ -17,10 +19,19 @@ MAX_FINDINGS = 1000
 class DoctorService:
     """Checks one store; callers that come at the same time share a check."""
 
-    def __init__(self, store: SqlStore, store_url: str, *, turn_seconds: float) -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        store_url: str,
+        *,
+        turn_seconds: float,
+        channels: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None,
+    ) -> None:
         self._store = store
         self._url = store_url
         self._turn_seconds = turn_seconds
+        self._channels = channels
+        """Returns the channels of this process with their states."""
         self._lock = asyncio.Lock()
         self._checked_at = 0.0
         self._fresh_until = 0.0
@@ -39,6 +50,8 @@ class DoctorService:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
         findings = list(check_inspection(inspection))
+        if self._channels is not None:
+            findings += check_receivers(await self._channels())
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break
