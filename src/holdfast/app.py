@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from holdfast.channel_services import ChannelServices
+    from holdfast.doctor.findings import Finding
     from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
@@ -221,7 +222,7 @@ def _http_services(
     channels, schedules = directories
     default_tools = _default_tools(settings, upstreams)
     return Services(
-        admin=_admin_services(store, settings, channels),
+        admin=_admin_services(store, settings, toolbox, channels),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=channels,
         schedules=schedules,
@@ -229,7 +230,7 @@ def _http_services(
 
 
 def _admin_services(
-    store: SqlStore, settings: Settings, channels: "ChannelDirectory"
+    store: SqlStore, settings: Settings, toolbox: GatewayTools, channels: "ChannelDirectory"
 ) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.console.files import load_files
@@ -241,10 +242,22 @@ def _admin_services(
         store,
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
+        services=lambda: _server_findings(toolbox),
         channels=channels.listing,
     )
     console = load_files() if settings.server.console else {}
     return AdminServices(SqlReports(store), doctor.diagnose, console)
+
+
+def _server_findings(toolbox: GatewayTools) -> "list[Finding]":
+    """Return the MCP servers that have failed, as findings."""
+    from holdfast.doctor.findings import Finding
+
+    return [
+        Finding(code="mcp_unavailable", subject=each.name, detail=each.error or "it has ended")
+        for each in toolbox.server_status()
+        if each.state == "failed"
+    ]
 
 
 def _new_executor(

@@ -25,7 +25,7 @@ class ChannelServices:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._http = PlainHttpCaller(_platform_proxy)
+        self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
         self.splitter = Splitter([channel for _, channel in self._channels])
 
@@ -69,7 +69,7 @@ class _Webhooks:
         webhooks = settings.webhooks
         self._callers = {
             is_private: PlainHttpCaller(
-                _platform_proxy, guard=GuardedClient(is_private_allowed=is_private)
+                platform_proxy, guard=GuardedClient(is_private_allowed=is_private)
             )
             for is_private in {webhook.private for webhook in webhooks}
         }
@@ -104,7 +104,7 @@ class _Webhooks:
             await caller.close()
 
 
-def _platform_proxy(url: str) -> Proxy | None:
+def platform_proxy(url: str) -> Proxy | None:
     """Return the forward proxy for a chat platform or webhook, from the usual variables."""
     proxy = proxy_for(url, os.environ)
     return Proxy.parse(proxy) if proxy is not None else None

@@ -46,6 +46,7 @@ def test_an_isolated_run_is_healed_delivered_and_can_be_answered_with_yes(
         keys = sorted(session["key"] for session in listed)
         assert keys[0] == "agent:main:telegram:direct:7"
         assert keys[1].startswith("cron:report:")
+        assert sorted(session["source"] for session in listed) == ["channel", "cron"]
         metrics = httpx.get(f"{gateway.url}/metrics", timeout=10).text.splitlines()
         ended = [line for line in metrics if line.startswith("holdfast_turns_total{")]
         assert any(line.startswith("holdfast_outbox_oldest_seconds ") for line in metrics)

@@ -135,8 +135,9 @@ def test_config_check_finds_a_reachable_upstream_and_a_writable_store(
     monkeypatch.setenv("SIM_KEY", "sk-any")
     path = tmp_path / "holdfast.toml"
     with ProviderSimulator() as simulator:
+        port = free_port()
         path.write_text(
-            f'[store]\nurl = "sqlite:///{tmp_path / "new.db"}"\n'
+            f'[server]\nport = {port}\n[store]\nurl = "sqlite:///{tmp_path / "new.db"}"\n'
             f'[[upstream]]\nname = "sim"\nurl = "{simulator.base_url}"\nkey_env = "SIM_KEY"\n'
         )
         outcome = in_process(capsys, "config", "check", "--config", str(path), "--json")
@@ -144,6 +145,7 @@ def test_config_check_finds_a_reachable_upstream_and_a_writable_store(
     checks = json.loads(outcome.out)["checks"]
     assert [check["subject"] for check in checks] == [
         f"store sqlite:///{tmp_path / 'new.db'}",
+        f"server 127.0.0.1:{port}",
         "upstream sim",
     ]
     assert not (tmp_path / "new.db").exists()

@@ -19,6 +19,8 @@ class StoryModel:
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
         """Answers by the text of the last message; others are echoed."""
+        self.failures: dict[str, str] = {}
+        """Errors by the text of the last message."""
         self.requests: list[Json] = []
         self.known: dict[str, int] = {}
         """Responses that the server remembers, and the tokens of their histories."""
@@ -75,6 +77,10 @@ class _Handler(BaseHTTPRequestHandler):
                 "message": message, "type": "invalid_request_error",
                 "param": "previous_response_id", "code": "previous_response_not_found",
             }  # fmt: skip
+            self._reply(400, {"error": error})
+            return
+        if failure := self.model.failures.get(_last_text(body)):
+            error = {"message": failure, "type": "invalid_request_error", "code": "bad_poem"}
             self._reply(400, {"error": error})
             return
         name = f"resp_{uuid.uuid4().hex}"

@@ -195,3 +195,133 @@ def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
         page.goto("about:blank")
+
+
+def begin_story(page: Page, gateway: Gateway) -> str:
+    """Start an answer that stops after its first words; return its session."""
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    show(page, gateway, "/chat")
+    send(page, "tell me a story")
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    return chat_session(page)
+
+
+def test_an_answer_stays_in_its_own_session(page: Page, gateway: Gateway) -> None:
+    gateway.say("elsewhere", "hello from elsewhere")
+    other = gateway.session("elsewhere")["id"]
+    session = begin_story(page, gateway)
+    page.evaluate(f"location.hash = '#/chat/{other}'")
+    expect(page.locator(".item.user")).to_contain_text("hello from elsewhere")
+    gateway.model.gate.set()
+    page.evaluate(f"location.hash = '#/chat/{session}'")
+    expect(page.locator(".item.assistant")).to_contain_text("a single word.")
+    page.evaluate(f"location.hash = '#/chat/{other}'")
+    expect(page.locator(".item.user")).to_contain_text("hello from elsewhere")
+    expect(page.locator("main")).not_to_contain_text("Once upon")
+
+
+def test_a_new_chat_can_be_started_while_an_answer_streams(page: Page, gateway: Gateway) -> None:
+    session = begin_story(page, gateway)
+    page.get_by_role("link", name="New chat").click()
+    expect(page.get_by_text("Write the first message below.")).to_be_visible()
+    gateway.model.gate.set()
+    send(page, "something else")
+    settled(page)
+    assert chat_session(page) != session
+    assert gateway.texts(chat_session(page)) == ["something else", "You said: something else"]
+    page.get_by_role("link", name="New chat").click()
+    expect(page.get_by_text("Write the first message below.")).to_be_visible()
+
+
+def test_an_answer_can_be_stopped_after_a_reload(page: Page, gateway: Gateway) -> None:
+    session = begin_story(page, gateway)
+    page.reload()
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    page.get_by_role("button", name="Stop").click()
+    settled(page)
+    gateway.model.gate.set()
+    turns = gateway.get(f"/v1/sessions/{session}/turns")["data"]
+    assert [turn["status"] for turn in turns] == ["cancelled"]
+    expect(page.locator(".turn-end")).to_contain_text("cancelled")
+
+
+def test_a_message_waits_behind_the_answer_of_somebody_else(page: Page, gateway: Gateway) -> None:
+    gateway.say("shared", "hello")
+    session = gateway.session("shared")["id"]
+    show(page, gateway, f"/chat/{session}")
+    page.get_by_label("Model").select_option("gpt-4.1-mini")
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    gateway.say("shared", "tell me a story", model="gpt-4.1-mini", background=True)
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    send(page, "my own question")
+    expect(page.locator(".is-pending")).to_contain_text("my own question")
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    gateway.model.gate.set()
+    settled(page)
+    expected = ["hello", "You said: hello", "tell me a story", STORY]
+    expected += ["my own question", "You said: my own question"]
+    assert gateway.texts(session) == expected
+    assert page.locator(".item-body").all_inner_texts() == expected
+
+
+def test_an_edit_keeps_the_lines_and_the_attachments(
+    page: Page, gateway: Gateway, tmp_path: Path
+) -> None:
+    picture = tmp_path / "dot.png"
+    picture.write_bytes(PIXEL)
+    show(page, gateway, "/chat")
+    page.locator("input[type=file]").set_input_files([picture])
+    send(page, "first line\nsecond line")
+    settled(page)
+    page.locator(".item.user").get_by_role("button", name="Edit").click()
+    field = page.get_by_role("dialog").get_by_label("Message")
+    expect(field).to_have_value("first line\nsecond line")
+    field.fill("first line\nanother line")
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    expect(page.locator(".item.user").last).to_contain_text("another line")
+    settled(page)
+    text, image = gateway.model.requests[-1]["input"][-1]["content"]
+    assert text["text"] == "first line\nanother line"
+    assert image["type"] == "input_image"
+
+
+def test_a_failed_turn_says_why(page: Page, gateway: Gateway) -> None:
+    gateway.model.failures["break"] = "The model is overloaded with poems."
+    show(page, gateway, "/chat")
+    send(page, "break")
+    settled(page)
+    failure = page.locator(".turn-end")
+    expect(failure).to_contain_text("failed")
+    expect(failure).to_contain_text("The model is overloaded with poems.")
+    page.get_by_role("link", name="Inspect").click()
+    expect(failure).to_contain_text("The model is overloaded with poems.")
+
+
+def test_an_answer_that_ends_while_the_gateway_stops_is_shown(page: Page, gateway: Gateway) -> None:
+    session = begin_story(page, gateway)
+    gateway.process.terminate()
+    expect(page.locator(".live-dot.on")).to_have_count(0)
+    gateway.model.gate.set()
+    expect(page.locator(".live-state")).to_contain_text("saving")
+    gateway.process.stop()
+    gateway.process.start()
+    settled(page)
+    expect(page.locator(".item.assistant")).to_contain_text("a single word.")
+    assert gateway.texts(session) == ["tell me a story", STORY]
+
+
+def test_the_model_of_the_session_is_chosen_and_any_other_can_be_named(
+    page: Page, gateway: Gateway
+) -> None:
+    gateway.say("picky", "hello", model="gpt-4.1-mini")
+    show(page, gateway, f"/chat/{gateway.session('picky')['id']}")
+    expect(page.get_by_label("Model")).to_have_value("gpt-4.1-mini")
+    page.get_by_label("Model").select_option("Other model…")
+    page.get_by_role("dialog").get_by_label("Model name").fill("experimental-7")
+    page.get_by_role("dialog").get_by_role("button", name="Choose").click()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("experimental-7")
+    send(page, "which model are you?")
+    settled(page)
+    assert gateway.model.requests[-1]["model"] == "experimental-7"

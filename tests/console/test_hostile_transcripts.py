@@ -117,3 +117,17 @@ def test_ten_thousand_items_scroll_with_few_elements(
         # Only what is near the screen is in the document.
         assert page.locator(".item").count() < 400
     assert len(seen) == 5
+
+
+def test_stacked_marks_and_invisible_characters_stay_in_their_item(
+    page: Page, gateway: Gateway, session: str
+) -> None:
+    add(gateway, session, ["a" + "\u0301" * 3000, "tag\U000e0041\u3164\u00adend"])
+    show(page, gateway, f"/sessions/{session}")
+    items = page.locator(".items")
+    expect(items).to_contain_text("[+2994 marks]")
+    expect(items).to_contain_text("tag[U+E0041][U+3164][U+00AD]end")
+    clipped = page.locator(".item-body").evaluate_all(
+        "nodes => nodes.map(node => getComputedStyle(node).overflowY)"
+    )
+    assert set(clipped) == {"clip"}

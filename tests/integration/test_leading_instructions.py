@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.in_process import Item, RunningGateway, open_gateway
+from tests.in_process import Item, RunningGateway, open_gateway, text_of
 from tests.integration.upstream_gateway import open_upstream_gateway, upstream
 
 
@@ -59,6 +59,40 @@ async def test_of_a_changing_system_item_only_the_latest_counts(gateway: Running
     # Each message and each version of the instructions was stored once.
     assert len(await gateway.log(view="log")) == 60
     assert len(await gateway.log()) == 41
+
+
+async def _listed(
+    gateway: RunningGateway, order: str, limit: int, surface: str = "sessions"
+) -> list[str]:
+    """Return what the lists show, read in pages of this size."""
+    [session] = (await gateway.client.get("/v1/sessions?key=k")).json()["data"]
+    name = session["id"] if surface == "sessions" else session["id"].replace("ses_", "conv_")
+    texts: list[str] = []
+    after = ""
+    while True:
+        path = f"/v1/{surface}/{name}/items?order={order}&limit={limit}{after}"
+        page = (await gateway.client.get(path)).json()
+        texts += [text_of(item) for item in page["data"]]
+        if not page["has_more"]:
+            assert len(texts) == session["item_count"]
+            return texts
+        after = f"&after={page['last_id']}"
+
+
+@pytest.mark.parametrize("surface", ["sessions", "conversations"])
+async def test_items_lists_changed_instructions_where_the_model_sees_them(
+    gateway: RunningGateway, surface: str
+) -> None:
+    await gateway.respond([_system("be brief"), *_turns("one")])
+    await gateway.respond(
+        [_system("be long"), _said("developer", "in French"), *_turns("one", "two")]
+    )
+    await gateway.respond(_turns("one", "two", "three"))
+    shown = [*gateway.model.shown[-1], "re:three"]
+    assert shown[:3] == ["be long", "in French", "one"]
+    for limit in (1, 2, 3, 100):
+        assert await _listed(gateway, "asc", limit, surface) == shown
+        assert await _listed(gateway, "desc", limit, surface) == shown[::-1]
 
 
 async def test_instructions_hold_for_turns_that_send_none(gateway: RunningGateway) -> None:

@@ -1,5 +1,6 @@
 """Input that a provider refuses costs one turn, whatever the client sends afterwards."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'h.db'}"
 
 
-def _refuse(simulator: ProviderSimulator, **more: Any) -> None:
+def _refuse(simulator: ProviderSimulator, times: int | None = None, **more: Any) -> None:
     """Refuse every request that contains the word "forbidden"."""
     error = {"status": 400, "message": "The prompt was blocked.", "type": "invalid_request_error",
              "code": "content_filter", **more}  # fmt: skip
-    simulator.add_fault("error", when={"text": "forbidden"}, **error)
+    simulator.add_fault("error", when={"text": "forbidden"}, times=times, **error)
 
 
 def _user(text: str) -> Json:
@@ -86,6 +87,18 @@ async def test_a_client_that_sends_only_new_items_goes_on_after_a_refusal(
                 "hi", "Messages seen: 5. Last text: hi",
             ]  # fmt: skip
             assert "something forbidden" in await _shown(gateway, view="log")
+
+
+@pytest.mark.parametrize("status", [403, 451])
+async def test_a_moderation_answer_with_an_unusual_status_costs_one_turn(status: int) -> None:
+    with ProviderSimulator() as simulator:
+        message = "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"
+        _refuse(simulator, status=status, code="permission_denied", message=message)
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            said = [
+                (await _say(gateway, [_user(text)]))[0] for text in ("hello", "forbidden", "hi")
+            ]
+            assert said == [200, 400, 200]
 
 
 async def test_a_conversation_goes_on_after_a_refusal(store_url: str) -> None:
@@ -166,15 +179,167 @@ async def test_refused_input_is_listed_as_the_input_of_its_response() -> None:
             assert "forbidden" in listed.text
 
 
-async def test_a_question_that_is_refused_when_it_is_asked_again_is_hidden_too() -> None:
+class _Regenerate:
+    """A conversation in which asking the second question again was refused."""
+
+    def __init__(self, gateway: UpstreamGateway) -> None:
+        self.gateway = gateway
+        self.history: list[Json] = []
+
+    async def begin(self, simulator: ProviderSimulator, times: int | None = None) -> None:
+        for text in ("hello", "forbidden"):
+            self.history.append(_user(text))
+            _, said = await _say(self.gateway, self.history)
+            self.history.append(_assistant(said))
+        _refuse(simulator, times)
+        assert (await _say(self.gateway, self.history))[0] == 400
+
+
+async def test_a_question_that_is_refused_when_it_is_asked_again_is_hidden_too(
+    store_url: str,
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            await _Regenerate(gateway).begin(simulator)
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 3. Last text: weather")
+            assert "forbidden" not in await _shown(gateway)
+            assert await _say(gateway, [_user("hi")]) == (200, "Messages seen: 5. Last text: hi")
+
+
+@pytest.mark.parametrize("settings", UPSTREAMS, ids=lambda one: "-".join(one.values()))
+async def test_a_client_that_keeps_the_answer_to_a_refused_question_goes_on(settings: Json) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(upstream(simulator, **settings)) as gateway:
+            talk = _Regenerate(gateway)
+            await talk.begin(simulator)
+            talk.history.append(_user("weather"))
+            status, said = await _say(gateway, talk.history)
+            assert (status, said) == (200, "Messages seen: 3. Last text: weather")
+            talk.history += [_assistant(said), _user("hi")]
+            assert await _say(gateway, talk.history) == (200, "Messages seen: 5. Last text: hi")
+
+
+async def test_a_question_that_was_refused_once_when_asked_again_keeps_its_answer(
+    store_url: str,
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            talk = _Regenerate(gateway)
+            await talk.begin(simulator, times=1)
+            status, said = await _say(gateway, [*talk.history, _user("weather")])
+            assert (status, said) == (200, "Messages seen: 5. Last text: weather")
+            assert (await _shown(gateway))[2:5] == [
+                "forbidden", "Messages seen: 3. Last text: forbidden", "weather",
+            ]  # fmt: skip
+
+
+async def test_a_question_that_was_refused_once_can_be_asked_again(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            talk = _Regenerate(gateway)
+            await talk.begin(simulator, times=1)
+            said = await _say(gateway, talk.history[:-1])
+            assert said == (200, "Messages seen: 3. Last text: forbidden")
+            assert len(await _shown(gateway)) == 4
+
+
+async def test_other_messages_of_a_refused_input_stay_visible(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            assert (await _say(gateway, [_user("I am Ann"), _user("forbidden")]))[0] == 400
+            assert await _shown(gateway) == ["I am Ann"]
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 2. Last text: weather")
+
+
+async def test_a_history_that_replaces_the_log_stays_visible_when_its_question_is_refused(
+    store_url: str,
+) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            await _say(gateway, [_user("hello")])
+            summary = [_user("Summary: we talked."), _assistant("Understood.")]
+            assert (await _say(gateway, [*summary, _user("forbidden")]))[0] == 400
+            assert await _shown(gateway) == ["Summary: we talked.", "Understood."]
+
+
+async def test_an_earlier_message_that_was_to_blame_costs_no_second_turn(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            assert (await _say(gateway, [_user("forbidden"), _user("please")]))[0] == 400
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 1. Last text: weather")
+            assert await _shown(gateway) == ["weather", said[1]]
+            history = [_user("forbidden"), _user("please"), _user("weather"), _assistant(said[1])]
+            said = await _say(gateway, [*history, _user("hi")])
+            assert said == (200, "Messages seen: 3. Last text: hi")
+
+
+async def test_input_that_was_not_to_blame_stays_visible(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=HealSettings(transient_retries=0)
+        ) as gateway:
+            simulator.add_fault("error", status=503, times=1)
+            assert (await _say(gateway, [_user("I am Ann")]))[0] == 503
+            _refuse(simulator)
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 400
+            assert await _shown(gateway) == ["I am Ann"]
+
+
+async def test_what_was_sent_without_refused_input_can_be_proved() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator)) as gateway:
-            await _say(gateway, [_user("hello")])
-            _, said = await _say(gateway, [_user("forbidden")])
-            _refuse(simulator)
-            history = [_user("hello"), _assistant("Messages seen: 1. Last text: hello")]
-            again = [*history, _user("forbidden"), _assistant(said)]
-            assert (await _say(gateway, again))[0] == 400
+            await _Regenerate(gateway).begin(simulator)
+            answer = await gateway.post("/v1/responses", input="weather")
+            path = f"/v1/turns/{answer.headers['x-turn-id']}"
+            turn = (await gateway.client.get(path)).json()
+            assert [heal["action"] for heal in turn["runs"][-1]["heals"]] == ["left_out"]
+            shown = (await gateway.client.get(f"{path}/projection")).json()
+            assert shown["proof"]["is_same"] is True
+            assert "forbidden" not in json.dumps(shown["request"]["input"])
+
+
+TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+
+
+@pytest.mark.parametrize("is_history", [False, True])
+async def test_a_tool_output_beside_a_refused_message_stays_visible(
+    store_url: str, is_history: bool
+) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            asked = await gateway.respond([_user("call look {}")], tools=TOOLS)
+            [call] = [item for item in asked["output"] if item["type"] == "function_call"]
+            output = {
+                "type": "function_call_output",
+                "call_id": call["call_id"],
+                "output": "rain",
+            }
+            before = [_user("call look {}"), call] if is_history else []
+            status, _ = await _say(gateway, [*before, output, _user("forbidden")])
+            assert status == 400
+            assert (await _say(gateway, [_user("weather")]))[0] == 200
+            assert "rain" in json.dumps(simulator.requests()[-1].body)
+
+
+async def test_a_refused_tool_output_costs_one_turn(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            asked = await gateway.respond([_user("call look {}")], tools=TOOLS)
+            [call] = [item for item in asked["output"] if item["type"] == "function_call"]
+            output = {
+                "type": "function_call_output",
+                "call_id": call["call_id"],
+                "output": "forbidden",
+            }
+            assert (await _say(gateway, [output]))[0] == 400
             assert (await _say(gateway, [_user("weather")]))[0] == 200
 
 
@@ -184,8 +349,9 @@ async def test_a_question_that_is_refused_when_it_is_asked_again_is_hidden_too()
         {"param": "temperature", "code": "invalid_value", "message": "Invalid 'temperature'."},
         {"param": "model", "code": "model_not_found", "message": "No such model.", "status": 404},
         {"code": "invalid_api_key", "message": "Incorrect API key.", "status": 401},
+        {"code": "permission_denied", "message": "Your key lacks permission.", "status": 403},
     ],
-    ids=["parameter", "model", "key"],
+    ids=["parameter", "model", "key", "permission"],
 )
 async def test_an_error_that_names_something_else_leaves_the_input_visible(error: Json) -> None:
     with ProviderSimulator() as simulator:
@@ -211,6 +377,24 @@ async def test_input_that_comes_again_after_an_outage_takes_its_own_place(store_
             # A second message with the same words is another one.
             said = await _say(gateway, [_user("forbidden")])
             assert said == (200, "Messages seen: 5. Last text: forbidden")
+
+
+async def test_input_that_comes_again_after_a_restart_takes_its_own_place(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        heals = HealSettings(transient_retries=0)
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            await _say(gateway, [_user("hello")])
+            simulator.add_fault("error", status=503, times=1)
+            assert (await _say(gateway, [_user("weather")]))[0] == 503
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 3. Last text: weather")
+            said = await _say(gateway, [_user("weather")])
+            assert said == (200, "Messages seen: 5. Last text: weather")
 
 
 async def test_other_input_after_an_outage_follows_what_failed(store_url: str) -> None:

@@ -141,12 +141,7 @@ async def test_an_edit_after_a_stop_takes_the_questions_place(talk: _Talk) -> No
 async def test_the_first_question_sent_again_after_a_stop_is_answered_again(talk: _Talk) -> None:
     body = {"model": "scripted", "input": [_user("first")], "stream": True}
     headers = {"X-Session-Key": "new"}
-    stream = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
-    await talk.model.entered.acquire()
-    talk.model.allow(3)
-    while (event := await stream.next()) and event["type"] != "response.output_text.delta":
-        pass
-    await stream.leave()
+    await _stop_first_question(talk, body)
     again = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
     await talk.model.entered.acquire()
     talk.model.allow_all()
@@ -238,6 +233,60 @@ async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its
         assert (await other.respond(history)).status_code == 200
         assert await talk.log() == ["count", "one two ", "enough", "re:enough"]
         assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def test_regenerate_at_another_replica_right_after_a_stop_gives_one_answer(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"), words=1)
+        await stream.leave()
+        body = {"model": "scripted", "input": [*talk.history, _user("count")], "stream": True}
+        again = Stream(other.server, "POST", "/v1/responses", body, headers={"X-Session-Key": "k"})
+        assert (await again.rest())[-1]["type"] == "response.completed"
+        assert await talk.log() == ["count", "re:count"]
+        assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def _stop_first_question(talk: _Talk, body: dict[str, Any]) -> None:
+    """Stream the first answer of the session "new", and leave after one word."""
+    headers = {"X-Session-Key": "new"}
+    stream = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+    await talk.model.entered.acquire()
+    talk.model.allow(3)
+    while (event := await stream.next()) and event["type"] != "response.output_text.delta":
+        pass
+    await stream.leave()
+
+
+@pytest.mark.parametrize("lead", [[], [{"role": "system", "content": "be brief"}]])
+async def test_the_first_question_sent_again_to_another_replica_is_answered_again(
+    talk: _Talk, store_url: str, lead: list[Item]
+) -> None:
+    body = {"model": "scripted", "input": [*lead, _user("first")], "stream": True}
+    async with open_gateway(store_url=store_url) as other:
+        await _stop_first_question(talk, body)
+        again = Stream(
+            other.server, "POST", "/v1/responses", body, headers={"X-Session-Key": "new"}
+        )
+        assert (await again.rest())[-1]["type"] == "response.completed"
+        log = await talk.gateway.log("new")
+        assert log[len(lead) :] == ["first", "re:first"]
+
+
+async def test_the_same_first_question_at_another_replica_waits_while_it_is_read(
+    talk: _Talk, store_url: str
+) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    headers = {"X-Session-Key": "new"}
+    async with open_gateway(store_url=store_url) as other:
+        stream = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+        await talk.model.entered.acquire()
+        again = Stream(other.server, "POST", "/v1/responses", body, headers=headers)
+        await other.until_queued(1, "new")
+        talk.model.allow_all()
+        await asyncio.gather(stream.rest(), again.rest())
+        assert await talk.gateway.log("new") == ["first", WHOLE, "first", "re:first"]
 
 
 async def test_another_api_key_supersedes_nothing_at_another_replica(

@@ -22,6 +22,9 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "huge", "description": "Return very much.", "inputSchema": SCHEMA},
     {"name": "endless", "description": "Send a line without an end.", "inputSchema": SCHEMA},
     {"name": "garbage", "description": "Send what is not JSON first.", "inputSchema": SCHEMA},
+    {"name": "hang", "description": "Answer nothing any more.", "inputSchema": SCHEMA},
+    {"name": "surrogate", "description": "Send half a character.", "inputSchema": SCHEMA},
+    {"name": "invalid", "description": "Answer with what is no answer.", "inputSchema": SCHEMA},
     {"name": "fail", "description": "Report an error.", "inputSchema": SCHEMA},
     {"name": "env", "description": "Return the environment.", "inputSchema": SCHEMA},
     {"name": "grow", "description": "Add a tool to the list.", "inputSchema": SCHEMA},
@@ -31,11 +34,14 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "echo", "description": "A name that is taken.", "inputSchema": SCHEMA},
 ]  # fmt: skip
 _cancelled: set[Any] = set()
+_hung = threading.Event()
 _lock = threading.Lock()
 
 
 def send(value: dict[str, Any]) -> None:
     """Write one message."""
+    if _hung.is_set():
+        return
     with _lock:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **value}) + "\n")
         sys.stdout.flush()
@@ -69,6 +75,10 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
             result = text_result("no such file", is_error=True)
         case "env":
             result = text_result(json.dumps(dict(os.environ)))
+        case "surrogate":
+            result = text_result("a\ud800b")
+        case "invalid":
+            result = {"content": 7}
         case _:
             pass
     send({"id": request_id, "result": result})
@@ -87,6 +97,8 @@ def misbehave(name: str) -> None:
         case "garbage":
             with _lock:
                 sys.stdout.write("this is not JSON\n")
+        case "hang":
+            _hung.set()
         case "grow":
             TOOLS.append({"name": "grown", "description": "New.", "inputSchema": SCHEMA})
             send({"method": "notifications/tools/list_changed"})
@@ -96,6 +108,8 @@ def misbehave(name: str) -> None:
 
 def answer(message: dict[str, Any]) -> None:
     """Answer one message."""
+    if _hung.is_set():
+        return
     method, request_id = message.get("method"), message.get("id")
     params = message.get("params") or {}
     match method:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.search.item_text import item_text
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.tools import Toolbox
@@ -165,3 +166,41 @@ async def test_memory_finds_what_was_said_in_earlier_generations_of_the_key(
         model.script = _asking("memory_get", **where).script
         around = await _look(gateway, "memory_get")
     assert [item["text"] for item in around["items"]] == ["my cat is Tom", "fine"]
+
+
+async def test_an_internal_turn_acts_for_the_session_of_its_key(tmp_path: Path) -> None:
+    model = _asking("memory_search", query="cat")
+
+    def build(gateway: Gateway) -> Toolbox:
+        return GatewayTools(BuiltinTools(gateway, search=SessionMemory(gateway)))
+
+    headers = {"X-Session-Internal": "true"}
+    store_url = f"sqlite:///{tmp_path / 'memory.db'}"
+    async with open_gateway(model, store_url=store_url, toolbox=build) as gateway:
+        await gateway.respond("my cat is Tom")
+        await gateway.respond("my cat is a secret", "other")
+        await SearchIndexer(gateway.engine).catch_up()
+        tools = [{"type": "holdfast", "name": "memory_search"}]
+        answer = (await gateway.respond("look", tools=tools, headers=headers)).json()
+        found = json.loads(answer["output"][0]["output"])
+        assert [match["text"] for match in found["matches"]] == ["my cat is Tom"]
+        model.script = _asking("session_status").script
+        tools = [{"type": "holdfast", "name": "session_status"}]
+        answer = (await gateway.respond("look", tools=tools, headers=headers)).json()
+        assert json.loads(answer["output"][0]["output"])["key"] == "k"
+
+
+async def test_the_history_shows_calls_as_clients_see_them() -> None:
+    async with open_gateway(_asking("sessions_history"), toolbox=_builtin()) as gateway:
+        await _look(gateway, "sessions_history")
+        shown = await _look(gateway, "sessions_history")
+    kinds = [item["type"] for item in shown["items"]]
+    assert kinds == ["message", "mcp_call", "message", "message"]
+    assert shown["items"][1]["name"] == "sessions_history"
+
+
+def test_calls_of_the_gateways_tools_and_their_errors_are_indexed() -> None:
+    call = {"type": "gateway_call", "name": "book", "arguments": '{"flight":"LH1"}'}
+    failed = {"type": "gateway_call_output", "error": "no seats left"}
+    assert item_text(json.dumps(call).encode()) == ("tool", 'book {"flight":"LH1"}')
+    assert item_text(json.dumps(failed).encode()) == ("tool", "no seats left")

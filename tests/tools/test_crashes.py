@@ -13,11 +13,11 @@ from holdfast.core.errors import StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest, write_request
+from holdfast.core.model.synthetic_outputs import OUTCOME_UNKNOWN
 from holdfast.core.transaction.commands import Accept, Command, Extend
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turns.executor import TurnExecutor
-from holdfast.engine.turns.tool_loop import UNKNOWN
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
@@ -213,7 +213,7 @@ async def test_no_tool_runs_twice_unless_it_is_safe(
             assert len(runs) <= STEPS + 1
         else:
             assert len(runs) == len(set(runs)), "a side effect happened twice"
-            assert outputs.count(UNKNOWN) == (1 if is_between else 0)
+            assert outputs.count(OUTCOME_UNKNOWN) == (1 if is_between else 0)
     assert isinstance(where, str)
     assert where in ("calls", "outputs", "Finish")
 

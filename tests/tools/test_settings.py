@@ -71,7 +71,7 @@ async def test_a_check_starts_every_server(tmp_path: Path) -> None:
     unset = McpSettings(name="unset", url="http://127.0.0.1:9", bearer_env="NOT_SET")
     found = await check_servers([good.filled({}), bad.filled({}), unset.filled({})])
     assert [check.is_ok for check in found] == [True, False, False]
-    assert "14 tool" in found[0].detail
+    assert "17 tool" in found[0].detail
     assert "NOT_SET" in found[2].detail
 
 
@@ -89,3 +89,31 @@ def test_an_upstream_adds_tools_to_a_request_once() -> None:
         {"type": "mcp", "server_label": "git"}
     ]
     assert add_tools(request, ()) is request
+
+
+CHANNEL = '[[channel]]\nname = "c"\nkind = "telegram"\ntoken_env = "T"\n'
+
+
+@pytest.mark.parametrize("scope", ["agent", "tenant"])
+@pytest.mark.parametrize("place", ['groups = "mention"', 'groups = "off"\ndirect = "open"'])
+def test_a_wide_scope_is_refused_for_channels_that_strangers_reach(
+    scope: str, place: str, tmp_path: Path
+) -> None:
+    text = f'[tools]\nscope = "{scope}"\n{CHANNEL}{place}\ntools = ["memory_search"]\n'
+    with pytest.raises(InvalidSetting, match="other people's sessions"):
+        load(_write(tmp_path, text), environment={"T": "x"})
+
+
+@pytest.mark.parametrize(
+    ("scope", "channel"),
+    [
+        ("key", 'direct = "open"\ntools = ["memory_search"]'),
+        ("tenant", 'groups = "off"\ntools = ["memory_search"]'),
+        ("tenant", 'direct = "open"\ntools = ["mcp:notes"]'),
+    ],
+)
+def test_a_scope_is_accepted_where_nobody_else_is_shown(
+    scope: str, channel: str, tmp_path: Path
+) -> None:
+    text = f'[tools]\nscope = "{scope}"\n{CHANNEL}{channel}\n'
+    assert load(_write(tmp_path, text), environment={"T": "x"}).tools.scope == scope

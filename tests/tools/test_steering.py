@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools
@@ -93,3 +94,41 @@ async def test_a_stream_of_a_message_that_joined_ends_with_the_common_answer() -
         text = (await steer).text
     assert "response.completed" in text
     assert "seen 4" in text
+
+
+@pytest.mark.parametrize("has_gateway_tools", [False, True])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_turn_that_waits_for_its_client_takes_messages_together_with_the_outputs(
+    *, has_gateway_tools: bool, is_stream: bool
+) -> None:
+    def script(items: list[Item]) -> list[Item]:
+        if any(item["type"] == "function_call_output" for item in items):
+            return [said(f"seen {len(items)}")]
+        ours = [called("desk__echo", "c1")] if has_gateway_tools else []
+        return [*ours, called("mine", "c2")]
+
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    tools: list[Item] = [mine, SERVER] if has_gateway_tools else [mine]
+    model = ScriptedModel(script)
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("go", tools=tools)
+        waiting = asyncio.create_task(gateway.respond("later"))
+        await gateway.until_queued(1)
+        steers = []
+        for count, text in enumerate(("also this", "and that"), 2):
+            more: dict[str, Any] = {
+                "tools": tools,
+                "headers": {"X-On-Busy": "steer"},
+                "stream": is_stream,
+            }
+            steers.append(asyncio.create_task(gateway.respond(text, **more)))
+            await gateway.until_queued(count)
+        output = {"type": "function_call_output", "call_id": "c2", "output": "mine"}
+        answer = await gateway.respond([output], tools=tools, stream=is_stream)
+        replies = await asyncio.gather(*steers)
+        await waiting
+    asked = model.shown[1]
+    assert asked[-3:] == ["=mine", "also this", "and that"]
+    for reply in (answer, *replies):
+        assert f"seen {len(asked)}" in reply.text
+    assert [shown[-1] for shown in model.shown[2:]] == ["later"]

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.engine.settings import ToolSettings
-from tests.in_process import Item, ScriptedModel, called, open_gateway, said
+from tests.in_process import Item, ScriptedModel, called, open_gateway, said, text_of
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
 
 
@@ -300,3 +301,61 @@ async def test_tools_of_equal_names_in_two_calls_of_one_answer_are_told_apart() 
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert [item["output"] for item in answer["output"][:2]] == ['{"n":1}', '{"n":2}']
     assert model.shown[1][3:] == ['={"n":1}', '={"n":2}']
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_tool_of_our_server_that_does_not_exist_is_never_the_clients(
+    *, is_stream: bool
+) -> None:
+    model = ScriptedModel(
+        lambda items: (
+            [said("sorry")]
+            if items[-1]["type"].endswith("_output")
+            else [called("desk__ghost", "c1", "{}")]
+        )
+    )
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        reply = await gateway.respond("go", tools=[SERVER], stream=is_stream)
+    assert "not available" in model.shown[-1][-1]
+    assert "function_call" not in reply.text
+    assert '"mcp_call"' in reply.text
+    assert "sorry" in reply.text
+
+
+async def test_parallel_calls_beyond_the_requests_limit_do_not_run() -> None:
+    calls = [called("desk__echo", f"c{n}", f'{{"n":{n}}}') for n in range(3)]
+    model = ScriptedModel(
+        lambda items: [said("done")] if items[-1]["type"].endswith("_output") else calls
+    )
+    tools = RecordingTools()
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("go", tools=[SERVER], max_tool_calls=2)).json()
+    assert [arguments for _, arguments in tools.calls] == [{"n": 0}, {"n": 1}]
+    errors = [item.get("error") for item in answer["output"] if item["type"] == "mcp_call"]
+    assert errors[:2] == [None, None]
+    assert "limit" in errors[2]
+
+
+async def test_the_next_turn_is_told_that_a_cancelled_call_may_have_run() -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        lambda items: [called("desk__slow", "c1")] if text_of(items[-1]) == "go" else [said("done")]
+    )
+    async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        await gateway.respond("stop", tools=[SERVER], headers={"X-On-Busy": "interrupt"})
+        await first
+    assert model.shown[-1] == ["go", "desk__slow()", f"={OUTCOME_UNKNOWN}", "stop"]
+
+
+async def test_the_next_turn_is_told_that_a_call_without_approval_never_ran() -> None:
+    tools = RecordingTools()
+    tools.approved = {"echo"}
+    model = ScriptedModel(
+        lambda items: [called("desk__echo", "c1")] if text_of(items[-1]) == "go" else [said("done")]
+    )
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        await gateway.respond("go", tools=[SERVER])
+        await gateway.respond("never mind", tools=[SERVER])
+    assert model.shown[-1] == ["go", "desk__echo()", f"={NOT_APPROVED}", "never mind"]

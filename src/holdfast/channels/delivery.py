@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+from holdfast.channels.buttons import approval_buttons
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (
@@ -55,14 +56,19 @@ class Sender:
             return await self._send(row, place, plain=True)
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
+        buttons = approval_buttons(row.approval) if row.approval else ()
         if row.external_id is not None:
             try:
-                await self._channel.edit(place, row.external_id, row.text, plain=plain)
+                await self._channel.edit(
+                    place, row.external_id, row.text, plain=plain, buttons=buttons
+                )
             except MessageGone:
                 log.info("outbox.message_gone", message_id=row.id, channel=row.channel)
             else:
                 return row.external_id
-        return await self._channel.send(place, row.text, reply_to=row.reply_to, plain=plain)
+        return await self._channel.send(
+            place, row.text, reply_to=row.reply_to, plain=plain, buttons=buttons
+        )
 
 
 SendRow = Callable[[OutboxRow], Awaitable[str | None]]

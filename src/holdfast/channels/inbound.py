@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.channels.access import is_addressed, judge
+from holdfast.channels.access import Verdict, is_addressed, judge
+from holdfast.channels.approvals import FORBIDDEN, ChatApprovals
 from holdfast.channels.chat_commands import ChatCommands
 from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.session_keys import People, session_key
@@ -37,7 +38,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
-from holdfast.ports.channel import Capabilities, InboundMessage
+from holdfast.ports.channel import ButtonPress, Capabilities, InboundMessage, PressResult
 from holdfast.ports.request_context import begin_context
 
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -51,7 +52,7 @@ QUOTE_LABEL = "[Quoted text, not the sender's own words]"
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
 
 Outcome = Literal[
-    "accepted", "repeated", "command", "pairing", "ignored", "refused", "moved", "edit"
+    "accepted", "repeated", "command", "approval", "pairing", "ignored", "refused", "moved", "edit"
 ]
 
 
@@ -68,7 +69,7 @@ class InboundHandler:
         people: People,
         reset: ResetPolicy,
         triggers: tuple[str, ...],
-        attend: Callable[[TurnTicket, Delivery, bool], None],
+        attend: Callable[[TurnTicket], None],
     ) -> None:
         self._gateway = gateway
         self._turns = turns
@@ -79,6 +80,7 @@ class InboundHandler:
         self._triggers = triggers
         self._attend = attend
         self._tenant = Tenant(settings.tenant)
+        self._approvals = ChatApprovals(gateway, turns, settings, attend)
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
         self._known_chats: set[str] = set()
@@ -112,12 +114,30 @@ class InboundHandler:
         lag = self._gateway.clock.now() - sent_at if sent_at is not None else None
         self._gateway.meter.channel_received(self._settings.name, outcome, lag)
 
+    async def press(self, press: ButtonPress) -> PressResult:
+        """Act on a button, if whoever pressed it may write here."""
+        place = replace(press.place, chat=self._first_id(press.place.chat))
+        message = InboundMessage(
+            unique_id=press.unique_id, place=place, sender=press.sender, text="",
+            is_direct=press.is_direct, is_bot=press.is_bot,
+        )  # fmt: skip
+        try:
+            if await self._judge(message) != "allow":
+                return PressResult(FORBIDDEN)
+            return await self._approvals.press(press, self._key_of(message))
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - it must not come again and again; people press again
+            log.exception("channel.press_failed", channel=self._settings.name)
+            return PressResult("Something went wrong. Please try again.")
+
+    def _first_id(self, chat: str) -> str:
+        return self.predecessors.get(chat, chat)
+
     def _canonical(self, message: InboundMessage) -> InboundMessage:
         """Return a message with the first id of its chat, under which its session is known."""
-        first = self.predecessors.get(message.place.chat)
-        if first is None:
-            return message
-        return replace(message, place=replace(message.place, chat=first))
+        place = replace(message.place, chat=self._first_id(message.place.chat))
+        return replace(message, place=place)
 
     async def _bury(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
@@ -129,9 +149,7 @@ class InboundHandler:
     async def _handle(self, message: InboundMessage) -> Outcome:
         if message.moved_to:
             return await self._move(message)
-        rows = await self._gateway.store.channels.pairings(self._settings.name)
-        paired = {row.sender for row in rows if row.approved_at is not None}
-        verdict = judge(self._settings, message, paired)
+        verdict = await self._judge(message)
         if verdict == "ignore":
             return "ignored"
         if verdict == "pair":
@@ -141,6 +159,8 @@ class InboundHandler:
             # The message was handled when it was sent: what it says now runs nothing.
             return "edit"
         await self._remember_chat(message.place.chat)
+        if await self._approvals.answer_in_words(message, key, self._key_of(message)):
+            return "approval"
         command = self._parse_command(message)
         addressed = await self._is_addressed(message, key)
         if command is not None and (addressed or command.name == "stop"):
@@ -151,6 +171,11 @@ class InboundHandler:
         if not addressed or not self._may_loop(message):
             return "ignored"
         return await self._accept(message, key)
+
+    async def _judge(self, message: InboundMessage) -> Verdict:
+        rows = await self._gateway.store.channels.pairings(self._settings.name)
+        paired = {row.sender for row in rows if row.approved_at is not None}
+        return judge(self._settings, message, paired)
 
     def _parse_command(self, message: InboundMessage) -> ChatCommand | None:
         if message.quote and not message.text:
@@ -219,7 +244,6 @@ class InboundHandler:
         delivery = self._delivery(message)
         request = self._request(delivery)
         accept = self._command(message, key, delivery, request, suffix)
-        is_streamed = self._settings.reply == "stream" and self._capabilities.can_edit
         begin_context(self._gateway.ids.new("req"), self._tenant)
         try:
             ticket = await self._turns.accept(accept, request, is_live=True)
@@ -227,9 +251,10 @@ class InboundHandler:
             return "repeated"
         except (LaneFull, TenantFull, StorageFull, SessionBusy) as exc:
             return await self._refuse(message, exc)
+        await self._approvals.deny_before(ticket, message.sender)
         if ticket.task is None:
             return "repeated"
-        self._attend(ticket, delivery, is_streamed)
+        self._attend(ticket)
         return "accepted"
 
     def _delivery(self, message: InboundMessage) -> Delivery:
@@ -254,6 +279,8 @@ class InboundHandler:
             model=self._settings.model,
             fields=fields,
             is_stream=True,
+            sender=self._approvals.identity(delivery.sender),
+            approvers=self._approvals.approvers,
             delivery=delivery,
         )
 

@@ -103,7 +103,10 @@ class LiveReply:
             return False
         fence = Fence(session.id, session.generation, session.active_run_id, session.epoch)
         command = OpenPlaceholder(
-            fence=fence, worker=self._gateway.worker.id, delivery=self._delivery
+            fence=fence,
+            worker=self._gateway.worker.id,
+            delivery=self._delivery,
+            step=self._ticket.step,
         )
         row = await self._gateway.submit(command)
         if row.state != "open":

@@ -12,16 +12,17 @@ from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.healing.redaction import redact
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
     MAX_TARGET,
-    Delivery,
     OutboxMessage,
     OutboxRow,
     outbox_id,
 )
+from holdfast.core.model.request import read_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.schedule import DeliverTo
 from holdfast.core.transaction.commands import (
@@ -43,6 +44,7 @@ from holdfast.ports.channel import (
     ReceiveConflict,
 )
 
+MAX_REASON = 300
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 DEFAULT_UNITS = 4000
@@ -165,7 +167,10 @@ class ChannelService:
                 raise
             except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
                 self.states[channel.name] = exc.message
-                log.warning("channel.receive_failed", channel=channel.name, code=exc.code)
+                reason = redact(exc.message)[:MAX_REASON]
+                log.warning(
+                    "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
+                )
                 is_healthy = self._handlers[channel.name].count > handled
                 if is_healthy or clock() - began > MAX_PAUSE_SECONDS:
                     pause = FIRST_PAUSE_SECONDS  # it worked meanwhile: this is a new failure
@@ -206,14 +211,17 @@ class ChannelService:
 
     # ── turns in progress ───────────────────────────────────────────────────────────────────
 
-    def _attend(self, ticket: TurnTicket, delivery: Delivery, is_streamed: bool) -> None:
+    def _attend(self, ticket: TurnTicket) -> None:
         """Show what a turn does while it runs, and have its answer sent at once."""
+        delivery = read_request(ticket.turn.request).delivery
+        if delivery is None or delivery.channel not in self._channels:
+            return
         channel = self._channels[delivery.channel]
         live_reply = LiveReply(self._gateway, channel, ticket, delivery)
         settings = self._settings[delivery.channel]
-        is_direct = delivery.reply_to == ""
+        is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
-            live_reply.run(is_direct=is_direct, is_streamed=is_streamed and not settings.notify),
+            live_reply.run(is_direct=delivery.reply_to == "", is_streamed=is_streamed),
             name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id

@@ -11,7 +11,7 @@ Kind = Literal["telegram", "slack", "signal"]
 Direct = Literal["pairing", "allow", "open", "off"]
 Groups = Literal["mention", "always", "off"]
 DmScope = Literal["main", "per-peer", "per-channel-peer", "per-account-channel-peer"]
-ChannelOnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+ChannelOnBusy = Literal["steer", "enqueue", "reject", "interrupt", "rollback"]
 
 DEFAULT_URLS: dict[str, str] = {
     "telegram": "https://api.telegram.org",
@@ -64,6 +64,8 @@ class ChannelSettings:
     """Which messages of groups count: those that mention the bot, always, or off."""
     allow_groups: tuple[str, ...] = ()
     """Chats in which everybody counts."""
+    approvers: tuple[str, ...] = ()
+    """Platform user ids that may approve tool calls, beside the person who asked."""
     bots: tuple[str, ...] = ()
     """Bots that are answered, at most five turns without a human."""
     collect_seconds: float = 1.0
@@ -74,8 +76,8 @@ class ChannelSettings:
     """`stream` edits the answer in place while it is written; `whole` sends it at the end."""
     notify: bool = False
     """Whether a streamed answer is sent as a new message at its end, which notifies."""
-    on_busy: ChannelOnBusy = "enqueue"
-    """What a message does while a turn runs."""
+    on_busy: ChannelOnBusy = "steer"
+    """What a message does while a turn runs; `steer` joins it at its next model call."""
     dm_scope: DmScope = "per-channel-peer"
     """Which direct chats share a session."""
     account: str = ""

@@ -19,6 +19,7 @@ HoldfastError
 │   ├── SessionRetired      another generation is live
 │   ├── SessionChanged      the expected session is not the live one
 │   ├── SessionMoved        the log grew while a request was compared with it
+│   │   └── ComparisonNeeded  a request may repeat what the log has
 │   ├── SessionBusy         the caller asked not to wait
 │   ├── SessionHasForks
 │   ├── SessionDeleted      a late writer or a repeat met a tombstone
@@ -199,6 +200,16 @@ class SessionMoved(Conflict):
 
     code = "session_moved"
     retryable = True
+
+
+class ComparisonNeeded(SessionMoved):
+    """A request may repeat the turn that runs, or one that failed; compare it with the log."""
+
+    code = "comparison_needed"
+
+    def __init__(self, active_turn_id: str | None) -> None:
+        super().__init__("the request has to be compared with the session")
+        self.active_turn_id = active_turn_id
 
 
 class SessionBusy(Conflict):

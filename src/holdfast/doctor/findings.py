@@ -224,6 +224,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="an agent with tools could read what is not its own; `serve` refuses to start",
         remedy="use sandbox = true with bubblewrap installed, or a range of ids in run_as",
     ),
+    "mcp_unavailable": FindingKind(
+        severity="problem",
+        meaning="an MCP server does not start or does not answer, so turns have none of its tools",
+        remedy="run its command by hand, or see `holdfast config check`; it is retried by itself",
+    ),
     "provider_forgot": FindingKind(
         severity="note",
         meaning="a provider had lost its state; the turn was healed with the whole history",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from holdfast.doctor.channel_checks import check_receivers
@@ -25,8 +25,10 @@ class DoctorService:
         store_url: str,
         *,
         turn_seconds: float,
+        services: Callable[[], Iterable[Finding]] = tuple,
         channels: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None,
     ) -> None:
+        self._services = services
         self._store = store
         self._url = store_url
         self._turn_seconds = turn_seconds
@@ -49,7 +51,7 @@ class DoctorService:
     async def _check(self) -> list[Finding]:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
-        findings = list(check_inspection(inspection))
+        findings = [*check_inspection(inspection), *self._services()]
         if self._channels is not None:
             findings += check_receivers(await self._channels())
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):

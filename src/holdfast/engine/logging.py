@@ -13,7 +13,8 @@ import msgspec
 ROOT = "holdfast"
 LOG_AREAS = (
     "request", "upstream", "agent", "turn", "run", "session", "conversation", "tool", "mcp",
-    "channel", "outbox", "schedules", "search", "store", "worker", "recovery", "retention",
+    "channel", "outbox", "webhooks", "schedules", "search", "store", "worker", "recovery",
+    "retention",
 )  # fmt: skip
 
 

@@ -68,6 +68,32 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The id under which the chat continues, where the message says only that."""
 
 
+class Button(msgspec.Struct, frozen=True):
+    """A button below a message; `value` comes back when somebody presses it."""
+
+    label: str
+    value: str
+
+
+class ButtonPress(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody pressed a button."""
+
+    unique_id: str
+    place: ChatPlace
+    sender: str
+    value: str
+    sender_name: str = ""
+    is_direct: bool = True
+    is_bot: bool = False
+
+
+class PressResult(msgspec.Struct, frozen=True):
+    """What a press did: words for the person, and whether the buttons have served their purpose."""
+
+    text: str
+    is_final: bool = False
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a platform can do, and its bounds."""
 
@@ -167,6 +193,10 @@ class Inbox(Protocol):
         """
         ...
 
+    async def press(self, press: ButtonPress) -> PressResult:
+        """Act on a pressed button; exceptions as for `handle`."""
+        ...
+
 
 class Channel(Protocol):
     """One account on one platform."""
@@ -194,11 +224,30 @@ class Channel(Protocol):
         """
         ...
 
-    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
-        """Send Markdown, or plain text, and return the platform's id of the message."""
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> str:
+        """Send Markdown, or plain text, and return the platform's id of the message.
+
+        A platform without buttons leaves them out: the text says how to answer in words.
+        """
         ...
 
-    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> None:
         """Replace a message that was sent; the same text again is no error."""
         ...
 

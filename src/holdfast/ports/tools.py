@@ -43,6 +43,8 @@ class ListedServer(msgspec.Struct, frozen=True):
 
     label: str
     tools: list[msgspec.Raw]
+    error: str | None = None
+    """Why the server could not be asked for its tools."""
 
 
 class ToolSet(msgspec.Struct, frozen=True):

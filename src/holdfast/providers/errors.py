@@ -29,7 +29,7 @@ _REFUSED_PROMPT_CODES = frozenset(
         "PROHIBITED_CONTENT", "SAFETY", "BLOCKLIST", "RECITATION", "SPII",
         # Mistral, and gateways with guardrails
         "guardrail_violation", "guardrails_violation", "input_moderation_failed",
-        "data_inspection_failed", "DataInspectionFailed",
+        "data_inspection_failed", "DataInspectionFailed", "censorship_blocked",
     }
 )  # fmt: skip
 _BY_CODE: dict[str, FailureClass] = {
@@ -78,6 +78,7 @@ class _Error(msgspec.Struct):
     status: Any = None
     details: Any = None
     innererror: Any = None
+    metadata: Any = None
 
 
 def classify(
@@ -131,7 +132,9 @@ def is_prompt_refusal(status: int | None, code: str | None, message: str) -> boo
         return True
     if status not in _REFUSAL_STATUSES or (status == 403 and not _names_filter(message)):
         return False
-    return _is_refusal_text(message) is not None and not _is_media(message)
+    if _is_refusal_text(message) is None or _is_media(message):
+        return False
+    return _is_about_account(message) is None
 
 
 def refuses_input(failure: ProviderFailure) -> bool:
@@ -178,6 +181,8 @@ def failure_of(
     inner = _text(error.innererror.get("code")) if isinstance(error.innererror, dict) else None
     if inner in _REFUSED_PROMPT_CODES and code not in _REFUSED_PROMPT_CODES:
         code = inner
+    if isinstance(error.metadata, dict) and "flagged_input" in error.metadata:
+        code = "moderation_blocked"  # OpenRouter quotes the input; its text does not matter
     message = _text(error.message) or _plain(body) or f"the upstream answered with status {status}"
     param = _text(error.param)
     found = classify(status=status, code=code, kind=kind, message=message, param=param)
@@ -324,14 +329,22 @@ _KNOWN: tuple[tuple[str, FailureClass], ...] = (
     (r"(unsupported|unexpected|not permitted|not allowed).{0,80}reasoning_content", "shape"),
     (r"exceeded your current quota", "terminal"),
 )
-_FILTERS = r"(content filter|safety|moderation|guardrail|prohibited content|polic(y|ies)\b)"
+_POLICIES = r"(polic(y|ies)|guidelines?|practices?|settings?|rules?|system|reasons?|checks?)"
+_FILTERS = (
+    r"(content filter|moderation|guardrails?|prohibited content|model armor|data inspection"
+    rf"|(content|usage|safety|responsible ai)[ _](safety |filtering |management )?{_POLICIES}"
+    r"|content safety|safety_check)"
+)
 _REFUSAL: tuple[str, ...] = (
-    r"prompt was flagged|flagged (as|for) potentially violating|violat\w+ (of )?our usage polic",
-    r"content (management|filtering|filter|moderation|safety) (policy|policies|system|rules)",
+    r"prompt was flagged|flagged (as|for) potentially violating",
+    rf"violat\w+ .{{0,40}}{_FILTERS}",
+    r"content (management|filtering|filter|moderation|safety) (policy|policies|system|rules|check)",
     rf"(blocked|filtered|rejected|refused|flagged) (by|due to|because of|for) .{{0,40}}{_FILTERS}",
     r"(prompt|input|request|response|candidate) (was |is |has been )?(blocked|filtered|flagged)\b",
-    r"rejected (as a result of|by) our safety system|responsible ai polic",
+    r"content was (blocked|filtered|flagged)\b|limited access to this content|sensitive words",
+    r"rejected (as a result of|by) (our|the) safety system|responsible ai polic",
     r"\bprohibited[_ ]content\b|data inspection failed|inappropriate content",
+    r"guardrails? violation|requires moderation",
 )
 _LENGTH: tuple[str, ...] = (
     r"(exceed\w*|longer|larger|overflows?|over|reached)\b.{0,60}\bcontext\b",
@@ -372,6 +385,10 @@ _is_media = _any(_MEDIA).search
 _is_media_for_sure = re.compile(r"image input|identify image|mmproj", re.IGNORECASE).search
 _is_refusal_text = _any(_REFUSAL).search
 _names_filter = re.compile(_FILTERS, re.IGNORECASE).search
+_is_about_account = re.compile(
+    r"\b(account|access|organi[sz]ation|project|subscription) (was|is|has been|were)\b",
+    re.IGNORECASE,
+).search
 _is_timeout = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
 """Servers written in Go say `context` for what carries a deadline."""
 _names_output_limit = re.compile(

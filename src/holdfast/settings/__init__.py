@@ -147,6 +147,7 @@ def load(
         people=sources.lists("people"),
     )
     sources.reject_unknown()
+    _check_scope(settings)
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
     named = named.union(*(server.variables for server in settings.mcp))
@@ -154,6 +155,20 @@ def load(
     named |= {name for webhook in settings.webhooks for name in webhook.variables}
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
+
+
+def _check_scope(settings: Settings) -> None:
+    """Refuse a wide scope of built-in tools for channels in which strangers can ask for it."""
+    scope = settings.tools.scope
+    for channel in settings.channels:
+        is_shared = channel.groups != "off" or channel.direct == "open"
+        has_builtin = any(not name.startswith("mcp:") for name in channel.tools)
+        if scope != "key" and is_shared and has_builtin:
+            raise InvalidSetting(
+                f"tools.scope = {scope!r} would show other people's sessions in channel "
+                f"{channel.name!r}: set its groups to 'off' and its direct to 'pairing' or "
+                "'allow', or remove its built-in tools"
+            )
 
 
 def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:

@@ -1,5 +1,6 @@
 """Sections of the configuration and their validation."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,14 @@ class ServerSettings:
             raise InvalidSetting("server.grace_seconds must not be negative")
         if self.drain_seconds < 0:
             raise InvalidSetting("server.drain_seconds must not be negative")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

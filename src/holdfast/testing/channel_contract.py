@@ -11,11 +11,13 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.ports.channel import (
+    ButtonPress,
     Channel,
     ChatPlace,
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
+    PressResult,
 )
 
 
@@ -63,6 +65,7 @@ class CollectingInbox:
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
         self.messages: list[InboundMessage] = []
+        self.presses: list[ButtonPress] = []
         self.news = asyncio.Event()
 
     async def handle(self, message: InboundMessage) -> None:
@@ -72,6 +75,12 @@ class CollectingInbox:
             self.failures -= 1
             raise StoreUnavailable("the store is away")
         self.messages.append(message)
+
+    async def press(self, press: ButtonPress) -> PressResult:
+        """Take a press of a button."""
+        self.news.set()
+        self.presses.append(press)
+        return PressResult("Allowed.", is_final=True)
 
     async def wait(self) -> None:
         """Wait until something arrives."""

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput
 from holdfast.core.healing.policy import read_heals
+from holdfast.core.model.gateway_items import GATEWAY_KINDS, client_item
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.openai.chat import text_of
 from holdfast.core.projection.project import project
@@ -153,7 +154,7 @@ class BuiltinTools:
     async def call(self, caller: ToolCaller, name: str, arguments: Arguments) -> ToolResult:
         """Run a tool."""
         try:
-            value = await self._run[name](caller, arguments)
+            value = await self._run[name](await self._scope.acting(caller), arguments)
         except _BadArgument as exc:
             return ToolResult(error=str(exc))
         except InvalidInput as exc:
@@ -221,7 +222,7 @@ class BuiltinTools:
         return {
             "session_id": view.session.id,
             "generation": view.session.generation,
-            "items": [_line(item) for item in reversed(items)],
+            "items": [line for item in reversed(items) if (line := _line(item)) is not None],
             "has_more": bool(items) and items[-1].seq > 1 and len(items) == limit,
         }
 
@@ -269,10 +270,15 @@ def _time(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _line(item: StoredItem) -> dict[str, Any]:
-    """Return an item in few words."""
-    value = item_value(item.body)
-    line: dict[str, Any] = {"sequence": item.seq, "type": item.kind}
+def _line(item: StoredItem) -> dict[str, Any] | None:
+    """Return an item in few words; None where another item stands for it."""
+    body: bytes | None = item.body
+    if item.kind in GATEWAY_KINDS:
+        body = client_item(item.kind, item.body)
+    if body is None:
+        return None
+    value = item_value(body)
+    line: dict[str, Any] = {"sequence": item.seq, "type": value.get("type") or item.kind}
     if item.kind == "message":
         line["role"] = value.get("role")
         text = text_of(value.get("content"))

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.ports.store import SessionQuery, SessionReader, SessionView
@@ -41,6 +43,14 @@ class SessionScope:
     def __init__(self, read: SessionReader, scope: Scope = "key") -> None:
         self._read = read
         self._scope = scope
+
+    async def acting(self, caller: ToolCaller) -> ToolCaller:
+        """Return whom a tool works for: an internal turn acts for the session that it left."""
+        session = caller.session
+        if session.is_visible or session.parent_id is None:
+            return caller
+        view = await self._read.session(caller.tenant, session_id=session.parent_id)
+        return replace(caller, session=view.session) if view is not None else caller
 
     async def find(self, caller: ToolCaller, session_id: str | None) -> SessionView | None:
         """Return a session by id, by default the caller's own; None if it may not be seen."""

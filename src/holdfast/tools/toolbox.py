@@ -1,5 +1,6 @@
 """All tools of one gateway: finds those that a request names, and runs them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ class ServerTools(Protocol):
     async def tools(
         self, caller: ToolCaller, requested: RequestedServer
     ) -> tuple[list[Tool], ListedServer | None]:
-        """Return the tools of a server; none, where it cannot be reached."""
+        """Return the tools of a server; an error in place of a list if it cannot be reached."""
         ...
 
     async def call(
@@ -80,6 +81,10 @@ class GatewayTools:
             ]
         return found
 
+    def server_status(self) -> "Sequence[ServerStatus]":
+        """Return how every MCP server is."""
+        return self._servers.status() if self._servers is not None else ()
+
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return the tools of a turn; of two with one name the first is taken."""
         tools: dict[str, Tool] = {}
@@ -87,13 +92,15 @@ class GatewayTools:
         found = [
             self.builtin.tool(name) for name in requested.builtins if name in self.builtin.names
         ]
-        for server in requested.servers:
-            if self._servers is None:
-                break
-            served, listing = await self._servers.tools(caller, server)
-            found += served
-            if listing is not None:
-                listed.append(listing)
+        if self._servers is not None:
+            # Side by side: several servers that do not start cost no more time than one.
+            answers = await asyncio.gather(
+                *(self._servers.tools(caller, server) for server in requested.servers)
+            )
+            for served, listing in answers:
+                found += served
+                if listing is not None:
+                    listed.append(listing)
         taken = function_names(requested)
         for tool in found:
             if tool.function in taken or tool.function in tools:

@@ -192,16 +192,43 @@ async def test_dead_followers_of_a_pipelined_connection_are_released_at_once() -
         assert sum(feed._open_feeds.values()) == 0
 
 
-async def test_two_host_headers_are_rejected() -> None:
+async def _status_of(gateway: RunningGateway, head: bytes) -> bytes:
+    """Send a raw head and return the status of the answer."""
+    reader, writer = await asyncio.open_connection(*gateway.server.address)
+    writer.write(head + b"connection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.split(b" ")[1]
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_two_host_headers_are_rejected(has_keys: bool) -> None:
     async with open_gateway() as gateway:
-        for second in (b"localhost", b"evil.example"):
-            reader, writer = await asyncio.open_connection(*gateway.server.address)
-            writer.write(
-                b"GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\nhost: %b\r\n"
-                b"connection: close\r\n\r\n" % second
-            )
-            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-            writer.close()
+        if has_keys:
+            await _key(gateway, "acme")
+        for path in (b"GET /v1/sessions", b"GET /healthz", b"POST /v1/channels/x/webhook"):
+            for second in (b"localhost", b"evil.example"):
+                head = b"%b HTTP/1.1\r\nhost: localhost\r\nhost: %b\r\n" % (path, second)
+                assert await _status_of(gateway, head) == b"400", path
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_http_1_1_without_a_host_header_is_rejected(has_keys: bool) -> None:
+    async with open_gateway() as gateway:
+        if has_keys:
+            await _key(gateway, "acme")
+        for path in (b"GET /v1/sessions", b"GET /healthz", b"POST /v1/channels/x/webhook"):
+            assert await _status_of(gateway, b"%b HTTP/1.1\r\n" % path) == b"400", path
+        upgrade = (
+            b"GET /v1/responses HTTP/1.1\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+            b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nconnection: upgrade\r\n"
+        )
+        assert await _status_of(gateway, upgrade) == b"400"
+
+
+async def test_http_1_0_needs_no_host_header() -> None:
+    async with open_gateway() as gateway:
+        assert await _status_of(gateway, b"GET /healthz HTTP/1.0\r\n") == b"200"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])

@@ -11,7 +11,7 @@ from tests.in_process import Item, RunningGateway, called, open_gateway, said, t
 SESSION_FIELDS = {
     "id", "object", "key", "generation", "previous_session_id", "status", "active_turn_id",
     "queued_turns", "last_turn", "created_at", "last_user_activity_at", "item_count",
-    "turn_count", "usage", "metadata", "parent_session_id", "parent_sequence",
+    "turn_count", "usage", "metadata", "parent_session_id", "parent_sequence", "source",
 }  # fmt: skip
 
 
@@ -68,13 +68,33 @@ async def test_a_session_has_the_fields_of_the_contract() -> None:
         assert session.keys() == SESSION_FIELDS
         assert await get(gateway, f"/v1/sessions/{session['id']}") == session
         last = session["last_turn"]
-        assert last.keys() == {"id", "status", "error", "started_at", "ended_at", "duration_ms"}
+        assert last.keys() == {
+            "id", "status", "model", "error", "started_at", "ended_at", "duration_ms",
+        }  # fmt: skip
         assert (last["status"], last["error"]) == ("completed", None)
         assert (session["status"], session["item_count"], session["turn_count"]) == ("idle", 2, 1)
         assert session["usage"] == {
             "input_tokens": 1, "cached_tokens": 0, "output_tokens": 1, "reasoning_tokens": 0,
             "total_tokens": 2,
         }  # fmt: skip
+
+
+async def test_a_session_keeps_the_source_that_started_it() -> None:
+    async with open_gateway() as gateway:
+        body = {"model": "scripted", "input": "hi", "background": True}
+        answer = await post(gateway, "/v1/responses", body, X_Session_Key="k")
+        assert answer.status_code == 200
+        assert (await session_of(gateway))["source"] == "background"
+        first = (await session_of(gateway))["id"]
+        fork = (await post(gateway, f"/v1/sessions/{first}/fork")).json()
+        await post(gateway, f"/v1/sessions/{first}/reset")
+        await gateway.respond("hi", key="k")
+        assert (await session_of(gateway))["source"] == fork["source"] == "background"
+        await gateway.respond("hi", key="other")
+        assert (await session_of(gateway, "other"))["source"] == "user"
+        made = (await post(gateway, "/v1/conversations", {})).json()["id"]
+        path = f"/v1/sessions/{made.replace('conv_', 'ses_')}"
+        assert (await get(gateway, path))["source"] == "user"
 
 
 async def test_the_last_turn_is_the_last_that_ended_while_another_runs() -> None:

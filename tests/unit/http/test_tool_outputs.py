@@ -39,10 +39,9 @@ NO_WAIT = LaneSettings(tool_wait_seconds=0.0)
     [
         {"type": "configuration_update", "configuration": {"temperature": 1}},
         {"type": "acme:note", "text": "n"},
-        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
         {"type": "reasoning", "summary": []},
     ],
-    ids=["configuration", "unknown", "approval", "reasoning"],
+    ids=["configuration", "unknown", "reasoning"],
 )
 async def test_an_item_that_is_not_a_message_hides_nothing(item: Item) -> None:
     async with open_gateway() as gateway:
@@ -52,6 +51,14 @@ async def test_an_item_that_is_not_a_message_hides_nothing(item: Item) -> None:
         assert log[:2] == ["my name is Ada", "re:my name is Ada"]
         assert log[-2:] == ["q", "re:q"]
         assert gateway.model.shown[-1][0] == "my name is Ada"
+
+
+async def test_an_answer_to_an_unknown_approval_is_refused_and_changes_nothing() -> None:
+    answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    async with open_gateway() as gateway:
+        await gateway.respond("my name is Ada")
+        assert (await gateway.respond([answer, _user("q")])).status_code == 404
+        assert await gateway.log() == ["my name is Ada", "re:my name is Ada"]
 
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["responses", "chat"])

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from holdfast.engine.settings import LaneSettings
-from tests.in_process import ScriptedModel, called, open_gateway, said
+from tests.in_process import (
+    RunningGateway,
+    ScriptedModel,
+    called,
+    open_gateway,
+    said,
+    text_of,
+)
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -253,6 +260,86 @@ async def test_a_history_that_goes_on_without_an_output_ends_the_wait_for_it() -
         turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
         assert turn["status"] == "interrupted"
         assert turn["error"]["code"] == "tool_calls_abandoned"
+
+
+class _ToolWait:
+    """A conversation whose second question waits for a tool of the client."""
+
+    def __init__(self, gateway: RunningGateway, on_busy: str) -> None:
+        self.gateway = gateway
+        self.headers = {"X-On-Busy": on_busy}
+        self.history = [_user("hello"), {"role": "assistant", "content": "hi"}]
+        self.turn = ""
+
+    async def begin(self) -> None:
+        self.gateway.model.script = lambda items: [
+            said("hi") if len(items) == 1
+            else called("look", "call_1") if text_of(items[-1]) == "find it"
+            else said(f"saw {len(items)}")
+        ]  # fmt: skip
+        await self.gateway.chat([_user("hello")])
+        first = await self.gateway.chat([*self.history, _user("find it")])
+        self.turn = first.headers["x-turn-id"]
+
+    async def go_on(self, *items: dict[str, Any]) -> str:
+        """Send the history with these items; return the id of the turn that answers."""
+        answer = await self.gateway.chat([*self.history, *items], headers=self.headers)
+        assert answer.status_code == 200, answer.text
+        return answer.headers["x-turn-id"]
+
+    async def end(self) -> tuple[str, str | None]:
+        turn = (await self.gateway.client.get(f"/v1/turns/{self.turn}")).json()
+        return turn["status"], (turn["error"] or {}).get("code")
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_history_that_cuts_in_hides_what_it_does_not_repeat_of_a_tool_wait(
+    on_busy: str,
+) -> None:
+    async with open_gateway() as gateway:
+        talk = _ToolWait(gateway, on_busy)
+        await talk.begin()
+        await talk.go_on(_user("sing"))
+        assert await gateway.log() == ["hello", "hi", "sing", "saw 3"]
+        assert gateway.model.shown[-1] == ["hello", "hi", "sing"]
+        assert await talk.end() == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_history_that_cuts_in_keeps_what_it_repeats_of_a_tool_wait(on_busy: str) -> None:
+    async with open_gateway() as gateway:
+        talk = _ToolWait(gateway, on_busy)
+        await talk.begin()
+        await talk.go_on(_user("find it"), _call(), _user("never mind"))
+        assert await gateway.log() == ["hello", "hi", "find it", "look()", "never mind", "saw 6"]
+
+
+async def test_a_history_that_cuts_in_with_nothing_new_asks_the_question_again() -> None:
+    async with open_gateway() as gateway:
+        talk = _ToolWait(gateway, "interrupt")
+        await talk.begin()
+        gateway.model.script = lambda items: [said(f"saw {len(items)}")]
+        await talk.go_on(_user("find it"))
+        assert await gateway.log() == ["hello", "hi", "find it", "saw 3"]
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_an_output_in_a_history_that_cuts_in_continues_its_turn(on_busy: str) -> None:
+    async with open_gateway() as gateway:
+        talk = _ToolWait(gateway, on_busy)
+        await talk.begin()
+        output = {"role": "tool", "tool_call_id": "call_1", "content": "here"}
+        assert await talk.go_on(_user("find it"), _call(), output) == talk.turn
+        assert await gateway.log() == ["hello", "hi", "find it", "look()", "=here", "saw 5"]
+
+
+async def test_a_history_alone_supersedes_no_tool_wait() -> None:
+    async with open_gateway(lanes=LaneSettings(tool_wait_seconds=0.2)) as gateway:
+        talk = _ToolWait(gateway, "enqueue")
+        await talk.begin()
+        await talk.go_on(_user("sing"))
+        assert await talk.end() == ("interrupted", "tool_wait_expired")
+        assert (await gateway.log())[:5] == ["hello", "hi", "find it", "look()", "sing"]
 
 
 async def test_new_items_alone_wait_for_the_output() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.providers.cli_agents.failures import agent_failure
 from holdfast.providers.errors import failure_in_stream, failure_of
 
 Json = dict[str, Any]
@@ -64,6 +65,66 @@ REFUSED: dict[str, tuple[int, Any]] = {
         {"object": "error", "message": "The decoder prompt cannot be empty",
          "type": "BadRequestError", "param": None, "code": 400},
     ),
+    "openai, limited": (
+        403,
+        openai("Invalid prompt: we've limited access to this content for safety reasons."),
+    ),
+    "openai, moderation": (
+        403,
+        openai("Your request was rejected by the safety system. safety_violations=[violence]."),
+    ),
+    "azure api management": (
+        403,
+        {"statusCode": 403, "message": "Request failed content safety check."},
+    ),
+    "anthropic, usage policy": (
+        403,
+        {"type": "error", "error": {"type": "permission_error",
+                                    "message": "This appears to violate our Usage Policy."}},
+    ),
+    "gemini, practices": (
+        403,
+        [{"error": {"code": 403, "status": "PERMISSION_DENIED",
+                    "message": "This prompt contains sensitive words that violate Google's "
+                               "Responsible AI practices."}}],
+    ),
+    "gemini, model armor": (
+        403,
+        [{"error": {"code": 403, "message": "Blocked by Model Armor Floor Setting: the prompt "
+                                            "violated Responsible AI Safety settings."}}],
+    ),
+    "mistral, moderation": (
+        403,
+        {"object": "error", "message": "Input rejected by moderation: violence_and_threats",
+         "type": "invalid_request_error", "code": "1800"},
+    ),
+    "mistral, legal": (
+        451,
+        {"object": "error", "message": "The content was flagged by the moderation service."},
+    ),
+    "vllm behind a guardrail": (
+        403,
+        {"object": "error", "message": "Guardrail violation: prompt injection detected",
+         "type": "PermissionDeniedError", "code": 403},
+    ),
+    "openrouter": (
+        403,
+        {"error": {"code": 403, "message": "x/y requires moderation on Z. Your input was flagged "
+                                           'for "harassment". No credits were charged.',
+                   "metadata": {"reasons": ["harassment"], "flagged_input": "..."}}},
+    ),
+    "openrouter, by its metadata": (
+        403,
+        {"error": {"code": 403, "message": "Forbidden",
+                   "metadata": {"reasons": ["harassment"], "flagged_input": "..."}}},
+    ),
+    "xai": (
+        403,
+        {"code": "The caller does not have permission to execute the specified operation",
+         "error": "Content violates usage guidelines. Team: t, API key ID: k, Model: grok-4, "
+                  "Failed check: SAFETY_CHECK_TYPE_BIO"},
+    ),
+    "a 451 with a code": (451, {"error": {"message": "blocked", "code": "censorship_blocked"}}),
     "no place": (422, openai("The input could not be processed.")),
     "too large": (413, openai("Payload Too Large")),
     "too long": (400, openai("This model's maximum context length is 8192 tokens.",
@@ -106,6 +167,26 @@ VISIBLE: dict[str, tuple[int, Any]] = {
     "quota": (429, openai("You exceeded your current quota.", code="insufficient_quota")),
     "server": (500, openai("The server had an error.")),
     "firewall": (403, openai("Your request was blocked.")),
+    "permission": (403, openai("You do not have permission to use this model.")),
+    "key as 403": (403, openai("Your API key was blocked.", code="invalid_api_key")),
+    "scopes": (403, openai("Missing scopes: model.request. Check your content access policy.")),
+    "network policy": (403, openai("Request blocked by the network policy of your organization.")),
+    "conditional access": (403, openai("Access was blocked by Conditional Access policies.")),
+    "account": (
+        403,
+        openai("Your account was suspended because it violated our usage policies."),
+    ),
+    "access": (
+        403,
+        openai("Your access was terminated due to violation of our policies."),
+    ),
+    "country": (
+        403,
+        openai("Country, region, or territory not supported.",
+               code="unsupported_country_region_territory"),
+    ),
+    "content permission": (403, openai("The caller does not have permission to view content.")),
+    "legal": (451, openai("Unavailable For Legal Reasons")),
     "blocked by a rate limit": (429, openai("Request blocked: too many requests.")),
     "blocked by a failure": (503, openai("The request was blocked by an internal policy error.")),
 }  # fmt: skip
@@ -135,3 +216,15 @@ def test_a_refusal_inside_a_stream_is_recognised_and_not_retried(error: Json) ->
 def test_a_broken_stream_leaves_the_input_visible() -> None:
     failure = failure_in_stream({"code": "server_error", "message": "The server had an error."})
     assert not failure.refuses_input
+
+
+@pytest.mark.parametrize("status", [None, 400, 403])
+def test_a_refusal_that_an_agent_reports_is_recognised(status: int | None) -> None:
+    text = "API Error: unable to respond to this request, which appears to violate our Usage Policy"
+    failure = agent_failure(text, status)
+    assert failure.refuses_input
+    assert failure.failure_class == "terminal"
+
+
+def test_an_agent_without_a_login_leaves_the_input_visible() -> None:
+    assert not agent_failure("You do not have access to this model.", 403).refuses_input

@@ -24,6 +24,7 @@ from holdfast.channels.signal.envelopes import read_event, read_message
 from holdfast.channels.signal.styles import to_signal
 from holdfast.ports.channel import (
     Attachment,
+    Button,
     Capabilities,
     ChatPlace,
     DeliveryDelayed,
@@ -206,7 +207,15 @@ class SignalChannel:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
+    ) -> str:
         """Send a message; its id is the time that the daemon gave it."""
         parameters = {**_target(place), **_content(text, plain=plain)}
         if reply_to:
@@ -218,7 +227,15 @@ class SignalChannel:
             }
         return str(await self._send(parameters))
 
-    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
+    ) -> None:
         """Send a later version of a message."""
         edited = {"editTimestamp": int(external_id)}
         await self._send({**_target(place), **_content(text, plain=plain), **edited})

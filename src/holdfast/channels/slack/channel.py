@@ -1,20 +1,30 @@
 """The Slack channel: socket mode or webhook, acknowledged only after the commit."""
 
+import contextlib
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.rendering.styles import escape_slack, to_slack
 from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.slack.events import Account, EventCallback, SlackEvent, read_event
+from holdfast.channels.slack.events import (
+    Account,
+    BlockActions,
+    EventCallback,
+    SlackEvent,
+    read_event,
+    read_press,
+)
 from holdfast.channels.slack.web_api import WebApi
 from holdfast.ports.channel import (
     Attachment,
+    Button,
     Capabilities,
     ChatPlace,
     DeliveryDelayed,
@@ -28,6 +38,8 @@ from holdfast.ports.http_client import HttpCaller
 
 MAX_UNITS = 3500
 """Below the 4,000 characters that Slack takes: rendering may add some."""
+MAX_SECTION = 3000
+"""Characters of one section of a message with buttons."""
 EDIT_SECONDS = 3.0
 FILE_SECONDS = 30.0
 MAX_REMEMBERED = 2000
@@ -133,6 +145,8 @@ class SlackChannel:
                 if envelope.type == "events_api":
                     event = msgspec.json.encode(envelope.payload.get("event"))
                     await self._handle(event, inbox)
+                elif envelope.type == "interactive":
+                    await self._press(msgspec.json.encode(envelope.payload), inbox)
                 # Only now: an envelope that was not handled is delivered again.
                 await connection.acknowledge(envelope)
         if time.monotonic() - started < SHORT_CONNECTION_SECONDS:
@@ -149,6 +163,10 @@ class SlackChannel:
     async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
         """Handle one event that Slack posts; its signature is the proof."""
         self._verify(headers, body)
+        if body.startswith(b"payload="):
+            form = parse_qs(body.decode("utf-8", "replace"))
+            await self._press(form["payload"][0].encode(), inbox)
+            return b""
         try:
             callback = msgspec.json.decode(body, type=EventCallback)
         except msgspec.DecodeError:
@@ -180,6 +198,27 @@ class SlackChannel:
                 _remember(self._direct, message.sender, event.channel)
             await inbox.handle(await self._named(message))
 
+    async def _press(self, raw: bytes, inbox: Inbox) -> None:
+        """Have a pressed button answered, and show in its message what became of it."""
+        try:
+            actions = msgspec.json.decode(raw, type=BlockActions)
+        except msgspec.DecodeError:
+            return  # a view, a shortcut: nothing of ours
+        press = read_press(actions, await self._me())
+        if press is None:
+            return
+        name = await self._name_of(press.sender)
+        result = await inbox.press(msgspec.structs.replace(press, sender_name=name))
+        if result.is_final:
+            arguments = {
+                "channel": actions.channel.id,
+                "ts": actions.message.ts,
+                "text": f"{actions.message.text}\n\n{escape_slack(result.text)}",
+                "blocks": [],
+            }
+            with contextlib.suppress(DeliveryError):
+                await self._api.call("chat.update", arguments, _Anything)
+
     async def _type_of(self, event: SlackEvent) -> str:
         """Return what kind of conversation an event is from; mentions do not say it."""
         if event.channel_type:
@@ -204,19 +243,19 @@ class SlackChannel:
         """Return a message with the name of its sender; without one its id has to do."""
         if message.sender_name or message.is_own or message.is_bot or message.is_anonymous:
             return message
-        name = self._names.get(message.sender)
-        if name is None:
-            try:
-                info = await self._api.call(
-                    "users.info", {"user": message.sender}, _UserInfo, is_read=True
-                )
-            except DeliveryError:
-                name = ""
-            else:
-                profile = info.user.profile
-                name = profile.display_name or profile.real_name or info.user.name
-            _remember(self._names, message.sender, name)
-        return msgspec.structs.replace(message, sender_name=name)
+        return msgspec.structs.replace(message, sender_name=await self._name_of(message.sender))
+
+    async def _name_of(self, user: str) -> str:
+        known = self._names.get(user)
+        if known is not None:
+            return known
+        try:
+            info = await self._api.call("users.info", {"user": user}, _UserInfo, is_read=True)
+        except DeliveryError:
+            return _remember(self._names, user, "")
+        profile = info.user.profile
+        name = profile.display_name or profile.real_name or info.user.name
+        return _remember(self._names, user, name)
 
     async def _me(self) -> Account:
         if self._account is None:
@@ -227,25 +266,41 @@ class SlackChannel:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> str:
         """Send a message; in a channel it goes to the thread of its place."""
         del reply_to  # the thread says it
         arguments: dict[str, Any] = {
             "channel": await self._conversation(place.chat),
             "unfurl_links": False,
             "unfurl_media": False,
-            **_text(text, plain=plain),
+            **_text(text, buttons, plain=plain),
         }
         if place.thread:
             arguments["thread_ts"] = place.thread
         return (await self._api.call("chat.postMessage", arguments, _Posted)).ts
 
-    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> None:
         """Edit a message."""
         arguments = {
             "channel": await self._conversation(place.chat),
             "ts": external_id,
-            **_text(text, plain=plain),
+            **_text(text, buttons, plain=plain),
         }
         await self._api.call("chat.update", arguments, _Anything)
 
@@ -304,7 +359,27 @@ def _remember(known: dict[str, str], name: str, value: str) -> str:
     return value
 
 
-def _text(text: str, *, plain: bool) -> dict[str, Any]:
+def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any]:
     if plain:
+        # Also where the blocks are refused: the text says how to answer in words.
         return {"text": escape_slack(text), "mrkdwn": False}
-    return {"text": to_slack(text), "mrkdwn": True}
+    rendered = to_slack(text)
+    if not buttons:
+        return {"text": rendered, "mrkdwn": True}
+    return {"text": rendered, "mrkdwn": True, "blocks": _blocks(rendered, buttons)}
+
+
+def _blocks(rendered: str, buttons: Sequence[Button]) -> list[dict[str, Any]]:
+    """Return a text with buttons below it."""
+    parts = split_markdown(rendered, MAX_SECTION)
+    sections = [{"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in parts]
+    elements = [
+        {
+            "type": "button",
+            "action_id": f"holdfast_{number}",
+            "text": {"type": "plain_text", "text": button.label},
+            "value": button.value,
+        }
+        for number, button in enumerate(buttons)
+    ]
+    return [*sections, {"type": "actions", "elements": elements}]

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.ports.channel import Attachment, ChatPlace, InboundMessage
+from holdfast.ports.channel import Attachment, ButtonPress, ChatPlace, InboundMessage
 
 ChannelType = Literal["im", "mpim", "channel", "group"]
 _MESSAGES = frozenset({"", "bot_message", "file_share", "me_message", "thread_broadcast"})
@@ -78,6 +78,44 @@ class EventCallback(msgspec.Struct):
     type: str = ""
     challenge: str = ""
     event: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class NamedId(msgspec.Struct):
+    """The id of a person or conversation."""
+
+    id: str = ""
+
+
+class PressedButton(msgspec.Struct):
+    """A button that was pressed."""
+
+    value: str = ""
+    action_ts: str = ""
+
+
+class BlockActions(msgspec.Struct, kw_only=True):
+    """The payload of an envelope of type `interactive`."""
+
+    type: str = ""
+    user: NamedId = msgspec.field(default_factory=NamedId)
+    channel: NamedId = msgspec.field(default_factory=NamedId)
+    message: SlackMessage = msgspec.field(default_factory=SlackMessage)
+    actions: list[PressedButton] = []
+
+
+def read_press(payload: BlockActions, account: Account) -> ButtonPress | None:
+    """Return the button that was pressed; `None` for everything else."""
+    if payload.type != "block_actions" or not payload.actions or not payload.user.id:
+        return None
+    button, channel = payload.actions[0], payload.channel.id
+    is_direct = channel.startswith("D")
+    return ButtonPress(
+        unique_id=f"{account.team}:{channel}:{payload.message.ts}:{button.action_ts}",
+        place=ChatPlace(payload.user.id if is_direct else channel, payload.message.thread_ts or ""),
+        sender=payload.user.id,
+        value=button.value,
+        is_direct=is_direct,
+    )
 
 
 def read_event(event: SlackEvent, account: Account, channel_type: str) -> InboundMessage | None:

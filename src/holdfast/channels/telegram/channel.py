@@ -1,20 +1,30 @@
 """The Telegram channel: long polling or webhook, acknowledged only after the commit."""
 
+import contextlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
 from holdfast.channels.rendering.styles import to_telegram
 from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.telegram.updates import ALLOWED_UPDATES, Update, User, read_message
+from holdfast.channels.telegram.updates import (
+    ALLOWED_UPDATES,
+    CallbackQuery,
+    Update,
+    User,
+    read_message,
+    read_press,
+)
 from holdfast.ports.channel import (
     Attachment,
+    Button,
     Capabilities,
     ChatMoved,
     ChatPlace,
     DeliveryDelayed,
+    DeliveryError,
     DeliveryImpossible,
     DeliveryRefused,
     Inbox,
@@ -29,6 +39,8 @@ CALL_SECONDS = 4.0
 """Of a call that sends something: below half a lease."""
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
+MAX_NOTICE = 200
+"""Characters of the notice that a pressed button shows."""
 SECRET_HEADER = "x-telegram-bot-api-secret-token"
 
 
@@ -108,9 +120,27 @@ class TelegramChannel:
             update = msgspec.json.decode(raw, type=Update)
         except msgspec.DecodeError:
             return  # of a form that no version of the API has for messages
+        if update.callback_query is not None:
+            await self._press(update.callback_query, bot, inbox)
+            return
         message = read_message(update, bot)
         if message is not None:
             await inbox.handle(message)
+
+    async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
+        """Have a pressed button answered, and show in its message what became of it."""
+        press = read_press(query, bot)
+        if press is None:
+            return
+        result = await inbox.press(press)
+        answer = {"callback_query_id": query.id, "text": result.text[:MAX_NOTICE]}
+        with contextlib.suppress(DeliveryError):
+            await self._call("answerCallbackQuery", answer)
+        message = query.message
+        if result.is_final and message is not None and message.text:
+            text = f"{message.text}\n\n{result.text}"
+            with contextlib.suppress(DeliveryError):
+                await self.edit(press.place, str(message.message_id), text, plain=True)
 
     async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
         """Handle one update that Telegram posts; its secret token is the proof."""
@@ -127,9 +157,17 @@ class TelegramChannel:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, place: ChatPlace, text: str, *, reply_to: str = "", plain: bool) -> str:
+    async def send(
+        self,
+        place: ChatPlace,
+        text: str,
+        *,
+        reply_to: str = "",
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> str:
         """Send a message."""
-        parameters = {"chat_id": place.chat, **_text(text, plain=plain)}
+        parameters = {"chat_id": place.chat, **_text(text, buttons, plain=plain)}
         if place.thread:
             parameters["message_thread_id"] = int(place.thread)
         if reply_to:
@@ -140,12 +178,20 @@ class TelegramChannel:
         sent = await self._call("sendMessage", parameters)
         return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
 
-    async def edit(self, place: ChatPlace, external_id: str, text: str, *, plain: bool) -> None:
+    async def edit(
+        self,
+        place: ChatPlace,
+        external_id: str,
+        text: str,
+        *,
+        plain: bool,
+        buttons: Sequence[Button] = (),
+    ) -> None:
         """Edit a message."""
         parameters = {
             "chat_id": place.chat,
             "message_id": int(external_id),
-            **_text(text, plain=plain),
+            **_text(text, buttons, plain=plain),
         }
         try:
             await self._call("editMessageText", parameters)
@@ -209,8 +255,11 @@ class TelegramChannel:
         return bytes(reply.result)
 
 
-def _text(text: str, *, plain: bool) -> dict[str, Any]:
+def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any]:
     more: dict[str, Any] = {"link_preview_options": {"is_disabled": True}}
+    if buttons:
+        row = [{"text": button.label, "callback_data": button.value} for button in buttons]
+        more["reply_markup"] = {"inline_keyboard": [row]}
     if plain:
         return {"text": text, **more}
     return {"text": to_telegram(text), "parse_mode": "HTML", **more}

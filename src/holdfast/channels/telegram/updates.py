@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.ports.channel import Attachment, ChatPlace, InboundMessage
+from holdfast.ports.channel import Attachment, ButtonPress, ChatPlace, InboundMessage
 
-ALLOWED_UPDATES = ["message", "edited_message"]
+ALLOWED_UPDATES = ["message", "edited_message", "callback_query"]
 
 
 class User(msgspec.Struct):
@@ -76,12 +76,38 @@ class Message(msgspec.Struct):
     audio: File | None = None
 
 
+class CallbackQuery(msgspec.Struct):
+    """A press of a button below a message of the bot."""
+
+    id: str
+    sender: User = msgspec.field(name="from")
+    message: Message | None = None
+    data: str = ""
+
+
 class Update(msgspec.Struct):
     """One update."""
 
     update_id: int
     message: Message | None = None
     edited_message: Message | None = None
+    callback_query: CallbackQuery | None = None
+
+
+def read_press(query: CallbackQuery, bot: User) -> ButtonPress | None:
+    """Return the button that was pressed; `None` where its message is not known."""
+    message = query.message
+    if message is None or not query.data:
+        return None
+    return ButtonPress(
+        unique_id=f"{bot.id}:callback:{query.id}",
+        place=ChatPlace(str(message.chat.id), _thread(message)),
+        sender=str(query.sender.id),
+        sender_name=_name(query.sender),
+        value=query.data,
+        is_direct=message.chat.type == "private",
+        is_bot=query.sender.is_bot,
+    )
 
 
 def read_message(update: Update, bot: User) -> InboundMessage | None:

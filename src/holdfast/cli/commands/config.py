@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
+import os
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +14,6 @@ from holdfast.cli.output.terminal import print_json, print_line, print_table, pr
 
 if TYPE_CHECKING:
     from holdfast.doctor.configuration import CheckResult
-    from holdfast.tools.settings import McpSettings
 
 app = typer.Typer(help="Show and check the configuration.", no_args_is_help=True)
 
@@ -32,36 +31,23 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
-    """Check that upstreams and MCP servers answer, and that the store is writable."""
-    from holdfast.doctor.configuration import check_store, check_upstreams
+    """Check what a configuration names: store, address, upstreams, channels, MCP servers, ...
+
+    Nothing is changed or sent.
+    """
+    from holdfast.cli.config_checks import check_configuration
     from holdfast.settings import config_path, load
 
-    settings = load(config)
-    results = [
-        *asyncio.run(check_store(settings.store.url, mask_url(settings.store.url))),
-        *asyncio.run(check_upstreams(settings.upstreams)),
-        *_check_servers(settings.mcp),
-    ]
-    source = str(config_path(config) or "defaults and environment")
+    # Without the secrets that must be set: those that are not are results too.
+    results = asyncio.run(check_configuration(load(config, with_secrets=False)))
+    path = config_path(config)
+    source = os.path.abspath(path) if path is not None else "defaults and environment"
     if as_json:
         print_json({"config": source, "checks": [dataclasses.asdict(one) for one in results]})
     else:
         _print_checks(source, results)
     if not all(result.is_ok for result in results):
         raise typer.Exit(1)
-
-
-def _check_servers(servers: "Sequence[McpSettings]") -> "list[CheckResult]":
-    """Start every MCP server and list its tools."""
-    if not servers:
-        return []
-    from holdfast.doctor.configuration import CheckResult
-    from holdfast.tools.mcp.check import check_servers
-
-    return [
-        CheckResult(subject=f"mcp {found.name}", is_ok=found.is_ok, detail=found.detail)
-        for found in asyncio.run(check_servers(servers))
-    ]
 
 
 def _print_checks(source: str, results: "list[CheckResult]") -> None:

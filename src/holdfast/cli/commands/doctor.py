@@ -47,6 +47,7 @@ def doctor(
     with progress("checking") as advance:
         advance(settings.store.url.partition(":")[0])
         findings, fixed = asyncio.run(_check(settings, is_fixing=fix, is_deep=deep))
+        findings += asyncio.run(_check_servers(settings))
     if as_json:
         print_json([{**finding_value(found), "mended": found in fixed} for found in findings])
     else:
@@ -54,6 +55,20 @@ def doctor(
     unfixed = (finding for finding in findings if finding not in fixed)
     if any(finding.kind.severity == "problem" for finding in unfixed):
         raise typer.Exit(1)
+
+
+async def _check_servers(settings: "Settings") -> "list[Finding]":
+    """Return the MCP servers that cannot be used: each is started once."""
+    if not settings.mcp:
+        return []
+    from holdfast.doctor.findings import Finding
+    from holdfast.tools.mcp.check import check_servers
+
+    return [
+        Finding(code="mcp_unavailable", subject=found.name, detail=found.detail)
+        for found in await check_servers(settings.mcp)
+        if not found.is_ok
+    ]
 
 
 async def _check(

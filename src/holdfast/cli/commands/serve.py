@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import ipaddress
 import os
 import re
 import shutil
@@ -57,7 +56,7 @@ async def serve(settings: Settings) -> None:
     grace = settings.server.grace_seconds
     try:
         async with open_application(settings) as application:
-            await _require_keys_beyond_loopback(settings.server.host, application)
+            await _require_keys_beyond_loopback(settings.server, application)
             config = server_config(
                 application,
                 connection_limits(settings),
@@ -111,15 +110,11 @@ def _return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(MALLOPT_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
-async def _require_keys_beyond_loopback(host: str, application: Application) -> None:
+async def _require_keys_beyond_loopback(server: ServerSettings, application: Application) -> None:
     """Refuse to listen beyond loopback while no API key exists."""
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback and not await application.requires_key():
+    if not server.is_loopback and not await application.requires_key():
         raise InvalidSetting(
-            f"server.host = {host!r} listens beyond this machine, and there is no API key: "
+            f"server.host = {server.host!r} listens beyond this machine, and there is no API key: "
             "create one with `holdfast keys create`, or listen on 127.0.0.1"
         )
 

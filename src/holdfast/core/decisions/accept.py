@@ -28,6 +28,7 @@ from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, set
 from holdfast.core.decisions.schedules import unclaimable
 from holdfast.core.errors import (
     ApprovalNotFound,
+    ComparisonNeeded,
     HoldfastError,
     LaneFull,
     SessionBusy,
@@ -52,6 +53,7 @@ from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, P
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 
+_NO_APPROVAL = "no call waits for this approval any more"
 CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 
@@ -71,6 +73,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     refusal = (
         unclaimable(command, facts)
         or unusable(command, facts)
+        or _uncompared(command, facts)
         or _stale_view(command, facts)
         or tenant_full(command.limits, facts)
     )
@@ -82,9 +85,14 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
-    if command.items and command.items[0].kind == APPROVAL:
-        return refuse(ApprovalNotFound("no call waits for this approval any more"))
+    if _is_approval(command):
+        return refuse(ApprovalNotFound(_NO_APPROVAL))
     return _accept_known(command, facts, facts.session)
+
+
+def _is_approval(command: Accept) -> bool:
+    """Whether the input answers an approval request; alone it is no reason to ask a model."""
+    return bool(command.items) and command.items[0].kind == APPROVAL
 
 
 def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
@@ -97,6 +105,23 @@ def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
         return repeat(command, facts)
     if not command.is_internal and facts.turn is not None and is_unmarked_repeat(command, facts):
         return repeat(command, facts)
+    return None
+
+
+def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
+    """Refuse input that was not compared with the log and may repeat what is there.
+
+    The same body may come from a client that has stopped the answer in flight; the same input after
+    a failure takes the place of the first one.
+    """
+    session, active = facts.session, facts.active
+    if command.is_compared or session is None:
+        return None
+    if active is None:
+        return ComparisonNeeded(None) if session.has_failed else None
+    is_same = command.body_hash is not None and command.body_hash == active.body_hash
+    if is_same and session.active_run_id is not None:
+        return ComparisonNeeded(active.id)
     return None
 
 
@@ -124,11 +149,13 @@ def _accept_child(
     if full is not None:
         return refuse(full)
     is_head = session.head_seq == parent.seq and not facts.is_view_changed
-    if session.is_live and is_head:
-        if _joins(command, facts):
-            return _join(command, facts, Draft(session, now=facts.now))
-        if facts.active is None and facts.waiting.count == 0:
-            return _accept_known(command, facts, session)
+    is_next = session.is_live and is_head
+    if is_next and _joins(command, facts):
+        return _join(command, facts, Draft(session, now=facts.now))
+    if _is_approval(command):
+        return refuse(ApprovalNotFound(_NO_APPROVAL))
+    if is_next and facts.active is None and facts.waiting.count == 0:
+        return _accept_known(command, facts, session)
     child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
     child = replace(child, parent_record=parent.record_no)
     draft = Draft(child, now=facts.now, is_new=True)
@@ -328,7 +355,13 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     refusal = unusable(command, facts)
     if refusal is not None:
         return refuse(refusal)
-    hidden = begin_session(command.candidate_id, command.tenant, now=facts.now, is_visible=False)
+    hidden = begin_session(
+        command.candidate_id,
+        command.tenant,
+        now=facts.now,
+        is_visible=False,
+        started_by=command.source,
+    )
     parent = facts.session
     if parent is not None:
         seq = finished_seq(parent, facts.active)

@@ -45,6 +45,7 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
             now=facts.now,
             key=command.key,
             generation=facts.next_generation,
+            started_by=command.source,
         )
         draft = Draft(fresh, now=facts.now, is_new=True)
         draft.add_event("session.created", generation=fresh.generation)

@@ -63,6 +63,7 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
         now=facts.now,
         key=command.key,
         generation=facts.next_generation,
+        started_by=command.source if isinstance(command, Accept) else "user",
     )
     return Draft(session, now=facts.now, is_new=True)
 

@@ -14,7 +14,7 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.import_rows import Imported, ImportedRun, ImportedTurn, ImportStatus, Order
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, Usage, begin_session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Run, Source, Turn
 from holdfast.core.transaction.changes import Change, Decision
 from holdfast.core.transaction.commands import Import
 from holdfast.core.transaction.facts import Facts
@@ -87,6 +87,7 @@ def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
         now=facts.now if command.created_at is None else command.created_at,
         key=key,
         generation=max(facts.next_generation, command.generation),
+        started_by=_first_source(command),
     )
     return replace(
         session,
@@ -95,6 +96,12 @@ def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
         previous_session_id=command.follows[-1] if command.follows else None,
         metadata=command.metadata,
     )
+
+
+def _first_source(command: Import) -> Source:
+    """Return what started the conversation, as far as its first turn says."""
+    first = command.turns[0].source if command.turns else None
+    return first or "user"
 
 
 def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:

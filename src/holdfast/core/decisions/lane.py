@@ -202,6 +202,8 @@ def end_turn(
     draft.save_turn(
         ended, run, f"turn.{outcome}", first_seq=ended.first_seq, last_seq=ended.last_seq, **detail
     )
+    if outcome == "failed" and is_retryable:
+        draft.set(has_failed=True)
     if outcome == "cancelled":
         # Whoever asked for it may wait in another process.
         draft.wake()

@@ -234,7 +234,7 @@ def fork_of(
     """Return a keyless session whose history begins as a pointer into this one's."""
     shown = sum(last - first + 1 for first, last in visible_spans(hidden, 1, after))
     return replace(
-        begin_session(new_id, session.tenant, now=now),
+        begin_session(new_id, session.tenant, now=now, started_by=session.started_by),
         parent_id=session.id,
         parent_seq=after,
         parent_record=session.record_no,

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.channels.bursts import burst_of, collects, merge, ready_at
 from holdfast.core.decisions.lane import (
+    CLOCK_TOLERANCE_SECONDS,
     WORKER_LOST,
     end_dead_owner,
     end_turn,
@@ -77,7 +78,10 @@ def _gather(draft: Draft, turn: Turn, facts: Facts) -> Turn | Queued:
         return turn
     burst = burst_of(turn, facts.open_turns)
     ready = ready_at(burst)
-    return Queued(turn, draft.session, ready) if facts.now < ready else merge(draft, burst)
+    # Messages of the future arrived before the clock was set back: they waited long enough.
+    is_ahead = burst[-1].accepted_at > facts.now + CLOCK_TOLERANCE_SECONDS
+    waits = facts.now < ready and not is_ahead
+    return Queued(turn, draft.session, ready) if waits else merge(draft, burst)
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:

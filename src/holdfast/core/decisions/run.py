@@ -21,7 +21,7 @@ from holdfast.core.errors import IdempotencyMismatch, RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals, write_heals
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import merge_spans
+from holdfast.core.model.records import Span, merge_spans
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
@@ -170,18 +170,23 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             run=run,
             partial=pack_items(command.partial) if command.partial else None,
         )
-    if command.refused_from is not None:
-        facts = _hide_refused(draft, turn, command.refused_from, facts)
+    if command.refused_from is not None or command.left_out:
+        facts = _hide_refused(draft, turn, command, facts)
     begun = _hand_over(draft, run, command, facts) if facts.waiting.count else None
     return draft.decide(Ended(turn, draft.session, run, begun))
 
 
-def _hide_refused(draft: Draft, turn: Turn, first: int, facts: Facts) -> Facts:
+def _hide_refused(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> Facts:
     """Hide the input that a provider refused, and what was answered to it.
 
     A conversation at the provider may contain the input all the same: it is not continued.
     """
-    hidden = draft.hide("refused", (first, draft.head_seq), facts.hidden, turn.id)
+    spans = merge_spans((seq, seq) for seq in command.left_out)
+    if command.refused_from is not None:
+        spans.append((command.refused_from, draft.head_seq))
+    hidden: Sequence[Span] = facts.hidden
+    for span in spans:
+        hidden = draft.hide("refused", span, hidden, turn.id)
     draft.add(ProviderStateDropped(draft.before.id))
     return replace(facts, hidden=tuple(hidden))
 
@@ -213,7 +218,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
     if command.outbox:
-        queue_parts(draft, command.outbox, turn.id)
+        queue_parts(draft, command.outbox, turn.id, turn.step)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:

@@ -15,7 +15,7 @@ from holdfast.core.model.request import SentRequest
 
 HealAction = Literal[
     "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
-    "fell_back", "summed_up_by_rule",
+    "fell_back", "summed_up_by_rule", "left_out",
 ]  # fmt: skip
 MAX_MESSAGE = 500
 """How much of a provider's message is kept with a heal."""
@@ -40,6 +40,8 @@ class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
     """The items that are replaced by placeholders from now on, after a quarantine."""
     sent: SentRequest | None = None
     """The request that failed."""
+    left_out: tuple[int, ...] = ()
+    """The items without which the request is sent again; hidden only if that succeeds."""
 
 
 class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +98,8 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the request itself is at fault, so that another server would refuse it as well."""
     fallback: str | None = None
     """The model to fall back to."""
+    unanswered: tuple[int, ...] = ()
+    """Where the input is refused as a whole: earlier items that may be the reason."""
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +118,10 @@ def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
         return None
     # A failed summary was another call: it does not count against this one's limits.
     done = [heal for heal in done if heal.action != "summed_up_by_rule"]
-    found = _heal(symptoms, _of_this_model(done), limits)
-    return found if found is not None else _fall_back(symptoms)
+    here = _of_this_model(done)
+    others = [heal for heal in here if heal.action != "left_out"]
+    found = _heal(symptoms, others, limits)
+    return found or _leave_out(symptoms, here) or _fall_back(symptoms)
 
 
 def _of_this_model(done: Sequence[Heal]) -> Sequence[Heal]:
@@ -179,6 +185,16 @@ def _quarantine(symptoms: Symptoms) -> Treatment | None:
     if not symptoms.suspects:
         return None
     heal = Heal(symptoms.failure_class, "quarantined", symptoms.code, items=symptoms.suspects)
+    return Treatment(heal=heal, drops_state=symptoms.uses_state)
+
+
+def _leave_out(symptoms: Symptoms, done: Sequence[Heal]) -> Treatment | None:
+    """Call again without earlier input that no model has answered: it may be what is refused."""
+    if not symptoms.unanswered or any(heal.action == "left_out" for heal in done):
+        return None
+    heal = Heal(
+        symptoms.failure_class, "left_out", symptoms.code, left_out=symptoms.unanswered
+    )  # fmt: skip
     return Treatment(heal=heal, drops_state=symptoms.uses_state)
 
 

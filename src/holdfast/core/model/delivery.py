@@ -31,6 +31,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the text `NO_REPLY` means that nothing is sent."""
 
     @property
+    def place(self) -> tuple[str, str, str]:
+        """Where the answer is read."""
+        return self.channel, self.chat, self.thread
+
+    @property
     def burst(self) -> tuple[str, str, str, str]:
         """What consecutive messages must share to become one turn."""
         return self.channel, self.chat, self.thread, self.sender
@@ -44,6 +49,8 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     thread: str = ""
     reply_to: str = ""
+    approval: str = ""
+    """The approval request that the message asks for; platforms show buttons for it."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +87,17 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     is_maybe_duplicate: bool
     error: str | None
     settled_at: float | None
+    approval: str = ""
+    """The approval request that the message asks for."""
+
+
+STEP_PARTS = 1000
+"""How many messages a step of a turn may send: where the parts of the next step begin."""
+
+
+def first_part(step: int) -> int:
+    """Return the number of the first message that a step of a turn sends."""
+    return step * STEP_PARTS
 
 
 def outbox_id(source: str, part: int) -> str:

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 
 CALL = "gateway_call"
 COMPLETION = "gateway_call_output"
 APPROVAL = "gateway_approval"
 TOOL_LIST = "gateway_list_tools"
 WORDS = "gateway_words"
-GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS})
+REMINDER = "gateway_reminder"
+GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS, REMINDER})
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
 
@@ -84,6 +86,8 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     server_label: str
     tools: list[msgspec.Raw]
+    error: str | None = None
+    """Why there are none."""
 
 
 class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,13 +102,24 @@ class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     content: str
 
 
-GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords
+class GatewayReminder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An approval request that is shown again: an answer left it open."""
+
+    type: str = msgspec.field(default=REMINDER)
+    id: str
+    call: GatewayCall
+
+
+GatewayItem = (
+    GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords | GatewayReminder
+)
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     CALL: msgspec.json.Decoder(GatewayCall),
     COMPLETION: msgspec.json.Decoder(GatewayCompletion),
     APPROVAL: msgspec.json.Decoder(GatewayApproval),
     TOOL_LIST: msgspec.json.Decoder(ToolList),
     WORDS: msgspec.json.Decoder(GatewayWords),
+    REMINDER: msgspec.json.Decoder(GatewayReminder),
 }
 
 
@@ -174,6 +189,23 @@ def to_function_item(kind: str, body: bytes) -> tuple[str, bytes] | None:
     return None
 
 
+def unanswered_output(body: bytes, approvals: Iterable[bytes]) -> str:
+    """Return what the model is told of a call without an outcome.
+
+    One that waited for an approval never ran. Any other may have run.
+    """
+    call = load_item(CALL, body)
+    assert isinstance(call, GatewayCall)
+    if call.code is None:
+        return OUTCOME_UNKNOWN
+    for each in approvals:
+        answer = load_item(APPROVAL, each)
+        assert isinstance(answer, GatewayApproval)
+        if answer.call_id == call.id:
+            return OUTCOME_UNKNOWN if answer.approve else NOT_APPROVED
+    return NOT_APPROVED
+
+
 # ── what clients are shown ──────────────────────────────────────────────────────────────────
 
 
@@ -217,7 +249,7 @@ def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
         "type": "mcp_list_tools",
         "server_label": listed.server_label,
         "tools": listed.tools,
-        "error": None,
+        "error": listed.error,
     }
 
 
@@ -244,7 +276,7 @@ def client_item(kind: str, body: bytes) -> bytes | None:
 
 def is_listed(kind: str, body: bytes) -> bool:
     """Whether lists show a stored item: of a call, they show its completion or its request."""
-    return kind not in (CALL, WORDS) or client_item(kind, body) is not None
+    return kind not in (CALL, WORDS, REMINDER) or client_item(kind, body) is not None
 
 
 def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -277,6 +309,8 @@ def _in_place(
             shown = ended.pop(item.id, None)
         elif isinstance(item, GatewayCall) and item.code is None:
             shown = ended.pop(item.item_id, None)
+        elif isinstance(item, GatewayReminder):
+            shown = _encode(approval_request(item.call))
         elif not isinstance(item, GatewayApproval | GatewayWords):
             shown = client_item(kind, body)
         if shown is not None:

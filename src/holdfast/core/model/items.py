@@ -23,7 +23,7 @@ TRACES = frozenset(
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
         "image_generation_call", "mcp_list_tools", "mcp_call", "tool_search_call",
         "tool_search_output", "gateway_call", "gateway_call_output", "gateway_approval",
-        "gateway_list_tools",
+        "gateway_list_tools", "gateway_reminder",
     }
 )  # fmt: skip
 """Work of a provider or the gateway on the way to an answer; many clients do not keep it."""

@@ -62,6 +62,8 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
     """Whether encrypted content was left out."""
     is_plain: bool = False
     """Whether the plainest form of every item was sent."""
+    left_out: tuple[int, ...] = ()
+    """Items that were left out because the provider may refuse them."""
 
 
 DIGEST_BYTES = 16

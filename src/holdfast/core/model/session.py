@@ -7,6 +7,8 @@ import msgspec
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
 SessionStatus = Literal["idle", "running", "retired"]
+SessionSource = Literal["user", "background", "cron", "channel", "internal", "system"]
+"""What a turn comes from, and what a session was started by."""
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +49,10 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     reasoning_tokens: int
     metadata: bytes
+    has_failed: bool = False
+    """Whether the last turn failed retryably: the next input may repeat its input."""
+    started_by: SessionSource = "user"
+    """What started the conversation: a session keeps that of its predecessor or parent."""
 
     @property
     def item_count(self) -> int:
@@ -81,8 +87,9 @@ def begin_session(
     generation: int = 1,
     previous: Session | None = None,
     is_visible: bool = True,
+    started_by: SessionSource = "user",
 ) -> Session:
-    """Return a new, empty, idle session; of its predecessor it keeps the metadata alone."""
+    """Return a new, empty, idle session; it keeps its predecessor's metadata and source."""
     return Session(
         id=session_id,
         tenant=tenant,
@@ -115,6 +122,7 @@ def begin_session(
         output_tokens=0,
         reasoning_tokens=0,
         metadata=previous.metadata if previous else b"{}",
+        started_by=previous.started_by if previous else started_by,
     )
 
 

@@ -5,6 +5,11 @@ from typing import Any
 import msgspec
 
 INTERRUPTED = "interrupted: this call did not return a result"
+OUTCOME_UNKNOWN = (
+    "The outcome of this call is unknown: the gateway stopped while it ran. "
+    "It may have taken effect; check before you call it again."
+)
+NOT_APPROVED = "The call was not run: it was not approved."
 OUTPUT_OF = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -22,9 +27,9 @@ BLANK_PICTURE = (
 """A picture of nothing: the output of a computer call must be one."""
 
 
-def interrupted_output(kind: str, call_id: str) -> bytes:
+def interrupted_output(kind: str, call_id: str, text: str = INTERRUPTED) -> bytes:
     """Return an output that says a call of this kind was interrupted."""
-    fields: dict[str, Any] = {"output": INTERRUPTED}
+    fields: dict[str, Any] = {"output": text}
     if kind == "shell_call":
         fields = {"output": [{"stdout": "", "stderr": INTERRUPTED, "outcome": {"type": "timeout"}}]}
     elif kind == "apply_patch_call":

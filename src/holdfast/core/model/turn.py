@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import Session, SessionSource
 
-Source = Literal["user", "background", "cron", "channel", "internal", "system"]
+Source = SessionSource
 Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
 TurnStatus = Literal[
     "queued", "running", "requires_action", "completed", "failed", "cancelled", "interrupted"

@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from holdfast.core.model.gateway_items import GATEWAY_KINDS, to_function_item
+from holdfast.core.model.gateway_items import (
+    APPROVAL,
+    CALL,
+    GATEWAY_KINDS,
+    to_function_item,
+    unanswered_output,
+)
 from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
 from holdfast.core.model.synthetic_outputs import (
     INTERRUPTED,
@@ -73,14 +79,15 @@ def continue_after(
 
 def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:
     """Return the items of a valid request, each with its place in the log."""
-    listed = _presentable(items, quarantined)
+    gateway_items: list[StoredItem] = []
+    listed = _presentable(items, quarantined, gateway_items)
     answers = _pair(listed)
     names = CallIdAllocator()
     shown: list[ProjectedItem] = []
     batch: list[int] = []
     for index, item in enumerate(listed):
         if item.call_id is not None and _is_output(item):
-            shown += _answer(listed, batch, answers, names)
+            shown += _answer(listed, batch, answers, names, gateway_items)
             continue
         if item.call_id:
             # Parallel calls stay together, and so do their outputs behind them.
@@ -92,20 +99,26 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
             if leads_to is None:
                 continue
             if batch and not leads_to.call_id:
-                shown += _answer(listed, batch, answers, names)
+                shown += _answer(listed, batch, answers, names, gateway_items)
         elif batch:
-            shown += _answer(listed, batch, answers, names)
+            shown += _answer(listed, batch, answers, names, gateway_items)
         shown.append(ProjectedItem(item.body, item.seq))
     if batch:
-        shown += _answer(listed, batch, answers, names)
+        shown += _answer(listed, batch, answers, names, gateway_items)
     return shown
 
 
-def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> list[StoredItem]:
-    """Drop items without content; replace items that cannot be sent by placeholders."""
+def _presentable(
+    items: Iterable[StoredItem], quarantined: Collection[int], gateway_items: list[StoredItem]
+) -> list[StoredItem]:
+    """Drop items without content; replace items that cannot be sent by placeholders.
+
+    What the gateway's tools left is added to `gateway_items`.
+    """
     listed: list[StoredItem] = []
     for item in items:
         if item.kind in GATEWAY_KINDS:
+            gateway_items.append(item)
             translated = to_function_item(item.kind, item.body)
             if translated is not None:
                 kind, function = translated
@@ -158,9 +171,12 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
 
 
 def _answer(
-    listed: Sequence[StoredItem], batch: list[int], answers: dict[int, StoredItem],
+    listed: Sequence[StoredItem],
+    batch: list[int],
+    answers: dict[int, StoredItem],
     names: CallIdAllocator,
-) -> list[ProjectedItem]:  # fmt: skip
+    gateway_items: Sequence[StoredItem],
+) -> list[ProjectedItem]:
     """Return the outputs of a batch of parallel calls, and empty the batch."""
     given: list[ProjectedItem] = []
     for index in batch:
@@ -168,11 +184,20 @@ def _answer(
         if output is not None:
             given.append(ProjectedItem(names.of_output(call, output), output.seq, call))
         elif call.kind in OUTPUT_OF:
-            given.append(
-                ProjectedItem(interrupted_output(call.kind, names.id_of(call)), None, call)
-            )
+            text = _unanswered(call, gateway_items)
+            synthetic = interrupted_output(call.kind, names.id_of(call), text)
+            given.append(ProjectedItem(synthetic, None, call))
     batch.clear()
     return given
+
+
+def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:
+    """Return what the model is told of a call that has no output."""
+    own = next((each for each in gateway_items if each.seq == call.seq), None)
+    if own is None or own.kind != CALL:
+        return INTERRUPTED
+    approvals = (each.body for each in gateway_items if each.kind == APPROVAL)
+    return unanswered_output(own.body, approvals)
 
 
 def _is_output(item: StoredItem) -> bool:

@@ -29,8 +29,8 @@ def item_text(body: bytes) -> ItemText | None:
         role = item.get("role")
         return _bounded(role if role in ROLES else "user", _text(item.get("content")))
     if kind.endswith("_call_output") or kind == "mcp_call":
-        return _bounded("tool", _text(item.get("output")))
-    if kind in ("function_call", "custom_tool_call"):
+        return _bounded("tool", _text(item.get("output")) or _text(item.get("error")))
+    if kind in ("function_call", "custom_tool_call", "gateway_call"):
         words = [item.get("name"), item.get("arguments"), item.get("input")]
         return _bounded("tool", " ".join(word for word in words if isinstance(word, str)))
     return None

@@ -33,7 +33,21 @@ def approval_text(item: dict[str, Any], code: str) -> str:
     )
 
 
-APPROVAL_ITEMS = frozenset({"mcp_approval_request", "mcp_approval_response"})
+def approval_markdown(item: dict[str, Any]) -> str:
+    """Return the request for an approval as Markdown, with its arguments in full."""
+    arguments, code = item.get("arguments") or "{}", item.get("approval_code")
+    # Longer than every fence in the arguments: they must not end their block themselves.
+    longest = max((len(run) for run in re.findall("`+", arguments)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return (
+        f"**Approval needed**: {item.get('server_label')} wants to run `{item.get('name')}` with\n"
+        f"{fence}\n{arguments}\n{fence}\n"
+        f"Answer `yes {code}` to allow it, or `no {code}`."
+    )
+
+
+REQUEST, RESPONSE = "mcp_approval_request", "mcp_approval_response"
+APPROVAL_ITEMS = frozenset({REQUEST, RESPONSE})
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
@@ -59,7 +73,7 @@ class _Message(msgspec.Struct):
 def read_approval(item: NewItem) -> ApprovalAnswer | None:
     """Return what a request or response for an approval says; None if it names none."""
     value = msgspec.json.decode(item.body, type=_Approval)
-    name = value.id if item.kind == "mcp_approval_request" else value.approval_request_id
+    name = value.id if item.kind == REQUEST else value.approval_request_id
     if not isinstance(name, str):
         return None
     reason = value.reason if isinstance(value.reason, str) else None

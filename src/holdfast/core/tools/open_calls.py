@@ -60,3 +60,30 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
 
 def _is_users(item: StoredItem) -> bool:
     return item.kind == "message" and _read_role(item.body).role != "assistant"
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """What a turn has used of its limits, in all its runs."""
+
+    steps: int = 0
+    """Answers of the model that called tools of the gateway."""
+    calls: int = 0
+    output_bytes: int = 0
+
+
+def count_use(items: Iterable[StoredItem]) -> ToolUse:
+    """Return what the items of a turn have used of its limits."""
+    steps = calls = output_bytes = 0
+    is_calling = False
+    for item in items:
+        if item.kind == CALL:
+            # Parallel calls are one step.
+            steps += not is_calling
+            is_calling = True
+        elif item.kind == COMPLETION:
+            completion = load_item(item.kind, item.body)
+            assert isinstance(completion, GatewayCompletion)
+            calls += 1
+            output_bytes += len((completion.output or completion.error or "").encode())
+            is_calling = False
+    return ToolUse(steps, calls, output_bytes)

@@ -87,6 +87,20 @@ def read_tools(request: TurnRequest) -> RequestedTools | None:
     return RequestedTools(servers=tuple(servers), builtins=tuple(builtins), others=tuple(others))
 
 
+def hosted_servers(request: TurnRequest) -> list[str]:
+    """Return the MCP servers of a request that only its upstream could run."""
+    raw = _raw_tools(request)
+    try:
+        tools = msgspec.json.decode(raw or b"[]", type=list[_Tool] | None) or []
+    except msgspec.DecodeError:
+        return []  # the provider says what is wrong
+    return [
+        str(tool.server_label)
+        for tool in tools
+        if tool.type == "mcp" and (tool.server_url is not None or tool.connector_id is not None)
+    ]
+
+
 class _Named(msgspec.Struct):
     name: Any = None
     function: Any = None

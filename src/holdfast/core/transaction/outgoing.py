@@ -10,6 +10,7 @@ from holdfast.core.model.delivery import (
     OutboxMessage,
     OutboxRow,
     OutboxState,
+    first_part,
     outbox_id,
 )
 from holdfast.core.model.items import NewItem
@@ -54,13 +55,16 @@ def message_row(
         thread=message.thread, source=source, part=part, session_id=session_id, state=state,
         text=message.text, reply_to=message.reply_to, refusals=0, next_at=now, created_at=now,
         owner=None, external_id=None, is_maybe_duplicate=False, error=None, settled_at=None,
+        approval=message.approval,
     )  # fmt: skip
 
 
-def queue_parts(draft: Draft, messages: Iterable[OutboxMessage], source: str) -> None:
+def queue_parts(
+    draft: Draft, messages: Iterable[OutboxMessage], source: str, step: int = 0
+) -> None:
     """Have messages sent, in order, on behalf of a turn or record of the draft's session."""
     session = draft.before
-    for part, message in enumerate(messages):
+    for part, message in enumerate(messages, first_part(step)):
         row = message_row(
             message, tenant=session.tenant, source=source, part=part, now=draft.now,
             session_id=session.id,
@@ -76,11 +80,13 @@ def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[New
     if outcome == "cancelled":
         # Only a turn that had begun to answer has something to correct in the chat.
         text = f"{_cut(output_text(item.body for item in partial))}\n\n{STOPPED}".strip()
-        draft.add(PlaceholderStopped(outbox_id(turn.id, 0), text, draft.now))
+        placeholder = outbox_id(turn.id, first_part(turn.step))
+        draft.add(PlaceholderStopped(placeholder, text, draft.now))
         return
     if outcome == "interrupted" and turn.is_retryable:
         return
-    queue_parts(draft, [to_message(delivery, FAILED.format(turn_id=turn.id))], turn.id)
+    message = to_message(delivery, FAILED.format(turn_id=turn.id))
+    queue_parts(draft, [message], turn.id, turn.step)
 
 
 def delivery_of(turn: Turn) -> Delivery | None:

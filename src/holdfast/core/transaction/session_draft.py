@@ -101,6 +101,8 @@ class Draft:
         """Give the lane to a run and return its epoch: the number of the entry that starts it."""
         self._entry(turn_id)
         epoch = self._fields["epoch"] = self._number()
+        if self.before.has_failed:
+            self._fields["has_failed"] = False
         self._hold_lane(turn_id, run_id, owner)
         return epoch
 

@@ -35,6 +35,13 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Items that some provider could not process."""
     allows_opaque: bool = True
     is_plain: bool = False
+    left_out: tuple[int, ...] = ()
+    """Items that were taken out of `history` because the provider may refuse them."""
+
+    def without(self, left_out: tuple[int, ...]) -> "CallAttempt":
+        """Return the attempt without some items of its history."""
+        history = [item for item in self.history if item.seq not in left_out]
+        return msgspec.structs.replace(self, history=history, left_out=left_out, state=None)
 
     def poison_candidates(self, failure: ProviderFailure) -> tuple[int, ...]:
         """Return the items that the provider may have been unable to process."""

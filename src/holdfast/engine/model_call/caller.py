@@ -31,6 +31,7 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.projection_cache import ProjectionCache
+from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
@@ -122,6 +123,7 @@ class ModelCaller:
             raise self._timeout() from exc
         finally:
             self._deadlines.stop(task)
+        run.left_out = attempt.left_out
         usage = answer.usage
         if usage is not None and usage.input_tokens >= FEWEST_TOKENS and self._fitter is not None:
             self._fitter.learn(attempt.provider, call, usage)
@@ -145,12 +147,14 @@ class ModelCaller:
     ) -> CallAttempt:
         """Return the first attempt; what earlier runs of this turn learned still holds."""
         model, allows_opaque, is_plain = request.model, True, False
+        left_out = run.left_out
         if run.turn.attempts > 1:
             await self._load_heals(run, progress)
             for heal in progress.heals:
                 model = heal.next_model or model
                 allows_opaque = allows_opaque and heal.action != "stripped_opaque"
                 is_plain = is_plain or heal.action == "repaired"
+                left_out = heal.left_out or left_out
         attempt = CallAttempt(
             request=request,
             provider=self._route(model),
@@ -164,6 +168,8 @@ class ModelCaller:
         session = run.session
         if session.record_no or session.parent_id is not None:
             attempt = replace(attempt, quarantined=await run.quarantined())
+        if left_out:
+            attempt = attempt.without(left_out)
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
     async def _load_heals(self, run: ActiveRun, progress: _Progress) -> None:
@@ -221,6 +227,7 @@ class ModelCaller:
             state.covers_seq if state is not None else None,
             not attempt.allows_opaque,
             attempt.is_plain,
+            attempt.left_out,
         )
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
@@ -231,6 +238,9 @@ class ModelCaller:
         """Return the next attempt, after its pause; raise a failure that is not healed."""
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
+        if failure.refuses_input and not progress.has_output:
+            found = await refused_input(self._gateway.read, run, attempt.history)
+            symptoms = replace(symptoms, unanswered=found.unanswered)
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:
             changed = await self._apply(attempt, treatment, failure)
             if changed is not None:
@@ -312,6 +322,8 @@ class ModelCaller:
         heal = treatment.heal
         if heal.items:
             attempt = replace(attempt, quarantined=attempt.quarantined | set(heal.items))
+        if heal.left_out:
+            attempt = attempt.without(heal.left_out)
         if treatment.shrinks:
             assert self._fitter is not None
             less = await self._fitter.shrink(attempt, failure)

@@ -72,6 +72,7 @@ class ActiveRun:
         "ended",
         "fence",
         "is_lost",
+        "left_out",
         "preface",
         "sent",
         "session",
@@ -102,6 +103,8 @@ class ActiveRun:
         """Items that the answer begins with: the compaction that the client asked for."""
         self.sent: SentRequest | None = None
         """The last request that was sent to a provider."""
+        self.left_out: tuple[int, ...] = ()
+        """Earlier items that the provider refused: it answered without them."""
         self.ended: Ended | None = None
         """The committed end of the run."""
         self._finishing: Finish | None = None
@@ -271,6 +274,7 @@ class ActiveRun:
             after_seq=self.session.head_seq,
             shown_records=self._shown_records,
             successor=waiter.successor if waiter is not None else None,
+            left_out=self.left_out,
         )
         is_certain = True
         try:

@@ -4,6 +4,7 @@ A turn that waits for an approval holds its lane. An answer joins the turn like 
 client's tool; the first one wins. It is bound to the committed call, arguments included.
 """
 
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -11,12 +12,25 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy, SessionMoved
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
-from holdfast.core.model.gateway_items import GatewayApproval, GatewayCall, store_item, words_item
-from holdfast.core.model.items import NewItem
+from holdfast.core.model.gateway_items import (
+    CALL,
+    GatewayApproval,
+    GatewayCall,
+    store_item,
+    words_item,
+)
+from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.request import TurnRequest, read_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source, Turn
-from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
+from holdfast.core.tools.approval_words import (
+    APPROVAL_ITEMS,
+    REQUEST,
+    RESPONSE,
+    ApprovalAnswer,
+    read_answer,
+    read_approval,
+)
 from holdfast.core.tools.open_calls import find_open_calls
 from holdfast.core.transaction.commands import Accept, Cancel
 from holdfast.engine.logging import log
@@ -160,6 +174,7 @@ class ApprovalService:
         reason: str | None = None,
         words: str | None = None,
         is_stream: bool = False,
+        idempotency_key: str | None = None,
     ) -> TurnTicket:
         """Answer an approval request; the ticket is the turn's next step.
 
@@ -171,10 +186,19 @@ class ApprovalService:
             raise ApprovalNotFound(f"no approval {approval_id} is waited for")
         item = self.item_for(found, approver, ApprovalAnswer(approval_id, approve, reason))
         items = (item,) if words is None else (item, words_item(self._new("gww"), "user", words))
-        try:
-            return await self._join(tenant, found, items, is_stream=is_stream)
-        except (SessionMoved, SessionBusy) as exc:
-            raise ApprovalNotFound(f"approval {approval_id} was answered meanwhile") from exc
+        return await self._join(
+            tenant, found, items, is_stream=is_stream, idempotency_key=idempotency_key
+        )
+
+    async def deny(
+        self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
+    ) -> TurnTicket:
+        """Deny the requests of one turn together, so that the turn goes on once."""
+        items = tuple(
+            self.item_for(each, approver, ApprovalAnswer(each.id, False, reason))
+            for each in waiting
+        )
+        return await self._join(waiting[0].tenant, waiting[0], items, is_stream=True)
 
     def item_for(
         self, found: PendingApproval, approver: Approver, answer: ApprovalAnswer
@@ -188,15 +212,50 @@ class ApprovalService:
             session_id=found.session_id,
             approve=answer.approve,
         )
+        return self._item(answer, approver)
+
+    def _item(self, answer: ApprovalAnswer, approver: Approver) -> NewItem:
         return store_item(
             GatewayApproval(
                 id=self._new("mcpa"),
-                call_id=found.id,
+                call_id=answer.name,
                 approve=answer.approve,
                 reason=answer.reason[:1000] if answer.reason else None,
                 by=approver.sender or None,
             )
         )
+
+    def read_items(
+        self,
+        items: Sequence[NewItem],
+        context: Sequence[StoredItem],
+        waiting: Iterable[PendingApproval],
+        approver: Approver,
+    ) -> list[NewItem]:
+        """Return a request's items with answers to our approval requests as the log stores them.
+
+        What a client repeats of earlier requests and answers is left out: the log has it. A
+        request that has only such answers keeps one, which finds nothing that waits for it.
+        """
+        own, upstreams = _asked(items, context)
+        pending = {each.id: each for each in waiting}
+        kept: list[NewItem] = []
+        stale: ApprovalAnswer | None = None
+        for item in items:
+            answer = read_approval(item) if item.kind in APPROVAL_ITEMS else None
+            if answer is None or answer.name in upstreams:
+                kept.append(item)
+            elif item.kind != RESPONSE:
+                continue
+            elif answer.name in pending:
+                kept.append(self.item_for(pending[answer.name], approver, answer))
+            elif answer.name in own:
+                stale = answer
+            else:
+                raise ApprovalNotFound(f"no approval {answer.name} is waited for")
+        if not kept and stale is not None:
+            kept.append(self._item(stale, approver))
+        return kept
 
     async def _join(
         self,
@@ -205,6 +264,7 @@ class ApprovalService:
         items: tuple[NewItem, ...],
         *,
         is_stream: bool,
+        idempotency_key: str | None = None,
     ) -> TurnTicket:
         view = await self._gateway.read.session(tenant, session_id=found.session_id)
         if view is None:
@@ -224,12 +284,16 @@ class ApprovalService:
             request=turn.turn.request,
             source=turn.turn.source,
             on_busy="reject",
+            idempotency_key=idempotency_key,
             body_hash=blake2b(items[0].body, digest_size=16).digest(),
             limits=self._gateway.limits,
         )
         accept = replace(accept, after_turn=view.session.turn_count)
         is_live = request.is_stream or request.is_background
-        return await self._turns.accept(accept, request, is_live=is_live)
+        try:
+            return await self._turns.accept(accept, request, is_live=is_live)
+        except (SessionMoved, SessionBusy) as exc:
+            raise ApprovalNotFound(f"approval {found.id} was answered meanwhile") from exc
 
     async def answer_in_words(
         self, ticket: TurnTicket, text: str, approver: Approver, *, is_stream: bool = False
@@ -302,3 +366,13 @@ def may_answer(waiting: PendingApproval, approver: Approver) -> bool:
     if approver.is_admin and ADMIN in waiting.approvers:
         return True
     return bool(approver.sender) and approver.sender in waiting.approvers
+
+
+def _asked(
+    items: Sequence[NewItem], context: Sequence[StoredItem]
+) -> tuple[set[str | None], set[str | None]]:
+    """Return the ids of approval requests: ours, and those of an upstream that runs tools."""
+    own = {item.item_id for item in context if item.kind == CALL}
+    stored = {item.item_id for item in context if item.kind == REQUEST}
+    sent = {item.item_id for item in items if item.kind == REQUEST}
+    return own, (stored | sent) - own

@@ -6,7 +6,6 @@ failed is kept as an incomplete item and never becomes provider state.
 
 import asyncio
 from collections.abc import Sequence
-from itertools import takewhile
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
-from holdfast.core.model.items import NewItem, StoredItem, item_value, message, read_item
+from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
     TurnRequest,
@@ -34,19 +33,23 @@ from holdfast.core.openai.response import (
     error_value,
     usage_value,
 )
+from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.core.transaction.outgoing import output_text, to_message
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
 from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings, ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
-from holdfast.engine.turns.tool_loop import ToolLoop, ToolTurn
+from holdfast.engine.turns.steering import join_waiting_input
+from holdfast.engine.turns.tool_loop import ToolLoop
+from holdfast.engine.turns.tool_progress import ToolTurn
 from holdfast.ports.channel import MessageSplitter
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.tools import Toolbox
@@ -168,6 +171,8 @@ class TurnExecutor:
         if has_tools and self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
+        if run.turn.step:
+            await join_waiting_input(self._gateway.read, run, writer)
         return await self._caller.call(run, request, writer), None
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
@@ -232,6 +237,8 @@ class TurnExecutor:
             )
         if request.delivery is not None and not command.pending_calls:
             command = replace(command, outbox=self._messages(request.delivery, answer))
+        elif request.delivery is not None and tool_turn is not None:
+            command = replace(command, outbox=self._requests(request.delivery, tool_turn.output))
         ended = await run.finish(command)
         output = answer.items if tool_turn is None else tool_turn.output
         facts = response_facts(run, request, recorded.status, output, recorded)
@@ -244,11 +251,23 @@ class TurnExecutor:
         text = output_text(answer.items).strip()
         if delivery.is_quiet and text == NO_REPLY:
             return ()
-        text = text or EMPTY_ANSWER
+        return tuple(self._split(delivery, text or EMPTY_ANSWER))
+
+    def _requests(self, delivery: Delivery, output: Sequence[bytes]) -> tuple[OutboxMessage, ...]:
+        """Return what a channel sends when a turn waits for approvals: text so far, requests."""
+        text = output_text(output).strip()
+        messages = self._split(delivery, text) if text else []
+        for item in map(item_value, output):
+            if item.get("type") == "mcp_approval_request":
+                parts = self._split(delivery, approval_markdown(item))
+                messages += [*parts[:-1], replace(parts[-1], approval=item["id"])]
+        return tuple(messages)
+
+    def _split(self, delivery: Delivery, text: str) -> list[OutboxMessage]:
         parts: Sequence[str] = [text]
         if self._splitter is not None:
             parts = self._splitter.split(delivery.channel, text)
-        return tuple(to_message(delivery, part) for part in parts)
+        return [to_message(delivery, part) for part in parts]
 
     async def _end_unanswered(
         self,
@@ -284,7 +303,9 @@ class TurnExecutor:
             status="failed", failure=self._record_failure(error), sent=run.sent
         )
         is_refused = failure is not None and failure.refuses_input
-        refused_from = await self._input_start(run) if is_refused else None
+        refused_from = None
+        if is_refused:
+            refused_from = (await refused_input(self._gateway.read, run)).first
         await run.finish(
             Finish(
                 fence=run.fence,
@@ -303,19 +324,6 @@ class TurnExecutor:
             output = [item.body for item in (*finished, *partial)]
             facts = response_facts(run, request, "failed", output, None)
             writer.end(journal, replace(facts, error=error_value(code, error.message)))
-
-    async def _input_start(self, run: ActiveRun) -> int | None:
-        """Return the first item that the run answers: its input, or the question asked again."""
-        turn, first = run.turn, run.turn.first_seq
-        if turn.step:
-            # Later steps answer the outputs of tools that were called in earlier ones.
-            runs = await self._gateway.read.runs(turn.id)
-            ends = [one.last_seq for one in runs if one.step < turn.step and one.last_seq]
-            first = max(ends) + 1 if ends else first
-        elif first is not None and first > (turn.last_seq or 0):
-            question = takewhile(_is_input, reversed(await run.items()))
-            first = min((item.seq for item in question), default=first)
-        return first
 
     def _record_failure(self, error: HoldfastError) -> RecordedFailure:
         if not isinstance(error, ProviderFailure):
@@ -374,13 +382,6 @@ class TurnExecutor:
             )
         except HoldfastError as exc:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
-
-
-def _is_input(item: StoredItem) -> bool:
-    """Whether an item of the log is not a model's."""
-    if item.kind == "message":
-        return b'"assistant"' not in item.body or item_value(item.body)["role"] != "assistant"
-    return item.kind.endswith("_output")
 
 
 def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:

@@ -29,7 +29,6 @@ ASK_SECONDS = 0.25
 STOP_SECONDS = 0.3
 """How long the worker of a run has to end it with what was shown."""
 SUPERSEDED = "superseded"
-MAX_LEFT = 4096
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,35 +61,9 @@ class RunsInFlight:
         self._lives = lives
         self.runs: dict[SessionId, ActiveRun] = {}
         """The runs that a task of this process executes."""
-        self.failed: dict[tuple[Tenant, str], None] = {}
-        """Keys and ids of sessions in which a turn failed lately: its input may come again."""
         self._serving: set[asyncio.Task[None]] = set()
         gateway.store.listen(self._on_woken)
         gateway.worker.on_news = self.serve_requests
-        self.left: dict[bytes, TurnId] = {}
-        """Turns in flight whose reader has left after some output, by the hash of their body."""
-
-    def note_failure(self, session: Session) -> None:
-        """Note that a turn of a session failed."""
-        self.failed.pop((session.tenant, session.key or session.id), None)
-        self.failed[session.tenant, session.key or session.id] = None
-        while len(self.failed) > MAX_LEFT:
-            del self.failed[next(iter(self.failed))]
-
-    # ── readers ─────────────────────────────────────────────────────────────────────────────
-
-    def reader_left(self, turn: Turn) -> None:
-        """Note that the client of a streamed turn has closed its connection."""
-        live = self._live(turn)
-        if turn.body_hash is not None and live is not None and _is_stopped(live):
-            self.left[turn.body_hash] = turn.id
-            while len(self.left) > MAX_LEFT:
-                del self.left[next(iter(self.left))]
-
-    def forget_reader(self, turn: Turn) -> None:
-        """Forget that the client of a turn has left: the turn has ended."""
-        if turn.body_hash is not None and self.left.get(turn.body_hash) == turn.id:
-            del self.left[turn.body_hash]
 
     # ── later requests ──────────────────────────────────────────────────────────────────────
 
@@ -103,18 +76,47 @@ class RunsInFlight:
         view = None
         if session.active_turn_id is not None:
             view = await self._gateway.read.turn(arrival.tenant, session.active_turn_id)
-        if view is None or view.status != "running":
+        if view is None or view.status not in ("running", "requires_action"):
             return "queue"
         turn = view.turn
+        if view.status == "requires_action":
+            return await self._meet_tool_wait(arrival, turn, session)
+        has_waiters = await self._has_waiters(session.tenant, session.id)
+        may_supersede = not has_waiters and not arrival.is_forced
+        # What another process has shown is stored only after a while: ask it first.
+        if may_supersede and await self._end_stopped(turn, arrival.caller):
+            return "superseded"
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
             return SameRequest(turn.id, turn.step)
-        if await self._has_waiters(session):
+        if has_waiters or not arrival.is_forced:
             return "queue"
-        caller = None if arrival.is_forced else arrival.caller
-        if self._find(turn) is None and caller is not None:
-            is_ended = await self._ask_owner(turn, SUPERSEDED, caller, ASK_SECONDS)
-            return "superseded" if is_ended else "queue"
-        if caller is not None and not self._has_stopped(turn, caller):
+        await self.end(turn, code=SUPERSEDED)
+        return "superseded"
+
+    async def supersede_stopped(self, arrival: Arrival, turn_id: str) -> bool:
+        """End a run that has the body of a request, if its client has stopped reading.
+
+        Such a request asks for another answer, also where it has no history to tell it by.
+        """
+        view = await self._gateway.read.turn(arrival.tenant, TurnId(turn_id))
+        if view is None or view.status != "running":
+            return False
+        if await self._has_waiters(view.turn.tenant, view.turn.session_id):
+            return False
+        return await self._end_stopped(view.turn, arrival.caller)
+
+    async def _end_stopped(self, turn: Turn, caller: bytes) -> bool:
+        """End a run if its client has stopped reading; ask its owner if that is another process."""
+        if self._find(turn) is None:
+            return await self._ask_owner(turn, SUPERSEDED, caller, ASK_SECONDS)
+        if not self._has_stopped(turn, caller):
+            return False
+        await self.end(turn, code=SUPERSEDED)
+        return True
+
+    async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
+        """Decide about a request that finds its session waiting for the client's tools."""
+        if not arrival.is_forced or await self._has_waiters(session.tenant, session.id):
             return "queue"
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
@@ -127,8 +129,8 @@ class RunsInFlight:
         runs = await self._gateway.read.runs(turn.id)
         return bool(runs) and runs[-1].partial is not None
 
-    async def _has_waiters(self, session: Session) -> bool:
-        view = await self._gateway.read.session(session.tenant, session_id=session.id)
+    async def _has_waiters(self, tenant: Tenant, session_id: SessionId) -> bool:
+        view = await self._gateway.read.session(tenant, session_id=session_id)
         return view is not None and view.queued_turns > 0
 
     def _has_stopped(self, turn: Turn, caller: bytes) -> bool:

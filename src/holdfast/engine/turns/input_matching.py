@@ -1,14 +1,16 @@
 """Matches the input of a request with what is stored: what is new, what is rewound or repeated."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.history.diff import (
     ASSISTANT,
+    HistoryDiff,
     LogEntry,
     SentItem,
     find_new,
@@ -38,6 +40,12 @@ MeetRun = Callable[[Session], Awaitable[Meeting]]
 _COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
 SEARCHED_TURNS = 100
 """How many of a session's last turns are searched for tool outputs that are queued."""
+
+
+INLINE_ITEMS = 500
+"""How many items are compared on the event loop; more are compared in a thread."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Role(msgspec.Struct, gc=False):
@@ -73,6 +81,15 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn that waits for tools whose calls the request contains without an output."""
 
 
+async def _compute(
+    count: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Call a pure function; in a thread if there is much to do, so that the event loop goes on."""
+    if count <= INLINE_ITEMS:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
 def has_no_history(items: Sequence[NewItem]) -> bool:
     """Whether the input is one message of a user: such a request repeats nothing."""
     for item in items:
@@ -99,7 +116,7 @@ async def match_input(
     """
     lead = _leading_instructions(items)
     items = items[len(lead) :]
-    sent = [_sent(item) for item in items]
+    sent = await _compute(len(items), _sent_items, items)
     is_history = is_whole or any(item.is_model_output for item in sent)
     has_outputs = any(item.is_output for item in sent)
     if not (is_history or has_outputs or lead):
@@ -116,15 +133,23 @@ async def match_input(
             matched = _match_refused(outline, items, sent)
         return await _with_instructions(read, outline, matched, lead)
     cut_from = None
-    if outline is not None and outline.session.active_run_id is not None and meet is not None:
+    if outline is not None and meet is not None and _meets_turn(outline.session, sent):
         meeting = await meet(outline.session)
         if isinstance(meeting, SameRequest):
             return MatchedInput((), same_as=(meeting.turn_id, meeting.step))
         if meeting == "superseded":
             cut_from = outline.open_from
             outline = await read.outline(tenant, session_id=session_id, key=key)
-    matched = await _match_history(read, outline, items, is_whole=is_whole, cut_from=cut_from)
+    matched = await _match_history(read, outline, items, sent, is_whole=is_whole, cut_from=cut_from)
     return await _with_instructions(read, outline, matched, lead)
+
+
+def _meets_turn(session: Session, sent: Sequence[SentItem]) -> bool:
+    """Whether a history meets a turn in flight; outputs that a turn waits for continue it."""
+    if not session.is_held:
+        return session.active_run_id is not None
+    pending = set(read_pending_calls(session))
+    return not any(item.is_output and item.call_id in pending for item in sent)
 
 
 async def _repeated_failure(
@@ -207,18 +232,22 @@ async def _match_history(
     read: Reader,
     outline: Outline | None,
     items: Sequence[NewItem],
+    sent: Sequence[SentItem],
     *,
     is_whole: bool,
     cut_from: int | None,
 ) -> MatchedInput:
     """Compare a history with the log; see `_comparable_log` about `cut_from`."""
-    sent = [_sent(item) for item in items]
-    if outline is None or not _comparable_log(outline, cut_from):
-        brought = next(reversed(_prefix_hashes(sent, items)), None)
+    compared = None
+    if outline is not None:
+        count = len(sent) + len(outline.entries)
+        compared = await _compute(count, _compare, outline, sent, cut_from, is_whole=is_whole)
+    if outline is None or compared is None:
+        hashes = await _compute(len(items), _prefix_hashes, sent, items)
         seen = outline.settled_seq if outline is not None else 0
+        brought = next(reversed(hashes), None)
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
-    log = mark_unshown(_comparable_log(outline, cut_from), sent)
-    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    log, found = compared
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])
     if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
@@ -235,6 +264,17 @@ async def _match_history(
     )
 
 
+def _compare(
+    outline: Outline, sent: Sequence[SentItem], cut_from: int | None, *, is_whole: bool
+) -> tuple[Sequence[LogEntry], HistoryDiff] | None:
+    """Return the log that a history is compared with, and what is new; None for an empty log."""
+    log = _comparable_log(outline, cut_from)
+    if not log:
+        return None
+    log = mark_unshown(log, sent)
+    return log, find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+
+
 async def _outline_to_compare(
     find: Callable[..., Awaitable[Outline | None]], sent: Sequence[SentItem], *, is_whole: bool
 ) -> Outline | None:
@@ -242,14 +282,18 @@ async def _outline_to_compare(
     outline = await find(last=2 * len(sent) + TAIL_ITEMS)
     if outline is None or outline.is_whole:
         return outline
-    if outline.session.active_turn_id is None:
-        tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
-        if find_new_near_end(sent, tail, is_whole=is_whole) is not None:
-            return outline
+    is_idle, count = outline.session.active_turn_id is None, len(outline.entries)
+    if is_idle and await _compute(count, _is_tail_enough, outline, sent, is_whole=is_whole):
+        return outline
     return await find()
 
 
-def _comparable_log(outline: Outline, cut_from: int | None) -> list[LogEntry]:
+def _is_tail_enough(outline: Outline, sent: Sequence[SentItem], *, is_whole: bool) -> bool:
+    tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
+    return find_new_near_end(sent, tail, is_whole=is_whole) is not None
+
+
+def _comparable_log(outline: Outline, cut_from: int | None) -> Sequence[LogEntry]:
     """Return what a history is compared with, including the turn in flight.
 
     The turn that begins at `cut_from` was superseded: what the history does not repeat of it is
@@ -365,9 +409,7 @@ async def match_stored_history(
     read: Reader, tenant: Tenant, items: Sequence[NewItem]
 ) -> MatchedInput:
     """Find the longest stored history that a request without a session begins with."""
-    history_hash = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
-    sent = [_sent(item) for item in items]
-    hashes = _prefix_hashes(sent, items)
+    history_hash, hashes = await _compute(len(items), _history_hashes, items)
     if not hashes:
         return MatchedInput(tuple(items), history_hash=history_hash)
     end = await read.find_history(tenant, [each.history_hash for each in reversed(hashes)])
@@ -377,8 +419,18 @@ async def match_stored_history(
     return MatchedInput(tuple(items[count:]), repeated=end, history_hash=history_hash)
 
 
+def _history_hashes(items: Sequence[NewItem]) -> tuple[bytes, list[PrefixHash]]:
+    """Return the hash of a whole history, and those of its beginnings."""
+    whole = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
+    return whole, _prefix_hashes(_sent_items(items), items)
+
+
 def _prefix_hashes(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[PrefixHash]:
     return prefix_hashes(sent, [item.call_id for item in items])
+
+
+def _sent_items(items: Sequence[NewItem]) -> list[SentItem]:
+    return [_sent(item) for item in items]
 
 
 def _sent(item: NewItem) -> SentItem:

@@ -121,6 +121,9 @@ class SentRequests:
     ) -> RebuiltRequest:
         then = shown_records(session, attempt.run.first_seq - 1, record_no)
         history = await self._read.context(then)
+        if attempt.sent is not None and attempt.sent.left_out:
+            left_out = attempt.sent.left_out
+            history = [item for item in history if item.seq not in left_out]
         records: list[Record] = []
         if record_no or session.parent_id is not None:
             records = await self._read.lineage_records(then)

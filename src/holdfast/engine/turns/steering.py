@@ -4,9 +4,13 @@ It was accepted as a turn of its own and waits before all others. If no further 
 runs as the next turn.
 """
 
+from itertools import takewhile
+
 from holdfast.core.ids import TurnId
-from holdfast.core.model.turn import STEERING
+from holdfast.core.model.turn import STEERING, Turn
+from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
@@ -16,8 +20,41 @@ MAX_JOINING = 100
 async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
     """Return the turns that wait to join a run, in the order in which they arrived."""
     views = await read.turns(run.session.id, after=run.turn.number, limit=MAX_JOINING)
-    return tuple(
-        view.turn.id
+    waiting = [
+        view.turn
         for view in views
         if view.turn.is_open and view.turn.position < STEERING // 2 and not view.turn.attempts
-    )
+    ]
+    # In order: who may not join holds up those behind it, and is the next turn.
+    return tuple(turn.id for turn in takewhile(lambda each: may_join(each, run.turn), waiting))
+
+
+def may_join(waiting: Turn, running: Turn) -> bool:
+    """Whether the answer of a running turn reaches whoever wrote a waiting one.
+
+    A message of a chat joins only a turn that answers in the same place: a session may have
+    several chats, API clients and schedules.
+    """
+    target, place = delivery_of(waiting), delivery_of(running)
+    if target is None:
+        return True
+    return place is not None and running.source == "channel" and place.place == target.place
+
+
+def has_waiting(run: ActiveRun) -> bool:
+    """Whether turns were accepted behind the run's turn before its run began."""
+    return run.session.turn_count > run.turn.number
+
+
+async def join_waiting_input(
+    read: TurnReader, run: ActiveRun, writer: JournalWriter | None
+) -> None:
+    """Have input that waits join a turn whose client has sent the outputs of its tools."""
+    joining = await waiting_input(read, run) if has_waiting(run) else ()
+    if not joining:
+        return
+    if writer is not None:
+        await writer.settle()
+    await run.commit_step((), merges=joining)
+    if writer is not None:
+        writer.begin_step()

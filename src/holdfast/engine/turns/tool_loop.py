@@ -20,6 +20,7 @@ from holdfast.core.model.gateway_items import (
     TOOL_LIST,
     GatewayCall,
     GatewayCompletion,
+    GatewayReminder,
     ToolList,
     client_output,
     complete,
@@ -29,12 +30,11 @@ from holdfast.core.model.gateway_items import (
 )
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.model.session import Usage
+from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.approval_words import CODE_LETTERS
-from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
+from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
 from holdfast.core.tools.requested import (
-    RequestedTools,
     read_tools,
     show_functions,
     without_tools,
@@ -45,7 +45,8 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.steering import waiting_input
+from holdfast.engine.turns.steering import has_waiting, waiting_input
+from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn
 from holdfast.engine.turns.tool_stream import (
     ToolSink,
     begin_events,
@@ -53,76 +54,16 @@ from holdfast.engine.turns.tool_stream import (
     list_events,
     request_events,
 )
+from holdfast.engine.turns.usage_totals import subtract_usage, sum_usage
 from holdfast.ports.provider import Answer
-from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult, ToolSet
+from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult
 
-UNKNOWN = (
-    "The outcome of this call is unknown: the gateway stopped while it ran. "
-    "It may have taken effect; check before you call it again."
-)
-DENIED = "The call was not run: it was not approved."
 NOBODY_TO_ASK = "The call was not run: it needs an approval, and nobody is there to give it."
 GONE = "The call was not run: the tool is not available any more."
 CHANGED = "The call was not run: the tool changed after the approval was requested."
 LIMIT = "The call was not run: the turn has reached its limit of tool calls."
 UNATTENDED = frozenset({"cron"})
 """Sources of turns in which nobody can approve a call."""
-
-
-class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a turn with tools; the items of `answer` are those not committed yet."""
-
-    answer: Answer
-    output: Sequence[bytes]
-    """What the client is shown of this run."""
-    pending: tuple[str, ...] = ()
-    """Calls of the client's tools, and requests for approvals, for which the lane is held."""
-    hold_seconds: float | None = None
-    """How long the lane is held where it is not held for the client's tools alone."""
-    counted: Usage | None = None
-    """What of the usage is counted already."""
-
-
-class _Progress:
-    """One run of a turn with tools."""
-
-    def __init__(
-        self,
-        run: ActiveRun,
-        request: TurnRequest,
-        requested: RequestedTools,
-        writer: JournalWriter | None,
-        tools: ToolSet,
-        caller: ToolCaller,
-    ) -> None:
-        self.run = run
-        self.request = request
-        self.requested = requested
-        self.writer = writer
-        self.tools = tools
-        self.caller = caller
-        self.began = monotonic()
-        self.steps = 0
-        self.calls = 0
-        self.output_bytes = 0
-        self.is_last = False
-        """Whether a limit was reached: the model is asked once more, without tools."""
-        self.bodies: list[bytes] = []
-        """The items that this run has committed."""
-        self.indexes: dict[str, int] = {}
-        """Where calls that have not ended are shown in the stream, by the id of their item."""
-        self.usage: Usage | None = None
-        self.usage_detail: bytes | None = None
-
-    @property
-    def shown(self) -> Sequence[bytes]:
-        """What the client is shown of the committed items."""
-        return client_output(self.bodies)
-
-    def add_usage(self, answer: Answer) -> None:
-        """Add what a model call used to the total of the run."""
-        self.usage = _sum_usage(self.usage, answer.usage)
-        self.usage_detail = _sum_details(self.usage_detail, answer.usage_detail)
 
 
 class ToolLoop:
@@ -166,10 +107,11 @@ class ToolLoop:
             model=request.model,
         )
         tools = await self._toolbox.open(caller, requested)
-        progress = _Progress(run, request, requested, writer, tools, caller)
+        progress = ToolProgress(run, request, requested, writer, tools, caller)
         if tools.servers:
             await self._show_lists(progress)
         if run.turn.step or run.turn.attempts > 1:
+            progress.count(count_use(await self._own_items(run)))
             left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
             if left is not None:
                 return left
@@ -178,15 +120,18 @@ class ToolLoop:
             if ended is not None:
                 return ended
 
-    async def _show_lists(self, progress: _Progress) -> None:
+    async def _show_lists(self, progress: ToolProgress) -> None:
         """Show the tools of servers that are new to the session, or have other tools by now."""
         known = _known_lists(await progress.run.items())
         lists = [
             ToolList(
-                id=self._gateway.ids.new("mcpl"), server_label=server.label, tools=server.tools
+                id=self._gateway.ids.new("mcpl"),
+                server_label=server.label,
+                tools=server.tools,
+                error=server.error,
             )
             for server in progress.tools.servers
-            if known.get(server.label) != server.tools
+            if known.get(server.label) != (server.tools, server.error)
         ]
         if not lists:
             return
@@ -199,7 +144,7 @@ class ToolLoop:
 
     # ── one step ────────────────────────────────────────────────────────────────────────────
 
-    async def _step(self, progress: _Progress) -> ToolTurn | None:
+    async def _step(self, progress: ToolProgress) -> ToolTurn | None:
         """Ask the model and run the tools that it calls; return the end of the turn, if it is."""
         progress.is_last = self._is_limit_reached(progress)
         answer, items = await self._ask(progress)
@@ -212,7 +157,7 @@ class ToolLoop:
             return self._pause(progress, ())
         return left
 
-    def _is_limit_reached(self, progress: _Progress) -> bool:
+    def _is_limit_reached(self, progress: ToolProgress) -> bool:
         settings = self._settings
         if (
             progress.steps >= settings.max_tool_steps
@@ -220,10 +165,13 @@ class ToolLoop:
             or progress.output_bytes >= settings.turn_bytes
         ):
             return True
+        return self._has_no_calls_left(progress)
+
+    def _has_no_calls_left(self, progress: ToolProgress) -> bool:
         allowed = _max_calls(progress.request)
         return allowed is not None and progress.calls >= allowed
 
-    async def _ask(self, progress: _Progress) -> tuple[Answer, list[NewItem]]:
+    async def _ask(self, progress: ToolProgress) -> tuple[Answer, list[NewItem]]:
         """Return the model's answer, and its items as they are stored."""
         request, tools = progress.request, progress.tools.tools
         if progress.is_last:
@@ -235,7 +183,10 @@ class ToolLoop:
         sink = None
         if progress.writer is not None:
             sink = ToolSink(
-                progress.writer, tools, offset=len(progress.shown), new_id=self._gateway.ids.new
+                progress.writer,
+                progress.find,
+                offset=len(progress.shown),
+                new_id=self._gateway.ids.new,
             )
         answer = await self._model.call(progress.run, request, sink)
         progress.run.preface = ()
@@ -247,13 +198,14 @@ class ToolLoop:
         ]
         return answer, items
 
-    def _stored(self, progress: _Progress, body: bytes, item_id: str | None) -> NewItem:
+    def _stored(self, progress: ToolProgress, body: bytes, item_id: str | None) -> NewItem:
         """Return an item of an answer as it is stored: a call of our tools as such."""
         item = read_item(body)
         if item.kind != "function_call" or not item.call_id:
             return item
         value = msgspec.json.decode(body)
-        tool = progress.tools.tools.get(value.get("name") or "")
+        name = value.get("name")
+        tool = progress.find(name) if isinstance(name, str) else None
         if tool is None:
             return item
         new_id = self._gateway.ids.new
@@ -273,11 +225,11 @@ class ToolLoop:
         )
         return store_item(call)
 
-    def _denies_at_once(self, progress: _Progress) -> bool:
+    def _denies_at_once(self, progress: ToolProgress) -> bool:
         return progress.is_last or progress.run.turn.source in UNATTENDED
 
     async def _commit_calls(
-        self, progress: _Progress, answer: Answer, items: Sequence[NewItem]
+        self, progress: ToolProgress, answer: Answer, items: Sequence[NewItem]
     ) -> None:
         """Commit the model's answer before any of its calls runs."""
         offset = len(progress.shown)
@@ -293,7 +245,7 @@ class ToolLoop:
                 self._show_call(progress, call, place)
             place += 1
 
-    def _words(self, progress: _Progress, items: Sequence[NewItem]) -> list[NewItem]:
+    def _words(self, progress: ToolProgress, items: Sequence[NewItem]) -> list[NewItem]:
         """Return what a chat client is told, where no item of the answer says just that.
 
         The client repeats it with its history, and is recognized by it.
@@ -309,16 +261,18 @@ class ToolLoop:
         is_said = last is not None and last.fingerprint == words.fingerprint
         return [] if is_said or not told else [words]
 
-    def _show_call(self, progress: _Progress, call: GatewayCall, place: int) -> None:
+    def _show_call(self, progress: ToolProgress, call: GatewayCall, place: int) -> None:
         if call.code is None:
             progress.indexes[call.item_id] = place
-        elif progress.writer is not None:
+            return
+        progress.requests.add(call.id)
+        if progress.writer is not None:
             progress.writer.write(request_events(call, place))
             progress.writer.begin_step()
 
     async def _commit(
         self,
-        progress: _Progress,
+        progress: ToolProgress,
         items: Sequence[NewItem],
         answer: Answer | None = None,
         merges: tuple[TurnId, ...] = (),
@@ -339,30 +293,52 @@ class ToolLoop:
 
     # ── what is left to do ──────────────────────────────────────────────────────────────────
 
-    async def _settle(self, progress: _Progress, *, may_have_run: bool) -> ToolTurn | None:
+    async def _settle(self, progress: ToolProgress, *, may_have_run: bool) -> ToolTurn | None:
         """Run the calls that are due; return the end of the run where the client has to act."""
         left = find_open_calls(await self._own_items(progress.run))
+        waiting = [call for call in left.calls if _waits(call, left)]
         due = [call for call in left.calls if not _waits(call, left)]
-        if due:
-            # Side by side: the slowest of them decides how long the step takes.
-            completions = await asyncio.gather(
+        # Side by side: the slowest of them decides how long the step takes.
+        completions = self._bounded(
+            progress,
+            await asyncio.gather(
                 *(self._complete(progress, call, left, may_have_run) for call in due)
-            )
-            completions = self._bounded(progress, completions)
+            ),
+        )
+        reminders = [call for call in waiting if call.id not in progress.requests]
+        items = [store_item(each) for each in completions]
+        items += [self._reminder(call) for call in reminders]
+        if reminders:
+            items += self._words(progress, items)
+        goes_on = not waiting and not left.client_calls
+        joining = await self._joining(progress, is_step=bool(due)) if goes_on else ()
+        if items or joining:
             known = len(progress.shown)
-            goes_on = len(due) == len(left.calls) and not left.client_calls
-            joining = await waiting_input(self._gateway.read, progress.run) if goes_on else ()
-            items = [store_item(each) for each in completions]
             await self._commit(progress, items, merges=joining)
             self._show_completions(progress, due, completions, known)
-        waiting = tuple(call.id for call in left.calls if _waits(call, left))
-        if not waiting and not left.client_calls:
+            place = len(progress.shown) - len(reminders)
+            for call in reminders:
+                self._show_call(progress, call, place)
+                place += 1
+        if goes_on:
             return None
         seconds = self._settings.approval_seconds if waiting else None
-        return self._pause(progress, (*waiting, *left.client_calls), seconds)
+        pending = (*(call.id for call in waiting), *left.client_calls)
+        return self._pause(progress, pending, seconds)
+
+    def _reminder(self, call: GatewayCall) -> NewItem:
+        """Return a request that an earlier answer has shown, to be shown again."""
+        return store_item(GatewayReminder(id=self._gateway.ids.new("gwr"), call=call))
+
+    async def _joining(self, progress: ToolProgress, *, is_step: bool) -> tuple[TurnId, ...]:
+        """Return the turns that join at the next model call, if any may wait."""
+        run = progress.run
+        if is_step or has_waiting(run):
+            return await waiting_input(self._gateway.read, run)
+        return ()
 
     def _pause(
-        self, progress: _Progress, pending: tuple[str, ...], hold_seconds: float | None = None
+        self, progress: ToolProgress, pending: tuple[str, ...], hold_seconds: float | None = None
     ) -> ToolTurn:
         """Return the end of a run whose items are all committed."""
         return ToolTurn(
@@ -383,19 +359,19 @@ class ToolLoop:
         ]
 
     async def _complete(
-        self, progress: _Progress, call: GatewayCall, left: OpenCalls, may_have_run: bool
+        self, progress: ToolProgress, call: GatewayCall, left: OpenCalls, may_have_run: bool
     ) -> GatewayCompletion:
         """Run a call, or say why it is not run."""
         tool = progress.tools.tools.get(call.function)
         approval = left.approvals.get(call.id)
         error: str | None = None
         if approval is not None and not approval.approve:
-            error = f"{DENIED} Reason: {approval.reason}" if approval.reason else DENIED
+            error = f"{NOT_APPROVED} Reason: {approval.reason}" if approval.reason else NOT_APPROVED
         elif tool is None:
             error = GONE
         elif may_have_run and not tool.is_repeatable:
-            error = UNKNOWN
-        elif progress.is_last:
+            error = OUTCOME_UNKNOWN
+        elif progress.is_last or self._has_no_calls_left(progress):
             error = LIMIT
         elif tool.needs_approval and approval is None:
             error = NOBODY_TO_ASK
@@ -407,7 +383,7 @@ class ToolLoop:
         result = await self._call(progress, tool, call)
         return complete(call, result.output, result.error)
 
-    async def _call(self, progress: _Progress, tool: Tool, call: GatewayCall) -> ToolResult:
+    async def _call(self, progress: ToolProgress, tool: Tool, call: GatewayCall) -> ToolResult:
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
         except msgspec.DecodeError as exc:
@@ -438,7 +414,7 @@ class ToolLoop:
             )
 
     def _bounded(
-        self, progress: _Progress, completions: Sequence[GatewayCompletion]
+        self, progress: ToolProgress, completions: Sequence[GatewayCompletion]
     ) -> list[GatewayCompletion]:
         """Cut outputs that are too long, each of them and all of a turn together."""
         bounded: list[GatewayCompletion] = []
@@ -452,7 +428,7 @@ class ToolLoop:
 
     def _show_completions(
         self,
-        progress: _Progress,
+        progress: ToolProgress,
         calls: Sequence[GatewayCall],
         completions: Sequence[GatewayCompletion],
         known: int,
@@ -470,14 +446,14 @@ class ToolLoop:
             writer.write(end_events(completion, index))
         writer.begin_step()
 
-    def _end(self, progress: _Progress, answer: Answer, items: Sequence[NewItem]) -> ToolTurn:
+    def _end(self, progress: ToolProgress, answer: Answer, items: Sequence[NewItem]) -> ToolTurn:
         """Return the end of a turn whose model has answered."""
         if progress.steps or progress.run.turn.step:
             items = [*items, *self._words(progress, items)]
         bodies = [item.body for item in items]
-        counted = _sum_usage(progress.usage, None)
+        counted = sum_usage(progress.usage, None)
         if counted is not None and answer.usage is not None:
-            counted = _less(counted, answer.usage)
+            counted = subtract_usage(counted, answer.usage)
         return ToolTurn(
             answer=replace(
                 answer,
@@ -503,14 +479,16 @@ def _is_asked(item: NewItem) -> bool:
     return isinstance(call, GatewayCall) and call.code is not None
 
 
-def _known_lists(items: Sequence[StoredItem]) -> dict[str, list[msgspec.Raw]]:
-    """Return the tools of each server as the session has them."""
-    known: dict[str, list[msgspec.Raw]] = {}
+def _known_lists(
+    items: Sequence[StoredItem],
+) -> dict[str, tuple[list[msgspec.Raw], str | None]]:
+    """Return the tools of each server, or why there are none, as the session has them."""
+    known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
             listed = load_item(item.kind, item.body)
             assert isinstance(listed, ToolList)
-            known[listed.server_label] = listed.tools
+            known[listed.server_label] = listed.tools, listed.error
     return known
 
 
@@ -542,37 +520,3 @@ def cut(text: str | None, limit: int) -> str | None:
         return text
     kept = encoded[:limit].decode("utf-8", "ignore")
     return f"{kept}\n[cut here: the first {limit} of {len(encoded)} bytes are shown]"
-
-
-def _sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
-    if known is None or more is None:
-        return known or more
-    return Usage(
-        known.input_tokens + more.input_tokens,
-        known.cached_tokens + more.cached_tokens,
-        known.output_tokens + more.output_tokens,
-        known.reasoning_tokens + more.reasoning_tokens,
-    )
-
-
-def _less(known: Usage, last: Usage) -> Usage:
-    return Usage(
-        known.input_tokens - last.input_tokens,
-        known.cached_tokens - last.cached_tokens,
-        known.output_tokens - last.output_tokens,
-        known.reasoning_tokens - last.reasoning_tokens,
-    )
-
-
-def _sum_details(known: bytes | None, more: bytes | None) -> bytes | None:
-    if known is None or more is None:
-        return known or more
-    return msgspec.json.encode(_added(msgspec.json.decode(known), msgspec.json.decode(more)))
-
-
-def _added(known: Any, more: Any) -> Any:
-    """Return two usage objects added up, field by field."""
-    if isinstance(known, dict) and isinstance(more, dict):
-        return {name: _added(known.get(name), more.get(name)) for name in {**known, **more}}
-    is_number = isinstance(known, int | float) and isinstance(more, int | float)
-    return known + more if is_number else more if more is not None else known

@@ -5,7 +5,7 @@ once the output of the tool is committed. A call that needs an approval is shown
 it, after its commit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -34,13 +34,13 @@ class ToolSink:
     def __init__(
         self,
         sink: EventSink,
-        tools: Mapping[str, Tool],
+        find_tool: Callable[[str], Tool | None],
         *,
         offset: int,
         new_id: Callable[[str], str],
     ) -> None:
         self._sink = sink
-        self._tools = tools
+        self._find_tool = find_tool
         self._offset = offset
         self._new_id = new_id
         self._hidden: set[int] = set()
@@ -79,7 +79,7 @@ class ToolSink:
         if not isinstance(item, dict) or item.get("type") != "function_call":
             return None
         name = item.get("name")
-        return self._tools.get(name) if isinstance(name, str) else None
+        return self._find_tool(name) if isinstance(name, str) else None
 
     def _call_event(
         self, kind: str, index: int, item: dict[str, Any], tool: Tool
@@ -150,9 +150,10 @@ def list_events(listed: ToolList, index: int) -> list[AnyEvent]:
     """Return the events that show the tools of a server."""
     place, item = {"output_index": index}, mcp_list_tools(listed)
     named = {**place, "item_id": listed.id}
+    state = "failed" if listed.error else "completed"
     return [
         ModelEvent(_ADDED, {**place, "item": {**item, "tools": []}}),
         ModelEvent("response.mcp_list_tools.in_progress", named),
-        ModelEvent("response.mcp_list_tools.completed", named),
+        ModelEvent(f"response.mcp_list_tools.{state}", named),
         ModelEvent(_DONE, {**place, "item": item}),
     ]

@@ -180,8 +180,6 @@ class TurnService:
                     self._gateway.leave(run)
                     if self.in_flight.runs.get(run.session.id) is run:
                         del self.in_flight.runs[run.session.id]
-                    if self.in_flight.left:
-                        self.in_flight.forget_reader(run.turn)
                 if live is not None:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
@@ -189,7 +187,6 @@ class TurnService:
             note = log.info if is_expected else log.exception
             note("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
             release_frames(exc)
-            self.in_flight.note_failure(ticket.session)
             outcome = exc
         finally:
             del self._tasks[task]

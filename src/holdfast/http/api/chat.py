@@ -30,6 +30,7 @@ class ChatApi:
         headers = read_session_headers(request)
         fields, instructions, new_items = await self._decoder.chat(request)
         turn_request = _parse_turn_request(fields, instructions)
+        self._relay.check_servers(turn_request)
         if not (turn_request.is_stored or headers.is_bound):
             check_expectable(headers)
             return await self._relay.chat(request, turn_request, new_items)

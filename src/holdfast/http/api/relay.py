@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
-from holdfast.core.tools.requested import read_tools, show_functions
+from holdfast.core.tools.requested import hosted_servers, read_tools, show_functions
 from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
 from holdfast.http.server.errors import UnsupportedMediaType, error_reply, error_value
@@ -46,6 +46,12 @@ RELAYED_TYPES = frozenset({"multipart/form-data", "application/octet-stream"})
 """Types other than JSON that relayed endpoints accept: uploads of files and their parts."""
 
 
+NO_SERVERS = (
+    "the upstream of this model runs no MCP servers; "
+    "configure the server at the gateway, and name it by its server_label alone"
+)
+
+
 class RelayService:
     """Answer requests that create no turn."""
 
@@ -63,12 +69,17 @@ class RelayService:
             turn_request = show_functions(turn_request, requested, ())
         dropped = self._upstreams.dropped_tools(turn_request.model, turn_request.fields)
         if "mcp" in dropped:
-            raise InvalidInput(
-                "the upstream of this model runs no MCP servers; "
-                "configure the server at the gateway, and name it by its server_label alone",
-                param="tools",
-            )
+            raise InvalidInput(NO_SERVERS, param="tools")
         return dropped
+
+    def check_servers(self, turn_request: TurnRequest) -> None:
+        """Raise for MCP servers in a Chat request that neither gateway nor upstream runs."""
+        raw = turn_request.chat_fields.get("tools")
+        if raw is None or b'"mcp"' not in bytes(raw):
+            return
+        others = hosted_servers(turn_request)
+        if others and self._upstreams.upstream_api(turn_request.model) == "chat":
+            raise InvalidInput(NO_SERVERS, param="tools")
 
     async def response(self, turn_request: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Responses request without storing anything."""

@@ -29,6 +29,7 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "queued_turns": view.queued_turns,
         "last_turn": _last_turn(view.last_turn),
         "created_at": int(session.created_at),
+        "source": session.started_by,
         "last_user_activity_at": _seconds(session.last_user_activity_at),
         "item_count": session.item_count,
         "turn_count": session.turn_count,
@@ -40,9 +41,11 @@ def session_value(view: SessionView) -> dict[str, Any]:
 def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
     if turn is None or turn.outcome is None:
         return None
+    request = find_request(turn.request)
     return {
         "id": turn.id,
         "status": turn.outcome,
+        "model": request.model if request is not None else None,
         "error": _error(turn),
         "started_at": _seconds(turn.started_at),
         "ended_at": _seconds(turn.ended_at),

@@ -135,6 +135,8 @@ class Authenticator:
 
     async def authenticate(self, request: Request) -> None:
         """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
+        if b"host" not in request.by_name or len(request.by_name) != len(request.headers):
+            _check_single_host(request)
         if _WEBHOOK.fullmatch(request.path) and request.method == "POST":
             # The platform proves itself by a secret or signature, which the channel checks.
             request.tenant, request.is_admin = DEFAULT_TENANT, False
@@ -144,8 +146,6 @@ class Authenticator:
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
-        if len(request.by_name) != len(request.headers):
-            _check_single_host(request)
         if self._requires_key:
             caller = self._caller(request)
         else:
@@ -255,9 +255,12 @@ def require_admin(request: Request) -> None:
 
 
 def _check_single_host(request: Request) -> None:
-    """Reject two Host headers: proxies and servers disagree about which one counts."""
-    if len(request.raw_headers(b"host")) > 1:
+    """Reject HTTP/1.1 without a Host header, and two of them: servers disagree which one counts."""
+    count = len(request.raw_headers(b"host"))
+    if count > 1:
         raise InvalidInput("the Host header was sent more than once")
+    if not count and not request.is_http_1_0:
+        raise InvalidInput("an HTTP/1.1 request needs a Host header")
 
 
 def _bearer_token(request: Request) -> str | None:

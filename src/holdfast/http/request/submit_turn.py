@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import (
+    ComparisonNeeded,
     HoldfastError,
     LaneFull,
     NotFound,
@@ -19,7 +20,6 @@ from holdfast.core.errors import (
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.gateway_items import CALL
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -29,7 +29,6 @@ from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
     APPROVAL_ITEMS,
     message_text,
-    read_approval,
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
@@ -109,15 +108,8 @@ class TurnSubmitter:
         is_new = _is_new(headers, target, items)
         if self._default_tools is not None:
             turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
-        may_answer = not is_new or target.parent is not None
-        items = await self._with_approvals(request, target, items) if may_answer else items
+        items = await self._with_approvals(request, target, items)
         digest = await body_hash(request)
-        left, failed = self.turn_service.in_flight.left, self.turn_service.in_flight.failed
-        if is_new and (left or failed) and _is_comparable(headers, target):
-            # A client that stopped reading a stream and sends the same request wants another
-            # answer. The same input after a failure takes the place of the first one.
-            name = headers.key or headers.session_id
-            is_new = digest not in left and (request.tenant, name) not in failed
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
             await self._repeat_keyless(request, turn_request, headers, digest)
@@ -150,11 +142,13 @@ class TurnSubmitter:
     ) -> tuple[TurnTicket, Sequence[NewItem]]:
         """Accept what is new in the items; compare again if the session changed meanwhile."""
         storage = self.gateway.storage
+        is_compared = not headers.is_bound or not _is_comparable(headers, target)
+        is_whole = headers.is_whole
         for _ in range(MAX_MATCH_ATTEMPTS):
             matched = (
                 MatchedInput(tuple(items))
                 if is_new
-                else await self._match(request, headers, target, items, digest)
+                else await self._match(request, headers, target, items, digest, is_whole=is_whole)
             )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
@@ -162,14 +156,26 @@ class TurnSubmitter:
                     turn_request, waits_for_parent=waits, history_hash=matched.history_hash
                 )
             accept = self._accept(request, turn_request, headers, target, matched, digest)
+            if not is_compared:
+                accept = replace(accept, is_compared=False)
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
                 ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
+            except ComparisonNeeded as exc:
+                is_new, is_compared = False, True
+                if exc.active_turn_id is not None:
+                    arrival = _arrival(request, headers, digest)
+                    # A client that stopped reading and sends the same again wants another answer.
+                    is_whole |= await self.turn_service.in_flight.supersede_stopped(
+                        arrival, exc.active_turn_id
+                    )
+                continue
             except HoldfastError as exc:
-                await self._reraise_or_retry(exc, request, target, matched)
+                if not await self._may_retry(exc, request, target, matched):
+                    raise
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
@@ -207,21 +213,14 @@ class TurnSubmitter:
         if not any(item.kind in APPROVAL_ITEMS for item in items):
             return items
         session = await self.known_session(request, target)
-        if session is None:
-            return items
-        context = await self.gateway.read.context(session)
-        asked = {item.item_id for item in context if item.kind == CALL}
-        waiting = await self.approvals.of_session(request.tenant, session.id)
-        pending = {each.id: each for each in waiting}
+        waiting = (
+            await self.approvals.of_session(request.tenant, session.id)
+            if session is not None
+            else ()
+        )
+        context = await self.gateway.read.context(session) if session is not None else ()
         approver = Approver(sender=request.sender, is_admin=request.is_admin)
-        kept: list[NewItem] = []
-        for item in items:
-            answer = read_approval(item) if item.kind in APPROVAL_ITEMS else None
-            if answer is None or answer.name not in asked:
-                kept.append(item)
-            elif item.kind == "mcp_approval_response" and answer.name in pending:
-                kept.append(self.approvals.item_for(pending[answer.name], approver, answer))
-        return kept
+        return self.approvals.read_items(items, context, waiting, approver)
 
     async def _after_hold(
         self,
@@ -240,20 +239,20 @@ class TurnSubmitter:
         )
         return answered or ticket
 
-    async def _reraise_or_retry(
+    async def _may_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
-    ) -> None:
-        """Raise the error that the client gets; return if the submission should be retried."""
+    ) -> bool:
+        """Whether to submit again; an error that the client knows by another name is raised."""
         match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
             case SessionMoved() if target.after_turn is None:
-                return
+                return True
             case SessionNotFound() if matched.repeated is not None:
-                return
+                return True
             case SessionNotFound() if target.conversation is not None:
                 raise ConversationNotFound(target.conversation) from error
-        raise error
+        return False
 
     async def _name_session(self, request: Request, target: SessionTarget) -> None:
         """Name the session in the headers of an error reply; there is no turn."""
@@ -268,26 +267,21 @@ class TurnSubmitter:
         target: SessionTarget,
         items: Sequence[NewItem],
         digest: bytes,
+        *,
+        is_whole: bool,
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
-        in_flight = self.turn_service.in_flight
-        in_flight.failed.pop((request.tenant, headers.key or headers.session_id or ""), None)
-        arrival = Arrival(
-            tenant=request.tenant,
-            body_hash=digest,
-            caller=caller_hash(request),
-            is_forced=headers.on_busy in ("interrupt", "rollback"),
-        )
+        arrival = _arrival(request, headers, digest)
         return await match_input(
             self.gateway.read,
             request.tenant,
             items,
             key=target.key,
             session_id=target.session_id,
-            is_whole=headers.is_whole or digest in in_flight.left,
-            meet=partial(in_flight.meet, arrival),
+            is_whole=is_whole,
+            meet=partial(self.turn_service.in_flight.meet, arrival),
         )
 
     def _accept(
@@ -384,7 +378,6 @@ class TurnSubmitter:
 
     async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
         client.is_gone = True
-        self.turn_service.in_flight.reader_left(ticket.turn)
         if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
             await ticket.abandon()
 
@@ -441,6 +434,15 @@ class _StreamClient:
 def caller_hash(request: Request) -> bytes:
     """Return a hash of the request's API key."""
     return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
+
+
+def _arrival(request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
+    return Arrival(
+        tenant=request.tenant,
+        body_hash=digest,
+        caller=caller_hash(request),
+        is_forced=headers.on_busy in ("interrupt", "rollback"),
+    )
 
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:

@@ -50,7 +50,6 @@ class Exchange(Request):
     flow: FlowControl
     keep_alive = True
     waiting_for_100_continue = False
-    is_http_1_0 = False
     more_body = True
     response_started = False
     response_complete = False

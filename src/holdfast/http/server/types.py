@@ -60,6 +60,8 @@ class Request:
     """Size of the body that was read; it stays known after the body is dropped."""
     sent_bytes = 0
     """Bytes of a streamed body that were written."""
+    is_http_1_0 = False
+    """Whether the client speaks HTTP/1.0: it needs no Host header and knows no chunks."""
     is_half_closed = False
     """Whether the client has shut down its sending side; it may be gone altogether."""
     disconnected = False

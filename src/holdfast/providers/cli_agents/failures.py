@@ -1,6 +1,7 @@
 """Failures of agents as the engine's failure classes."""
 
 from holdfast.core.errors import FailureClass, ProviderFailure
+from holdfast.providers.errors import is_prompt_refusal
 
 MAX_MESSAGE = 2000
 _TOO_LONG = ("prompt is too long", "context window", "context length", "exceed context limit")
@@ -19,6 +20,10 @@ def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
     lowered = message.lower()
     if any(text in lowered for text in _TOO_LONG):
         return _failure(message, "overflow", status or 400, "context_length_exceeded")
+    if is_prompt_refusal(status, None, message):
+        refusal = _failure(message, "terminal", 400, "agent_request_refused")
+        refusal.refuses_input = True
+        return refusal
     if status in (401, 403) or any(text in lowered for text in _NOT_LOGGED_IN):
         return _failure(message, "terminal", 502, "agent_not_logged_in")
     if status == 429:

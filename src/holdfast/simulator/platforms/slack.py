@@ -171,20 +171,23 @@ class SlackSimulator:
                 }
             )  # fmt: skip
 
-    def press(self, posted: PostedMessage, action_id: str, *, user: str = "U7") -> None:
+    def press(self, posted: PostedMessage, label: str, *, user: str = "U7") -> None:
         """Have a person press a button of a message."""
         with self._lock:
             buttons = [one for block in posted.blocks for one in block.get("elements", ())]
-            button = next(one for one in buttons if one["action_id"] == action_id)
+            button = next(one for one in buttons if one["text"]["text"] == label)
             action = {
-                "type": "button", "action_id": action_id, "value": button["value"],
+                "type": "button", "action_id": button["action_id"], "value": button["value"],
                 "block_id": "b", "action_ts": self.next_ts(),
             }  # fmt: skip
             payload = {
                 "type": "block_actions", "team": {"id": TEAM}, "user": {"id": user},
                 "channel": {"id": posted.channel}, "actions": [action], "api_app_id": APP_ID,
                 "container": {"type": "message", "message_ts": posted.ts},
-                "message": {"ts": posted.ts, "thread_ts": posted.thread, "bot_id": BOT_ID},
+                "message": {
+                    "ts": posted.ts, "thread_ts": posted.thread, "bot_id": BOT_ID,
+                    "text": posted.texts[-1],
+                },
             }  # fmt: skip
             self._deliver(_Delivery(payload, "interactive"))
 

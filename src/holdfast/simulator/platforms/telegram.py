@@ -26,6 +26,8 @@ class SentMessage:
     parse_mode: str | None
     reply_to: int | None = None
     thread: int | None = None
+    buttons: dict[str, str] = field(default_factory=dict)
+    """The data of each button, by its label."""
     sent_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -50,6 +52,8 @@ class TelegramSimulator:
         self._poller: asyncio.Event | None = None
         self.sent: list[SentMessage] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.notices: list[str] = []
+        """What was shown to users who pressed buttons."""
         self.blocked: set[int] = set()
         self.migrated: dict[int, int] = {}
         self.confirmed: list[int] = []
@@ -106,6 +110,21 @@ class TelegramSimulator:
         }  # fmt: skip
         with self._lock:
             self._add({"edited_message": message})
+
+    def press(self, sent: SentMessage, label: str, *, user: int = 7) -> None:
+        """Have a user press a button of a message."""
+        kind = "private" if sent.chat_id > 0 else "supergroup"
+        with self._lock:
+            message = {
+                "message_id": sent.message_id, "date": 1, "text": sent.text,
+                "chat": {"id": sent.chat_id, "type": kind}, "from": self.bot,
+            }  # fmt: skip
+            sender = {"id": user, "is_bot": False, "first_name": f"User{user}"}
+            query = {
+                "id": f"q{self._next_update}", "from": sender, "message": message,
+                "data": sent.buttons[label], "chat_instance": "1",
+            }  # fmt: skip
+            self._add({"callback_query": query})
 
     def deliver_again(self, count: int = 1) -> None:
         """Deliver the last updates once more, under new numbers."""
@@ -210,6 +229,11 @@ class TelegramSimulator:
             return _ok(self.bot)
         if method == "sendChatAction":
             return _ok(True)
+        if method == "answerCallbackQuery":
+            if len(str(body.get("text", ""))) > 200:
+                return _error(400, "Bad Request: MESSAGE_TOO_LONG")
+            self.notices.append(str(body.get("text", "")))
+            return _ok(True)
         if method == "sendMessage":
             return self._send(body)
         if method == "editMessageText":
@@ -263,11 +287,14 @@ class TelegramSimulator:
             return refusal
         message_id = self._next_message
         self._next_message += 1
+        buttons = _buttons(body)
+        if buttons is None:
+            return _error(400, "Bad Request: BUTTON_DATA_INVALID")
         reply = body.get("reply_parameters") or {}
         self.sent.append(
             SentMessage(
                 message_id, chat, [text], body.get("parse_mode"), reply.get("message_id"),
-                body.get("message_thread_id"),
+                body.get("message_thread_id"), buttons,
             )
         )  # fmt: skip
         return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1, "text": text})
@@ -280,11 +307,24 @@ class TelegramSimulator:
         refusal = self._refusal(chat, text, body.get("parse_mode"))
         if refusal is not None:
             return refusal
-        if found.texts[-1] == text and found.parse_mode == body.get("parse_mode"):
+        buttons = _buttons(body)
+        if buttons is None:
+            return _error(400, "Bad Request: BUTTON_DATA_INVALID")
+        is_same = found.texts[-1] == text and found.parse_mode == body.get("parse_mode")
+        if is_same and buttons == found.buttons:
             return _error(400, "Bad Request: message is not modified")
         found.texts.append(text)
         found.parse_mode = body.get("parse_mode")
+        found.buttons = buttons
         return _ok({"message_id": found.message_id, "chat": {"id": chat}, "date": 1})
+
+
+def _buttons(body: dict[str, Any]) -> dict[str, str] | None:
+    """Return the data of the buttons by label; `None` where a limit is broken."""
+    rows = (body.get("reply_markup") or {}).get("inline_keyboard") or []
+    found = {str(one["text"]): str(one.get("callback_data", "")) for row in rows for one in row}
+    are_valid = all(1 <= len(data.encode()) <= 64 for data in found.values())
+    return found if are_valid else None
 
 
 def _ok(result: Any) -> PlatformAnswer:

@@ -43,7 +43,7 @@ def session_no(session_id: str) -> int:
 HEAD_FIELDS = (
     "epoch", "record_no", "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until",
     "pending_calls", "last_user_activity_at", "input_tokens", "cached_tokens", "output_tokens",
-    "reasoning_tokens",
+    "reasoning_tokens", "has_failed",
 )  # fmt: skip
 _head_values = attrgetter(*HEAD_FIELDS)
 
@@ -62,6 +62,7 @@ class _Head(msgspec.Struct, array_like=True, gc=False):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    has_failed: bool = False
 
 
 _read_head = msgspec.msgpack.Decoder(_Head).decode
@@ -69,7 +70,7 @@ _read_head = msgspec.msgpack.Decoder(_Head).decode
 IDENTITY = (
     "id", "tenant", "key", "generation", "is_live", "is_visible", "previous_session_id",
     "parent_id", "parent_seq", "parent_record", "created_at", "retired_at", "deleted_at",
-    "metadata",
+    "metadata", "started_by",
 )  # fmt: skip
 """The columns of a session's own row."""
 identity_values = attrgetter(*IDENTITY)
@@ -86,7 +87,8 @@ def read_session(row: Sequence[Any]) -> Session:
     """Return the session of a row: its identity, then n, seq, turns, events and head."""
     (
         session_id, tenant, key, generation, is_live, is_visible, previous, parent_id, parent_seq,
-        parent_record, created_at, retired_at, deleted_at, metadata, n, seq, turns, events, head,
+        parent_record, created_at, retired_at, deleted_at, metadata, started_by, n, seq, turns,
+        events, head,
     ) = row[:SESSION_WIDTH]  # fmt: skip
     kept = _read_head(head)
     return Session(
@@ -95,7 +97,7 @@ def read_session(row: Sequence[Any]) -> Session:
         kept.hidden_count, kept.active_turn_id, kept.active_run_id, kept.owner, kept.hold_until,
         kept.pending_calls, created_at, kept.last_user_activity_at, retired_at, deleted_at,
         kept.input_tokens, kept.cached_tokens, kept.output_tokens, kept.reasoning_tokens,
-        bytes(metadata),
+        bytes(metadata), kept.has_failed, started_by,
     )  # fmt: skip
 
 

@@ -445,7 +445,8 @@ def extend_facts(command: Extend, now: float) -> Plan[Facts]:
 def finish_facts(command: Finish, now: float) -> Plan[Facts]:
     """Return a run's lane, with the next turn of its queue."""
     facts = yield from fenced_facts(command, now)
-    if command.refused_from is not None and facts.session is not None:
+    hides = command.refused_from is not None or bool(command.left_out)
+    if hides and facts.session is not None:
         facts = replace(facts, hidden=(yield from find_hidden(facts.session)))
     successor = command.successor
     if successor is None or not facts.waiting.count or not command.fence.holds(facts.session):

@@ -76,7 +76,7 @@ def _extend(command: cmd.Extend, now: float, lanes: LaneCache) -> Decision[Any] 
 
 def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_run(command, now, lanes)
-    if facts is None or command.refused_from is not None:
+    if facts is None or command.refused_from is not None or command.left_out:
         return None  # Whether other items are hidden has to be read.
     if command.successor is not None and facts.waiting.count:
         turn = lanes.waiting_turn(command.fence.session_id, command.successor.turn_id)

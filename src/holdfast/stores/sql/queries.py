@@ -56,6 +56,7 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
+    find_hidden_ranges,
     find_items,
     find_line,
     find_lineage,
@@ -468,9 +469,28 @@ def stored_bytes(tenant: Tenant) -> Plan[int]:
     return int(rows[0][0])
 
 
+def _shown_items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
+    """Return a page of items in the order in which a model sees them: the instructions first."""
+    span = (yield from find_hidden_ranges(of)).instructions
+    if span is None:
+        return (yield from items(of, query))
+    lead = yield from items(of, ItemQuery(after=span[0] - 1, limit=span[1] - span[0] + 1))
+    lead = [item for item in lead if item.seq <= span[1]]
+    after, limit, is_up = query.after, query.limit, query.order == "asc"
+    if after is not None and span[0] <= after <= span[1]:
+        lead = [item for item in lead if (item.seq > after) == is_up and item.seq != after]
+        query = replace(query, after=None if is_up else 0)
+    elif after is not None and is_up:
+        lead = []
+    wider = None if limit is None else limit + span[1] - span[0] + 1
+    found = yield from items(of, replace(query, limit=wider))
+    rest = [item for item in found if not span[0] <= item.seq <= span[1]]
+    return ([*lead, *rest] if is_up else [*rest, *reversed(lead)])[:limit]
+
+
 def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
     """Return a page of items with their names and, in the log's view, what hides each."""
-    page = yield from items(of, query)
+    page = yield from (_shown_items(of, query) if query.view == "visible" else items(of, query))
     if not page:
         return []
     hidden: Sequence[Span] | None = None

@@ -322,7 +322,12 @@ class SqlStore:
             self.announce(decision.woken, decision.aborted)
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                # The traceback refers to this frame. A reference back to the error would keep the
+                # command and its bodies until the next garbage collection.
+                del decision, outcome
         return outcome
 
     def listen(self, listener: Listener) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
+    INVALID_REQUEST,
     CallToolResult,
     EmbeddedResource,
     Implementation,
@@ -33,11 +34,20 @@ FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 """Between two starts of a server that does not stay up; each pause is twice as long."""
 LIST_SECONDS = 30.0
-"""How long a list of tools is used before it is asked for again."""
-PING_AFTER_SECONDS = 5.0
-"""A connection that was idle for this long is tried before a call is sent through it."""
+"""How long a list of tools is used before it is requested again."""
+PROBE_AFTER_SECONDS = 5.0
+"""A connection that was idle for this long is probed before a call is sent through it."""
+PROBE_SECONDS = 5.0
+"""A server that does not answer a probe for this long is restarted."""
+CLOSE_SECONDS = 5.0
 MAX_PAGES = 20
+SESSION_TERMINATED = "Session terminated"
+"""The client library's message for a session that its HTTP server does not know any more."""
 ResultT = TypeVar("ResultT")
+_REQUEST_ERRORS = (
+    MCPError, httpx2.HTTPError, OSError, RuntimeError, TimeoutError, ValueError,
+)  # fmt: skip
+"""What a request raises when it is not answered, or not properly."""
 
 
 class ServerUnavailable(Exception):
@@ -51,87 +61,153 @@ class McpConnection:
         self.settings = settings
         self.last_error: str | None = None
         self.last_used = monotonic()
-        self.is_ready = False
+        self.calls = 0
+        """Calls that run or wait for a slot."""
+        self._in_flight = 0
+        """Calls that the server was sent and has not answered."""
         self.tools: list[ListedTool] = []
         self._listed_at: float | None = None
+        self._list_version = 0
+        """Counts the server's notices that its list has changed."""
         self._task: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Client] | None = None
+        self._state = ServerProcess()
         self._stop = asyncio.Event()
-        self._client: Client | None = None
-        self._starting = asyncio.Lock()
         self._slots = asyncio.Semaphore(settings.concurrency)
+        self._is_suspect = False
+        """Whether the last call got no proper answer: the server is probed before the next."""
         self._failures = 0
         self._retry_at = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server is connected."""
+        ready = self._ready
+        return (
+            ready is not None
+            and ready.done()
+            and not ready.cancelled()
+            and ready.exception() is None
+            and not self._has_ended()
+        )
 
     # ── using it ────────────────────────────────────────────────────────────────────────────
 
     async def list_tools(self) -> Sequence[ListedTool]:
         """Return the server's tools; start it if need be."""
-        if self._listed_at is None or monotonic() - self._listed_at > LIST_SECONDS:
-            async with asyncio.timeout(self.settings.start_seconds):
-                self.tools = await self._safely(_list_all)
-            self._listed_at = monotonic()
+        if self._listed_at is None or (
+            # Some servers answer nothing else while a call runs.
+            monotonic() - self._listed_at > LIST_SECONDS and not self._in_flight
+        ):
+            version = self._list_version
+            self.tools = await self._request(_list_all, self.settings.start_seconds)
+            # A list that changed while it was read is read again the next time.
+            self._listed_at = monotonic() if version == self._list_version else None
         return self.tools
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Run a tool. Cancelling the caller tells the server to stop."""
-        async with self._slots:
-            try:
-                async with asyncio.timeout(self.settings.start_seconds):
-                    client = await self._live_client()
-            except (ServerUnavailable, TimeoutError) as exc:
-                return ToolResult(error=f"The call was not run: {exc or 'no answer in time'}")
-            try:
-                result = await client.call_tool(name, arguments)
-            except MCPError as exc:
-                if self._has_ended():
-                    return ToolResult(
-                        error=f"The server {self.settings.name} ended during the call; "
-                        "the outcome is unknown."
-                    )
-                return ToolResult(error=f"The server answered with an error: {exc}")
-            except (httpx2.HTTPError, OSError, RuntimeError) as exc:
-                await self._fail(exc)
-                return ToolResult(
-                    error=f"The connection to {self.settings.name} failed during the call; "
-                    "the outcome is unknown."
-                )
-            finally:
-                self.last_used = monotonic()
+        self.calls += 1
+        try:
+            async with self._slots:
+                try:
+                    return await self._call(name, arguments)
+                except ServerUnavailable as exc:
+                    return ToolResult(error=f"The call was not run: {exc}")
+        finally:
+            self.calls -= 1
+            self.last_used = monotonic()
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        client = await self._live_client()
+        try:
+            result = await self._send_call(client, name, arguments)
+        except MCPError as exc:
+            if not _is_terminated(exc):
+                return self._failed_result(exc)
+        except ValueError:
+            return ToolResult(error="The server sent an invalid answer; the outcome is unknown.")
+        except (httpx2.HTTPError, OSError, RuntimeError) as exc:
+            await self._fail(exc, client)
+            return ToolResult(
+                error=f"The connection to {self.settings.name} failed during the call; "
+                "the outcome is unknown."
+            )
+        else:
             return _result(result)
+        # The server refused the call with its session: a new session may run it.
+        await self._fail(ServerUnavailable(SESSION_TERMINATED), client)
+        try:
+            return _result(await self._send_call(await self._connect(), name, arguments))
+        except MCPError as exc:
+            return self._failed_result(exc)
+
+    async def _send_call(
+        self, client: Client, name: str, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        self._in_flight += 1
+        # A call that is cancelled or fails leaves doubts about the server.
+        self._is_suspect = True
+        try:
+            result = await client.call_tool(name, arguments)
+            self._note_success()
+            return result
+        finally:
+            self._in_flight -= 1
+
+    def _failed_result(self, exc: MCPError) -> ToolResult:
+        if self._has_ended():
+            return ToolResult(
+                error=f"The server {self.settings.name} ended during the call; "
+                "the outcome is unknown."
+            )
+        return ToolResult(error=f"The server answered with an error: {exc}")
 
     async def _live_client(self) -> Client:
-        """Return a client whose server answers; one that was idle is tried first."""
+        """Return a client whose server answers; one that was idle or failed is probed first."""
         client = await self._connect()
-        if monotonic() - self.last_used > PING_AFTER_SECONDS:
-            await self._safely(_ping)
+        is_idle = monotonic() - self.last_used > PROBE_AFTER_SECONDS
+        if (self._is_suspect or is_idle) and not self._in_flight:
+            await self._request(_probe, min(PROBE_SECONDS, self.settings.start_seconds))
             client = await self._connect()
-        self.last_used = monotonic()
         return client
 
-    async def _safely(self, ask: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Ask what may be asked twice: if the server is gone, once more after a restart."""
+    async def _request(
+        self, ask: Callable[[Client], Awaitable[ResultT]], seconds: float
+    ) -> ResultT:
+        """Send a request that may be sent twice: if it fails, once more after a restart."""
         for is_last in (False, True):
             client = await self._connect()
             try:
-                answer = await ask(client)
-            except (MCPError, httpx2.HTTPError, OSError, RuntimeError) as exc:
-                if isinstance(exc, MCPError) and not self._has_ended():
-                    raise ServerUnavailable(f"{self.settings.name}: {exc}") from exc
-                await self._fail(exc)
+                async with asyncio.timeout(seconds):
+                    answer = await ask(client)
+            except _REQUEST_ERRORS as exc:
+                if not self._may_restart(exc):
+                    raise ServerUnavailable(f"{self.settings.name}: {_words(exc)}") from exc
+                await self._fail(exc, client)
                 if is_last:
-                    raise ServerUnavailable(f"{self.settings.name}: {exc}") from exc
+                    raise ServerUnavailable(f"{self.settings.name}: {_words(exc)}") from exc
             else:
+                self._note_success()
                 self.last_used = monotonic()
                 return answer
         raise AssertionError  # the loop returns or raises
+
+    def _may_restart(self, exc: BaseException) -> bool:
+        """Whether a failed request is a reason to restart: never while a call may still run."""
+        if self._has_ended():
+            return True
+        # An HTTP server says with an error that it does not know our session any more.
+        is_answer = isinstance(exc, ValueError) or (
+            isinstance(exc, MCPError) and bool(self.settings.command)
+        )
+        return not is_answer and not self._in_flight
 
     # ── its life ────────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> Client:
         """Return the client, started if it is not; wait for nobody during a pause."""
-        async with self._starting:
-            if self._client is not None and not self._has_ended():
-                return self._client
+        if self._ready is None or self._has_ended():
             await self.close()
             left = self._retry_at - monotonic()
             if left > 0:
@@ -139,45 +215,43 @@ class McpConnection:
                     f"{self.settings.name} is not available ({self.last_error}); "
                     f"next try in {left:.0f} s"
                 )
-            ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
             self._stop = asyncio.Event()
-            self._task = asyncio.create_task(self._live(ready), name="holdfast-mcp")
-            try:
-                # Shielded: a caller that leaves must not stop the start for the others.
-                async with asyncio.timeout(self.settings.start_seconds):
-                    self._client = await asyncio.shield(ready)
-            except (Exception, asyncio.CancelledError) as exc:
-                await self._fail(exc)
-                if isinstance(exc, asyncio.CancelledError):
-                    raise
-                raise ServerUnavailable(
-                    f"{self.settings.name} did not start: {_words(exc)}"
-                ) from exc
-            self.is_ready, self._failures, self.last_error = True, 0, None
-            log.info("mcp.server_started", server=self.settings.name)
-            return self._client
+            self._state = ServerProcess()
+            self._task = asyncio.create_task(self._live(self._ready), name="holdfast-mcp")
+        # Shielded: a caller that leaves must not stop the start for the others.
+        return await asyncio.shield(self._ready)
 
     async def _live(self, ready: "asyncio.Future[Client]") -> None:
-        """Hold the connection open until it is closed or has ended."""
-        state = self._state = ServerProcess()
+        """Start the server and hold its connection until it is closed or has ended."""
+        state, stop = self._state, self._stop
         try:
-            async with self._open(state) as client:
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(self.settings.start_seconds):
+                    client = await stack.enter_async_context(self._open(state))
+                log.info("mcp.server_started", server=self.settings.name)
                 ready.set_result(client)
-                stopped = asyncio.create_task(self._stop.wait())
-                ended = asyncio.create_task(state.ended.wait())
-                await asyncio.wait({stopped, ended}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (stopped, ended):
-                    task.cancel()
+                waiting = [asyncio.create_task(each.wait()) for each in (stop, state.ended)]
+                try:
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in waiting:
+                        task.cancel()
         except Exception as exc:  # noqa: BLE001 - the top of a task; callers are told
-            if not ready.done():
-                detail = state.errors.decode("utf-8", "replace").strip().splitlines()
-                ready.set_exception(ServerUnavailable("; ".join((_words(exc), *detail[-1:]))))
-            else:
+            if ready.done():
                 log.info("mcp.server_ended", server=self.settings.name, reason=_words(exc))
+            else:
+                detail = state.errors.decode("utf-8", "replace").strip().splitlines()
+                reason = "; ".join((_words(exc), *detail[-1:]))
+                self._note_failure(reason, type(exc).__name__)
+                name = self.settings.name
+                ready.set_exception(ServerUnavailable(f"{name} did not start: {reason}"))
         finally:
-            if ready.done() and not ready.cancelled():
-                ready.exception()  # somebody may have stopped waiting for it
             state.ended.set()
+            if not ready.done():
+                ready.set_exception(ServerUnavailable(f"{self.settings.name} was closed"))
+            ready.exception()  # nobody may wait for it any more
 
     @asynccontextmanager
     async def _open(self, state: ServerProcess) -> AsyncIterator[Client]:
@@ -192,47 +266,60 @@ class McpConnection:
                 transport = streamable_http_client(settings.url, http_client=http)
             client = Client(
                 transport,
-                message_handler=self._hear,
+                message_handler=self._handle_notice,
                 client_info=Implementation(name="holdfast", version=__version__),
                 cache=None,
             )
             yield await stack.enter_async_context(client)
 
-    async def _hear(self, message: Any) -> None:
+    async def _handle_notice(self, message: Any) -> None:
         """Forget the list of tools when the server says that it has changed."""
         if getattr(message, "method", None) == "notifications/tools/list_changed":
+            self._list_version += 1
             self._listed_at = None
 
     def _has_ended(self) -> bool:
         return self._task is None or self._task.done() or self._state.ended.is_set()
 
-    async def _fail(self, exc: BaseException) -> None:
-        """Close a connection that failed; the next start has to wait."""
-        self.last_error = _words(exc)
+    async def _fail(self, exc: BaseException, client: Client) -> None:
+        """Close a connection that failed, unless it was replaced meanwhile."""
+        if self.is_ready and self._ready is not None and self._ready.result() is not client:
+            return
+        self._note_failure(_words(exc), type(exc).__name__)
+        await self.close()
+
+    def _note_success(self) -> None:
+        self._is_suspect, self._failures, self.last_error = False, 0, None
+
+    def _note_failure(self, reason: str, kind: str) -> None:
+        self.last_error = reason
         self._failures += 1
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), MAX_PAUSE_SECONDS)
         # The first restart comes at once: most servers that ended were simply stopped.
         self._retry_at = monotonic() + (pause if self._failures > 1 else 0.0)
-        log.warning("mcp.server_failed", server=self.settings.name, reason=type(exc).__name__)
-        await self.close()
+        log.warning("mcp.server_failed", server=self.settings.name, reason=kind)
 
     async def close(self) -> None:
         """End the connection and the server's process."""
-        self._client, self.is_ready, self._listed_at = None, False, None
+        ready, self._ready, self._listed_at = self._ready, None, None
         task, self._task = self._task, None
         if task is None:
             return
         self._stop.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await asyncio.shield(asyncio.gather(task, return_exceptions=True))
-                return
+        if ready is not None and ready.done():
+            await asyncio.wait({task}, timeout=CLOSE_SECONDS)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _ping(client: Client) -> None:
-    await client.send_ping()
+async def _probe(client: Client) -> None:
+    """Have the server answer: newer versions of the protocol have no `ping`, all have this."""
+    await client.list_tools()
+
+
+def _is_terminated(exc: MCPError) -> bool:
+    """Whether a server refused a call because it does not know our session any more."""
+    return exc.error.code == INVALID_REQUEST and exc.error.message == SESSION_TERMINATED
 
 
 async def _list_all(client: Client) -> list[ListedTool]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_SESSION_CONNECTIONS = 64
 """Connections of servers with `per = "session"`; the one unused for longest is closed."""
+IDLE_SECONDS = 1800.0
+"""A session's connection that was not used for this long is closed when another one opens."""
 _Key = tuple[str, str, str]
 """Tenant, label, and the session where a connection belongs to one."""
 
@@ -36,7 +39,7 @@ class McpServers:
     async def tools(
         self, caller: ToolCaller, requested: RequestedServer
     ) -> tuple[list[Tool], ListedServer | None]:
-        """Return the tools of a server; none, where it cannot be reached."""
+        """Return the tools of a server; an error in place of a list if it cannot be reached."""
         settings = self._settings.get((caller.tenant, requested.label))
         if settings is None:
             return [], None
@@ -49,7 +52,8 @@ class McpServers:
                 turn_id=caller.turn_id,
                 reason=str(exc)[:300] or type(exc).__name__,
             )
-            return [], None
+            unavailable = f"the server {settings.name} is not available"
+            return [], ListedServer(settings.name, [], unavailable)
         tools = offered_tools(settings, listed, requested)
         return tools, ListedServer(settings.name, [_shown(tool) for tool in tools])
 
@@ -73,14 +77,24 @@ class McpServers:
         if connection is None:
             connection = self._connections[key] = McpConnection(settings)
             if session_id:
-                await self._make_room()
+                await self._make_room(key)
         return connection
 
-    async def _make_room(self) -> None:
-        """Close the connection of a session that was not used for the longest time."""
-        owned = [(each.last_used, key) for key, each in self._connections.items() if key[2]]
-        if len(owned) > MAX_SESSION_CONNECTIONS:
-            await self._connections.pop(min(owned)[1]).close()
+    async def _make_room(self, new: _Key) -> None:
+        """Close connections of sessions: those that are idle, and the oldest beyond the limit."""
+        idle = [
+            (each.last_used, key)
+            for key, each in self._connections.items()
+            if key[2] and key != new and not each.calls
+        ]
+        surplus = sum(1 for key in self._connections if key[2]) - MAX_SESSION_CONNECTIONS
+        now = monotonic()
+        closing = [
+            self._connections.pop(key)
+            for place, (last_used, key) in enumerate(sorted(idle))
+            if place < surplus or now - last_used > IDLE_SECONDS
+        ]
+        await asyncio.gather(*(each.close() for each in closing))
 
     def status(self) -> list[ServerStatus]:
         """Return how every server is."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from holdfast.tools.settings import McpSettings
 
@@ -86,7 +87,30 @@ def _message(line: bytes) -> SessionMessage | Exception:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line))
     except ValueError as exc:
-        return exc
+        return _repaired(line) or exc
+
+
+def _repaired(line: bytes) -> SessionMessage | None:
+    """Return an answer with invalid characters replaced, or an error in its place.
+
+    Its caller would wait for it until the end of its time.
+    """
+    try:
+        value = json.loads(line)
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return None
+    if (
+        not isinstance(value, dict)
+        or "method" in value
+        or not isinstance(value.get("id"), int | str)
+    ):
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text))
+    except ValueError:
+        error = ErrorData(code=PARSE_ERROR, message="the server sent an invalid answer")
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=value["id"], error=error))
 
 
 async def _write(process: asyncio.subprocess.Process, sent: Any) -> None:

@@ -10,6 +10,7 @@ from holdfast.core.transaction.commands import (
     Extend,
     MarkDelivered,
     PauseSchedule,
+    QueueFacts,
     QueueMessages,
     RememberChat,
     Renew,
@@ -81,7 +82,7 @@ def test_deliveries_name_their_turns() -> None:
 
 ONE_AT_A_TIME = {
     QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, BuryUpdate,
-    PauseSchedule, DeleteSchedule,
+    PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip
 """Rare commands about no session: they name their kind, so that two never go side by side."""
 

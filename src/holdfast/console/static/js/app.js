@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../vendor/lit.js";
 import { ApiError, get, hasKey, signIn, signOut } from "./api.js";
-import { isConnected, restart } from "./live.js";
+import { isConnected, restart, stop } from "./live.js";
 import { errorState, PageElement } from "./ui.js";
 import "./page_sessions.js";
 import "./page_session.js";
@@ -13,6 +13,7 @@ import "./page_usage.js";
 import "./page_keys.js";
 
 const THEME = "holdfast.theme";
+const RETRY_MS = 3000;
 /** @type {[string, string][]} */
 const NAVIGATION = [
   ["sessions", "Sessions"], ["chat", "Chat"], ["operations", "Operations"], ["usage", "Usage"], ["keys", "API keys"],
@@ -32,7 +33,8 @@ class App extends PageElement {
     super.connectedCallback();
     this.textContent = "";
     this.listen("hashchange", () => this.navigate());
-    this.listen("holdfast:unauthorized", () => { this.access = "locked"; this.requestUpdate(); });
+    this.listen("holdfast:address", () => { this.route = readRoute(); this.requestUpdate(); });
+    this.listen("holdfast:unauthorized", () => this.lock());
     this.listen("holdfast:key", () => void this.check());
     this.listen("holdfast:live", () => this.requestUpdate());
     this.applyTheme();
@@ -56,9 +58,20 @@ class App extends PageElement {
       this.failure = null;
       restart();
     } catch (error) {
-      this.access = error instanceof ApiError && error.status === 401 ? "locked" : "open";
-      this.failure = this.access === "locked" ? (hasKey() ? error : null) : error;
+      const isRefused = error instanceof ApiError && error.status === 401;
+      if (isRefused) this.lock();
+      else {
+        this.access = "open";
+        setTimeout(() => void this.check(), RETRY_MS);
+      }
+      this.failure = isRefused && !hasKey() ? null : error;
     }
+    this.requestUpdate();
+  }
+
+  lock() {
+    this.access = "locked";
+    stop();
     this.requestUpdate();
   }
 

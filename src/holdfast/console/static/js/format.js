@@ -1,6 +1,9 @@
 /** Text, numbers and times as people read them. Text of others is never trusted. */
 
-const UNSAFE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/gu;
+/** Controls, marks of direction, characters without a shape, and the invisible copy of ASCII (tags). */
+const UNSAFE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+/** More marks on one letter than any script writes; they would be drawn over what is above and below. */
+const STACKED = /(\p{M}{6})(\p{M}+)/gu;
 
 /**
  * Return text with invisible and direction-changing characters made visible.
@@ -8,7 +11,7 @@ const UNSAFE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b
  */
 export function safeText(value) {
   const text = typeof value === "string" ? value : value == null ? "" : JSON.stringify(value);
-  return text.replace(UNSAFE, (one) => {
+  return text.replace(STACKED, (_, kept, more) => `${kept}[+${[...more].length} marks]`).replace(UNSAFE, (one) => {
     const code = one.codePointAt(0) ?? 0;
     return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
   });

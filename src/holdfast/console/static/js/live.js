@@ -19,6 +19,24 @@ export function subscribe(listener) {
   return () => listeners.delete(listener);
 }
 
+/** @type {Set<() => void>} */
+const resumed = new Set();
+
+/**
+ * Call `listener` when the feed is back after a break: read again what it may have missed.
+ * @param {() => void} listener
+ */
+export function onResume(listener) {
+  resumed.add(listener);
+  return () => resumed.delete(listener);
+}
+
+/** Follow no gateway any more. */
+export function stop() {
+  running?.abort();
+  setConnected(false);
+}
+
 /** Start to follow the gateway, or start again with another key. */
 export function restart() {
   running?.abort();
@@ -30,12 +48,15 @@ export function restart() {
 async function follow(signal) {
   let after = "latest";
   let pause = 500;
+  let isResumed = false;
   while (!signal.aborted) {
     try {
       const path = `/v1/events?after=${encodeURIComponent(after)}`;
       const onOpen = () => {
         pause = 500;
         setConnected(true);
+        if (isResumed) for (const listener of resumed) listener();
+        isResumed = true;
       };
       for await (const event of events(path, { signal, onOpen })) {
         if (event.id) after = event.id;

@@ -3,13 +3,14 @@
 import { html, nothing } from "../vendor/lit.js";
 import { get, post, segment, serves } from "./api.js";
 import { randomId, safeText, size } from "./format.js";
-import { subscribe } from "./live.js";
+import { onResume, subscribe } from "./live.js";
 import { all } from "./page_session.js";
-import { followAnswer, LiveAnswer } from "./response_stream.js";
+import { LiveAnswer } from "./response_stream.js";
 import { ask, badge, errorState, notify, PageElement } from "./ui.js";
 import "./transcript.js";
 
 const MODEL = "holdfast.model";
+const OTHER_MODEL = " other";
 const MAX_FILE_BYTES = 10 * 1024 * 1024;
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
@@ -30,27 +31,26 @@ class ChatPage extends PageElement {
     this.draft = "";
     /** @type {Attachment[]} */
     this.attachments = [];
-    /** @type {any[]} */
-    this.pending = [];
-    /** @type {LiveAnswer | null} */
+    /** The answer that this page asked for, until it is in the log. @type {LiveAnswer | null} */
     this.answer = null;
     /** @type {any[]} */
     this.approvals = [];
     this.hasApprovals = false;
-    this.aborter = new AbortController();
     /** A session that this page created is shown without loading the page again. */
     this.ownSession = "";
+    this.shownSession = "";
   }
 
   connectedCallback() {
     super.connectedCallback();
-    this.aborter = new AbortController();
-    this.cleanups.push(() => this.aborter.abort());
     this.cleanups.push(subscribe((fact) => {
-      if (fact.session_id === this.sessionId && this.hasApprovals && fact.type.startsWith("turn.")) void this.loadApprovals();
+      if (fact.session_id !== this.sessionId) return;
+      if (fact.type.startsWith("turn.")) void this.loadApprovals();
+      if (fact.type.startsWith("session.")) void this.loadSession();
     }));
+    this.cleanups.push(onResume(() => void this.loadApprovals()));
     void this.loadModels();
-    void serves("/v1/approvals").then((is) => { this.hasApprovals = is; if (is) void this.loadApprovals(); });
+    void serves("/v1/approvals").then((is) => { this.hasApprovals = is; void this.loadApprovals(); });
   }
 
   get transcript() {
@@ -67,14 +67,35 @@ class ChatPage extends PageElement {
     if (isForced) setTimeout(() => window.scrollTo(0, page.scrollHeight), 120);
   }
 
+  /** Show the end once; later changes of the log leave the place where one reads. */
+  onLoaded() {
+    const isFirst = this.shownSession !== this.sessionId;
+    this.shownSession = this.sessionId;
+    this.toEnd(isFirst);
+  }
+
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
     if (!changed.has("sessionId") || this.sessionId === this.ownSession) return;
+    this.ownSession = "";
     this.session = null;
-    this.pending = [];
     this.answer = null;
     this.failure = null;
-    if (this.sessionId) void this.attempt(async () => { this.session = await get(`/v1/sessions/${segment(this.sessionId)}`); });
+    this.approvals = [];
+    void this.loadSession();
+    void this.loadApprovals();
+  }
+
+  async loadSession() {
+    const { sessionId } = this;
+    if (!sessionId) return;
+    // A session that cannot be read is reported by its transcript.
+    const session = await get(`/v1/sessions/${segment(sessionId)}`).catch(() => null);
+    if (sessionId !== this.sessionId) return;
+    const isFirst = this.session === null;
+    this.session = session;
+    if (isFirst && session?.last_turn?.model) this.model = session.last_turn.model;
+    this.requestUpdate();
   }
 
   async loadModels() {
@@ -83,17 +104,27 @@ class ChatPage extends PageElement {
     } catch {
       this.models = [];
     }
-    if (!this.model || (this.models.length && !this.models.includes(this.model))) this.model = this.models[0] ?? "";
+    if (!this.model) this.model = this.models[0] ?? "";
+    this.requestUpdate();
+  }
+
+  /** @param {string} name */
+  async chooseModel(name) {
+    if (name === OTHER_MODEL) {
+      const typed = await ask({ title: "Which model?", text: "The name as the provider knows it.", action: "Choose", field: "Model name", value: this.model });
+      name = typed?.trim() || this.model;
+    }
+    this.model = name;
+    localStorage.setItem(MODEL, name);
     this.requestUpdate();
   }
 
   async loadApprovals() {
-    try {
-      const listed = await get("/v1/approvals");
-      this.approvals = listed.data.filter((/** @type {any} */ one) => !one.session_id || one.session_id === this.sessionId);
-    } catch {
-      this.approvals = [];
-    }
+    const { sessionId } = this;
+    if (!this.hasApprovals || !sessionId) return;
+    const listed = await get("/v1/approvals", { limit: 1000 }).catch(() => ({ data: [] }));
+    if (sessionId !== this.sessionId) return;
+    this.approvals = listed.data.filter((/** @type {any} */ one) => one.session_id === sessionId);
     this.requestUpdate();
   }
 
@@ -105,7 +136,7 @@ class ChatPage extends PageElement {
     try {
       const answered = await post(`/v1/approvals/${segment(approval.id)}`, { approve });
       // The turn goes on in the background; show what it says.
-      if (answered.response_id) void this.transcript?.attach(answered.response_id);
+      if (answered.response_id) void this.transcript?.attach(answered.response_id, answered.turn_id);
     } catch (error) {
       notify(error instanceof Error ? error.message : String(error));
     }
@@ -140,8 +171,7 @@ class ChatPage extends PageElement {
     const { draft, attachments } = this;
     this.draft = "";
     this.attachments = [];
-    this.pending = [item];
-    if (!(await this.ask([item], "new")) && !this.draft) {
+    if (!(await this.ask([item], { history: "new", shown: [item] })) && !this.draft) {
       this.draft = draft;
       this.attachments = attachments;
     }
@@ -150,51 +180,41 @@ class ChatPage extends PageElement {
 
   /**
    * Run a turn. It is sent once: a lost connection attaches to the same turn again.
+   * Return false if it was not accepted.
    * @param {any[]} input
-   * @param {"new" | "whole"} history
+   * @param {{history: "new" | "whole", shown: any[]}} options
    */
-  async ask(input, history) {
+  async ask(input, { history, shown }) {
     /** @type {Record<string, string>} */
     const headers = { "Idempotency-Key": `console-${randomId()}`, "X-Session-History": history };
     if (this.sessionId) headers["X-Session-Id"] = this.sessionId;
     else headers["X-Session-Key"] = this.key.trim() || `console:${randomId().slice(0, 12)}`;
     const json = { model: this.model, input, stream: true, background: true, store: true };
     const answer = new LiveAnswer();
+    answer.input = shown;
+    answer.rewrites = history === "whole";
     this.answer = answer;
     this.failure = null;
     this.requestUpdate();
-    void this.updateComplete.then(() => this.toEnd(true));
-    const onChange = () => {
-      if (answer.sessionId && !this.sessionId) this.adopt(answer.sessionId);
-      const shown = this.transcript;
-      shown?.show(answer);
-      this.requestUpdate();
-      this.toEnd(false);
-    };
+    await this.updateComplete;
+    this.toEnd(true);
     let isSent = true;
     try {
-      await followAnswer(answer, { json, headers }, { signal: this.aborter.signal, onChange });
-      if (answer.error) notify(answer.error);
+      await this.transcript.follow(answer, { json, headers });
     } catch (error) {
-      this.failure = error;
       isSent = answer.turnId !== null;
+      if (this.answer === answer) this.failure = error;
     }
-    await this.settle(history === "whole");
+    if (this.answer === answer) this.answer = null;
+    this.requestUpdate();
     return isSent;
   }
 
-  /** Show what the log has in place of what was streamed. @param {boolean} isRewritten */
-  async settle(isRewritten) {
-    const shown = this.transcript;
-    if (shown && this.sessionId) {
-      if (isRewritten) await shown.reload();
-      else await shown.readNewer();
-      shown.live = null;
-      shown.requestUpdate();
-    }
-    this.pending = [];
-    this.answer = null;
+  /** @param {LiveAnswer} answer */
+  onProgress(answer) {
+    if (answer === this.answer && answer.sessionId && !this.sessionId) this.adopt(answer.sessionId);
     this.requestUpdate();
+    this.toEnd(false);
   }
 
   /** @param {string} sessionId */
@@ -202,11 +222,18 @@ class ChatPage extends PageElement {
     this.ownSession = sessionId;
     this.sessionId = sessionId;
     history.replaceState(null, "", `#/chat/${segment(sessionId)}`);
-    void get(`/v1/sessions/${segment(sessionId)}`).then((session) => { this.session = session; this.requestUpdate(); }, () => {});
+    window.dispatchEvent(new CustomEvent("holdfast:address"));
+    void this.loadSession();
+  }
+
+  /** The turn that Stop cancels: one's own, or the one that runs. */
+  get stoppable() {
+    const answers = /** @type {LiveAnswer[]} */ (this.transcript?.answers ?? []);
+    return this.answer?.turnId ?? answers.find((answer) => answer.turnId && !answer.isEnded)?.turnId ?? null;
   }
 
   async stop() {
-    const id = this.answer?.turnId;
+    const id = this.stoppable;
     if (!id) return;
     try {
       await post(`/v1/turns/${segment(id)}/cancel`);
@@ -225,26 +252,30 @@ class ChatPage extends PageElement {
 
   /** Ask again for the answer behind a message. @param {any} entry */
   async regenerate(entry) {
-    await this.rewrite(entry, (/** @type {any} */ item) => item);
+    await this.rewrite(entry, (/** @type {any} */ item) => item, []);
   }
 
   /** @param {any} entry */
   async edit(entry) {
     const before = textOf(entry.item);
-    const text = await ask({ title: "Edit this message", text: "What came after it is kept in the log, and no longer shown to the model.", action: "Send", field: "Message", value: before });
+    const parts = attachmentsOf(entry.item);
+    const kept = parts.length ? ` ${parts.length === 1 ? "Its attachment stays." : `Its ${parts.length} attachments stay.`}` : "";
+    const text = await ask({ title: "Edit this message", text: `What came after it is kept in the log, and no longer shown to the model.${kept}`, action: "Send", field: "Message", value: before, isLong: true });
     if (text === null || !text.trim()) return;
-    await this.rewrite(entry, () => ({ type: "message", role: "user", content: [{ type: "input_text", text }] }));
+    const item = { type: "message", role: "user", content: [{ type: "input_text", text }, ...parts] };
+    await this.rewrite(entry, () => item, [item]);
   }
 
   /**
    * @param {any} entry
    * @param {(item: any) => any} change
+   * @param {any[]} shown
    */
-  async rewrite(entry, change) {
+  async rewrite(entry, change, shown) {
     if (this.answer) return;
     try {
       const before = await this.historyBefore(entry);
-      await this.ask([...before, change(entry.item)], "whole");
+      await this.ask([...before, change(entry.item)], { history: "whole", shown });
     } catch (error) {
       this.failure = error;
       this.requestUpdate();
@@ -265,7 +296,8 @@ class ChatPage extends PageElement {
         ${this.sessionId ? html`<a class="button" href=${`#/sessions/${segment(this.sessionId)}`}>Inspect</a> <a class="button" href="#/chat">New chat</a>` : nothing}</div>
       ${this.sessionId ? nothing : html`<label class="field key-field"><span>Session key (optional)</span>
         <input .value=${this.key} maxlength="512" placeholder="console:…" @input=${(/** @type {any} */ event) => { this.key = event.target.value; }}></label>`}
-      <hf-transcript .sessionId=${this.sessionId} .isChat=${true} .pending=${this.pending} .entryActions=${this.entryActions} @loaded=${() => this.toEnd(true)}></hf-transcript>
+      <hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
+        @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>
       ${errorState(this.failure)}
       ${this.approvals.map((one) => html`<div class="card" role="group" aria-label="Approval">
         <p>${badge("approval needed", "warn")} <strong>${safeText(one.name ?? one.tool)}</strong> ${safeText(one.server_label ?? one.server ?? "")}</p>
@@ -277,6 +309,7 @@ class ChatPage extends PageElement {
 
   composer() {
     const isBusy = this.answer !== null;
+    const models = [...new Set([...this.models, ...(this.model ? [this.model] : [])])];
     const isRetired = this.session?.status === "retired";
     const onKey = (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -291,12 +324,13 @@ class ChatPage extends PageElement {
         <textarea rows="2" placeholder=${isRetired ? "This generation is retired" : "Write a message"} ?disabled=${isRetired} .value=${this.draft} @keydown=${onKey}
           @input=${(/** @type {any} */ event) => { this.draft = event.target.value; this.requestUpdate(); }}></textarea></label>
       <div class="row">
-        <label class="model"><span class="visually-hidden">Model</span><select @change=${(/** @type {any} */ event) => { this.model = event.target.value; localStorage.setItem(MODEL, this.model); }}>
-          ${this.models.length ? this.models.map((name) => html`<option value=${name} ?selected=${name === this.model}>${safeText(name)}</option>`) : html`<option value="">No models</option>`}</select></label>
+        <label class="model"><span class="visually-hidden">Model</span><select .value=${this.model} @change=${(/** @type {any} */ event) => void this.chooseModel(event.target.value)}>
+          ${models.map((name) => html`<option value=${name} ?selected=${name === this.model}>${safeText(name)}</option>`)}
+          <option value=${OTHER_MODEL}>Other model…</option></select></label>
         <label class="button small file">Attach<input type="file" multiple class="visually-hidden" @change=${(/** @type {any} */ event) => { void this.attach(event.target.files); event.target.value = ""; }}></label>
         <span class="spacer"></span>
-        ${isBusy ? html`<button type="button" class="button danger" ?disabled=${!this.answer?.turnId} @click=${this.stop}>Stop</button>`
-          : html`<button type="submit" class="button primary" ?disabled=${isRetired || (!this.draft.trim() && !this.attachments.length)}>Send</button>`}
+        ${isBusy || this.stoppable ? html`<button type="button" class="button danger" ?disabled=${!this.stoppable} @click=${this.stop}>Stop</button>` : nothing}
+        ${isBusy ? nothing : html`<button type="submit" class="button primary" ?disabled=${isRetired || (!this.draft.trim() && !this.attachments.length)}>Send</button>`}
       </div></form>`;
   }
 }
@@ -305,7 +339,13 @@ customElements.define("hf-chat", ChatPage);
 /** @param {any} item */
 function textOf(item) {
   if (typeof item.content === "string") return item.content;
-  return (item.content ?? []).map((/** @type {any} */ part) => part.text ?? "").join("\n");
+  return (item.content ?? []).filter((/** @type {any} */ part) => part?.text !== undefined).map((/** @type {any} */ part) => part.text).join("\n");
+}
+
+/** @param {any} item */
+function attachmentsOf(item) {
+  if (!Array.isArray(item.content)) return [];
+  return item.content.filter((/** @type {any} */ part) => part?.text === undefined);
 }
 
 /**

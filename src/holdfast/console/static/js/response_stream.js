@@ -23,6 +23,12 @@ export class LiveAnswer {
     this.state = "waiting";
     /** @type {string | null} */
     this.error = null;
+    /** What the person sent, to be shown until it is in the log. @type {any[]} */
+    this.input = [];
+    /** Whether it takes the place of items that are shown. */
+    this.rewrites = false;
+    /** Ends the following of this answer; its turn goes on. */
+    this.aborter = new AbortController();
   }
 
   get isEnded() {

@@ -127,7 +127,7 @@ export function notify(text) {
 /**
  * Ask before something that cannot be taken back, or for some text.
  * @param {{title: string, text: unknown, action: string, isDangerous?: boolean, typed?: string,
- *          field?: string, value?: string}} question
+ *          field?: string, value?: string, isLong?: boolean}} question
  * @returns {Promise<string | null>} the text of the field, or null if it was cancelled
  */
 export function ask(question) {
@@ -171,13 +171,14 @@ class AskDialog extends PageElement {
     if (!question) return nothing;
     const mustType = question.typed;
     const isReady = !mustType || this.typed === mustType;
+    const type = (/** @type {any} */ event) => { this.typed = event.target.value; this.requestUpdate(); };
     return html`<dialog aria-labelledby="ask-title" @cancel=${(/** @type {Event} */ event) => { event.preventDefault(); this.close(null); }}>
       <form method="dialog" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isReady) this.close(this.typed); }}>
         <h2 id="ask-title">${question.title}</h2>
         <div class="dialog-text">${question.text}</div>
         ${mustType || question.field ? html`<label class="field">
           <span>${question.field ?? html`Type <code>${safeText(mustType)}</code> to confirm`}</span>
-          <input autocomplete="off" .value=${this.typed} @input=${(/** @type {any} */ event) => { this.typed = event.target.value; this.requestUpdate(); }}>
+          ${question.isLong ? html`<textarea rows="8" .value=${this.typed} @input=${type}></textarea>` : html`<input autocomplete="off" .value=${this.typed} @input=${type}>`}
         </label>` : nothing}
         <div class="row end">
           <button type="button" class="button" @click=${() => this.close(null)}>Cancel</button>

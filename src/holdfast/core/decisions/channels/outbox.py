@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Conflict, NotFound, RunFenced
 from holdfast.core.ids import TurnId
-from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.model.delivery import OutboxRow, first_part
 from holdfast.core.transaction.changes import (
     Change,
     CursorMoved,
@@ -64,7 +64,7 @@ def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxR
         return Decision(taken, (OutboxSaved(taken, known),))
     row = message_row(
         to_message(command.delivery, ""), tenant=session.tenant, source=session.active_turn_id,
-        part=0, now=facts.now, session_id=session.id, state="open",
+        part=first_part(command.step), now=facts.now, session_id=session.id, state="open",
     )  # fmt: skip
     row = replace(row, owner=command.worker)
     return Decision(row, (PlaceholderOpened(row),))

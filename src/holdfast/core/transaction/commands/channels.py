@@ -22,6 +22,8 @@ class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
     fence: Fence
     worker: WorkerId
     delivery: Delivery
+    step: int = 0
+    """The step of the turn whose answer it is."""
 
 
 class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):

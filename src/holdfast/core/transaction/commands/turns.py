@@ -97,6 +97,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The turn and step of this session that took these very tool outputs in before."""
     abandons: TurnId | None = None
     """The turn whose tool calls the client goes on without: its wait for them ends."""
+    is_compared: bool = True
+    """False if the input was not compared with the log; then it is refused if that may matter."""
     brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     collect_seconds: float = 0.0
@@ -179,6 +181,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     journal: JournalEntry | None = None
     refused_from: int | None = None
     """The first item of the input that the provider refused: the model is not shown it again."""
+    left_out: tuple[int, ...] = ()
+    """Earlier items that were refused: this run was answered without them."""
     history_hash: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None

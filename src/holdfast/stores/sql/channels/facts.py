@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId
 from holdfast.core.model.channels import ChannelHoldRow, PairingRow
-from holdfast.core.model.delivery import OutboxRow, outbox_id
+from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import (
     ApprovePairing,
@@ -38,7 +38,8 @@ def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
     session = facts.session
     if session is None or session.active_turn_id is None:
         return facts
-    return (yield from _with_message(facts, outbox_id(session.active_turn_id, 0)))
+    placeholder = outbox_id(session.active_turn_id, first_part(command.step))
+    return (yield from _with_message(facts, placeholder))
 
 
 def message_facts(

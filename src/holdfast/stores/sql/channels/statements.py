@@ -5,7 +5,7 @@ from holdfast.stores.sql.plan import Statement
 _OUTBOX = (
     "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
     "reply_to", "refusals", "next_at", "created_at", "owner", "external_id", "is_maybe_duplicate",
-    "error", "settled_at",
+    "error", "settled_at", "approval",
 )  # fmt: skip
 """The columns of a message, in the order of `OutboxRow`."""
 _VALUES = ", ".join(f"?{n}" for n in range(1, len(_OUTBOX) + 1))
@@ -19,7 +19,7 @@ ADD_MESSAGE = Statement(
     "add_message",
     f"insert into outbox ({', '.join(_OUTBOX)}) values ({_VALUES}) "
     "on conflict (id) do update set state = excluded.state, body = excluded.body, "
-    "refusals = 0, next_at = excluded.next_at, settled_at = null",
+    "refusals = 0, next_at = excluded.next_at, settled_at = null, approval = excluded.approval",
 )
 OPEN_PLACEHOLDER = Statement(
     "open_placeholder",

@@ -24,6 +24,7 @@ create table sessions (
   retired_at {real},
   deleted_at {real},
   metadata {blob} not null,
+  started_by {text} not null,
   constraint deleted_sessions_are_not_live check (deleted_at is null or is_live = 0)
 );
 

@@ -23,6 +23,7 @@ create table outbox (
   is_maybe_duplicate {int} not null,
   error {text},
   settled_at {real},
+  approval {text} not null,
   constraint outbox_state_is_known check (
     state in ('open', 'pending', 'sending', 'sent', 'dead', 'dropped')),
   constraint outbox_sender_is_known check (state <> 'sending' or owner is not null)

@@ -25,6 +25,7 @@ from holdfast.testing.store_contract.channels.commands import (
     start_from_chat,
     to_chat,
 )
+from holdfast.testing.store_contract.lanes import call, output
 
 
 async def _states(caller: StoreClient) -> list[str]:
@@ -35,7 +36,9 @@ async def _states(caller: StoreClient) -> list[str]:
 async def _placeholder(caller: StoreClient, run: Started) -> OutboxRow:
     delivery = Delivery(channel=CHANNEL, chat="7")
     return await caller.submit(
-        cmd.OpenPlaceholder(fence=run.fence, worker=caller.worker, delivery=delivery)
+        cmd.OpenPlaceholder(
+            fence=run.fence, worker=caller.worker, delivery=delivery, step=run.turn.step
+        )
     )
 
 
@@ -171,6 +174,25 @@ class OutboxContract:
         assert (sent.text, sent.external_id, sent.part) == ("b1", "55", 0)
         assert not sent.is_maybe_duplicate
 
+    async def test_each_step_of_a_turn_sends_messages_of_its_own(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        keep = cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55")
+        assert await caller.submit(keep)
+        text, request = to_chat("so far", "may I?")
+        asked = (text, replace(request, approval="call_1"))
+        await caller.finish(run, items=(call("call_1"),), pending_calls=("call_1",), outbox=asked)
+        joined = await caller.start(key="k", items=[output("call_1", "x")])
+        later = await _placeholder(caller, joined)
+        assert (later.state, later.external_id) == ("open", None)
+        await caller.finish(joined, "b", outbox=to_chat("b"))
+        sent: list[tuple[str, str, str | None]] = []
+        for _ in range(3):
+            (row,) = await claim(caller)
+            sent.append((row.text, row.approval, row.external_id))
+            await settle(caller, row, "sent", external_id=row.external_id or "56")
+        assert sent == [("so far", "", "55"), ("may I?", "call_1", None), ("b", "", None)]
+
     async def test_a_stopped_turn_leaves_its_partial_text(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
@@ -206,6 +228,13 @@ class BurstContract:
         return await caller.wait(
             text, key="k", source="channel", request=request, collect_seconds=1.0
         )
+
+    async def test_a_clock_that_is_set_back_does_not_hold_a_burst(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        first = await self._say(caller, "a")
+        clock.advance(-86400.0)
+        assert isinstance(await caller.claim(first.turn), Started)
 
     async def test_consecutive_messages_of_one_sender_are_one_turn(
         self, caller: StoreClient, clock: ManualClock

@@ -1,0 +1,116 @@
+"""Approvals in a chat, by buttons or in words; only the right person can answer."""
+
+import contextlib
+from collections.abc import Callable
+
+from holdfast.channels.buttons import read_button
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound
+from holdfast.core.ids import Key, Tenant
+from holdfast.core.tools.approval_words import read_answer
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.approvals import (
+    ApprovalService,
+    Approver,
+    may_answer,
+    waits_for_approval,
+)
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.ports.channel import ButtonPress, InboundMessage, PressResult
+
+NOT_WAITING = "This request is not waiting for an answer any more."
+FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
+INSTEAD = "a new message came instead of an answer"
+
+
+class ChatApprovals:
+    """Answers approval requests of the turns of one channel."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        turns: TurnService,
+        settings: ChannelSettings,
+        attend: Callable[[TurnTicket], None],
+    ) -> None:
+        self._gateway = gateway
+        self._service = ApprovalService(gateway, turns)
+        self._settings = settings
+        self._attend = attend
+        self._tenant = Tenant(settings.tenant)
+
+    def identity(self, sender: str) -> str:
+        """Return how a platform user is named among approvers: no API key has such a name."""
+        return f"{self._settings.name}:{sender}"
+
+    @property
+    def approvers(self) -> tuple[str, ...]:
+        """Who else may approve calls of this channel's turns."""
+        return tuple(self.identity(sender) for sender in self._settings.approvers)
+
+    async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
+        """Act on a message that names the code of a request; return whether it did."""
+        words = read_answer(message.text)
+        if words is None:
+            return False
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None or not waits_for_approval(view.session):
+            return False
+        approver = Approver(sender=self.identity(message.sender))
+        for waiting in await self._service.of_session(self._tenant, view.session.id):
+            if waiting.code == words[1] and may_answer(waiting, approver):
+                return await self._answer(waiting.id, approver, words[0], once)
+        return False
+
+    async def press(self, press: ButtonPress, once: str) -> PressResult:
+        """Act on a button of a request; the first answer wins."""
+        button = read_button(press.value)
+        if button is None:
+            return PressResult(NOT_WAITING)
+        is_approved, approval_id = button
+        approver = Approver(sender=self.identity(press.sender))
+        try:
+            is_answered = await self._answer(approval_id, approver, is_approved, once)
+        except ApprovalForbidden:
+            return PressResult(FORBIDDEN)
+        if not is_answered:
+            return PressResult(NOT_WAITING, is_final=True)
+        word = "Allowed" if is_approved else "Denied"
+        return PressResult(f"{word} by {press.sender_name or press.sender}.", is_final=True)
+
+    async def deny_before(self, ticket: TurnTicket, sender: str) -> None:
+        """Treat a message that waits behind a request to its sender as a no.
+
+        The model learns that the call was not run, and is shown the message with it.
+        """
+        turn, session = ticket.turn, ticket.session
+        if not turn.is_open or turn.attempts or not waits_for_approval(session):
+            return
+        approver = Approver(sender=self.identity(sender))
+        waiting = [
+            request
+            for request in await self._service.of_session(self._tenant, session.id)
+            if request.turn_id != turn.id and request.sender == approver.sender
+        ]
+        if not waiting:
+            return
+        with contextlib.suppress(ApprovalNotFound):
+            self._follow(await self._service.deny(waiting, approver, INSTEAD))
+
+    async def _answer(
+        self, approval_id: str, approver: Approver, is_approved: bool, once: str
+    ) -> bool:
+        """Answer a request and show what its turn does next; return False if it does not wait."""
+        try:
+            ticket = await self._service.answer(
+                self._tenant, approval_id, approver, approve=is_approved, is_stream=True,
+                idempotency_key=once,
+            )  # fmt: skip
+        except ApprovalNotFound:
+            return False
+        self._follow(ticket)
+        return True
+
+    def _follow(self, ticket: TurnTicket) -> None:
+        if ticket.task is not None:
+            self._attend(ticket)

@@ -1,0 +1,68 @@
+"""Find the input that a provider refuses: the last message, or earlier input without an answer.
+
+A refusal of the whole request does not say which item is at fault. Whatever a model has answered
+was accepted, so only what follows the last answer comes into question.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import msgspec
+
+from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem, item_value
+
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+
+
+class RefusedInput(msgspec.Struct, frozen=True):
+    """The input of a run, by what a refusal of it may be about."""
+
+    first: int
+    """The first item of what is asked: the last message, or the tool outputs at the end."""
+    unanswered: tuple[int, ...] = ()
+    """Items of earlier turns that no model has answered yet; empty if nothing is asked beside."""
+
+
+def find_refused_input(
+    history: Sequence[StoredItem], input_from: int, input_upto: int
+) -> RefusedInput:
+    """Divide what the model was shown; the run's own input is `input_from` to `input_upto`.
+
+    A run without input of its own asks an earlier question again: that one may be asked once more,
+    so that nothing of it is refused.
+    """
+    own = [item for item in history if input_from <= item.seq <= input_upto]
+    if not own:
+        return RefusedInput(input_from)
+    outputs = list(takewhile(lambda item: item.kind.endswith(OUTPUT_SUFFIX), reversed(own)))
+    if outputs:
+        # Without its call an output cannot be sent: nothing can be left out before it.
+        return RefusedInput(outputs[-1].seq)
+    asked = next((item.seq for item in reversed(own) if _is_users(item)), input_from)
+    earlier = [item for item in history if item.seq < input_from]
+    recent = takewhile(lambda item: not _is_models(item), reversed(earlier))
+    unanswered = [item for item in recent if not _is_instruction(item)]
+    if not unanswered:
+        return RefusedInput(asked)
+    # A client may send the answer that it has: it is left out together with its question.
+    unanswered += takewhile(_is_models, own)
+    return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)))
+
+
+def _role(item: StoredItem) -> str | None:
+    return item_value(item.body).get("role") if item.kind == "message" else None
+
+
+def _is_users(item: StoredItem) -> bool:
+    return item.kind == "message" and _role(item) != "assistant"
+
+
+def _is_models(item: StoredItem) -> bool:
+    """Whether a model produced an item; a summary stands for items that a model has answered."""
+    if item.turn_number == 0:
+        return True
+    return not (_is_users(item) or item.kind.endswith(OUTPUT_SUFFIX))
+
+
+def _is_instruction(item: StoredItem) -> bool:
+    return _role(item) in _INSTRUCTION_ROLES

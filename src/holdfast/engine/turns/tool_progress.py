@@ -1,0 +1,100 @@
+"""The state of one run of a turn with tools, and how such a run ends."""
+
+from collections.abc import Sequence
+from time import monotonic
+
+import msgspec
+
+from holdfast.core.model.gateway_items import client_output
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import Usage
+from holdfast.core.tools.open_calls import ToolUse
+from holdfast.core.tools.requested import RequestedTools, function_names
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.turns.usage_totals import sum_details, sum_usage
+from holdfast.ports.provider import Answer
+from holdfast.ports.tools import Tool, ToolCaller, ToolSet
+
+
+class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a turn with tools; the items of `answer` are those not committed yet."""
+
+    answer: Answer
+    output: Sequence[bytes]
+    """What the client is shown of this run."""
+    pending: tuple[str, ...] = ()
+    """Calls of the client's tools, and requests for approvals, for which the lane is held."""
+    hold_seconds: float | None = None
+    """How long the lane is held where it is not held for the client's tools alone."""
+    counted: Usage | None = None
+    """What of the usage is counted already."""
+
+
+class ToolProgress:
+    """One run of a turn with tools."""
+
+    def __init__(
+        self,
+        run: ActiveRun,
+        request: TurnRequest,
+        requested: RequestedTools,
+        writer: JournalWriter | None,
+        tools: ToolSet,
+        caller: ToolCaller,
+    ) -> None:
+        self.run = run
+        self.request = request
+        self.requested = requested
+        self.writer = writer
+        self.tools = tools
+        self.caller = caller
+        self.client_functions = function_names(requested)
+        self.began = monotonic()
+        self.steps = 0
+        self.calls = 0
+        self.output_bytes = 0
+        self.is_last = False
+        """Whether a limit was reached: the model is asked once more, without tools."""
+        self.bodies: list[bytes] = []
+        """The items that this run has committed."""
+        self.indexes: dict[str, int] = {}
+        """Where calls that have not ended are shown in the stream, by the id of their item."""
+        self.requests: set[str] = set()
+        """Approval requests that this run has shown."""
+        self.usage: Usage | None = None
+        self.usage_detail: bytes | None = None
+
+    def find(self, function: str) -> Tool | None:
+        """Return the tool that a model calls; one that is not offered cannot run.
+
+        A name of one of our servers is never the client's, unless the client has taken it.
+        """
+        tool = self.tools.tools.get(function)
+        if tool is not None or function in self.client_functions:
+            return tool
+        for server in self.requested.servers:
+            name = function.removeprefix(f"{server.label}__")
+            if name != function:
+                return Tool(
+                    function=function,
+                    description="",
+                    parameters=msgspec.Raw(b"{}"),
+                    server_label=server.label,
+                    name=name,
+                )
+        return None
+
+    @property
+    def shown(self) -> Sequence[bytes]:
+        """What the client is shown of the committed items."""
+        return client_output(self.bodies)
+
+    def count(self, use: ToolUse) -> None:
+        """Go on from what earlier runs of the turn have used."""
+        self.steps, self.calls, self.output_bytes = use.steps, use.calls, use.output_bytes
+
+    def add_usage(self, answer: Answer) -> None:
+        """Add what a model call used to the total of the run."""
+        self.usage = sum_usage(self.usage, answer.usage)
+        self.usage_detail = sum_details(self.usage_detail, answer.usage_detail)

@@ -1,0 +1,247 @@
+"""`holdfast config check` looks at everything that a configuration names, and changes nothing."""
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from holdfast.simulator.platforms.telegram import TelegramSimulator
+from tests.acceptance.gateway_process import free_port, running_gateway
+from tests.cli.terminals import in_pipe, in_process
+
+
+class Check:
+    """Runs the check on a configuration with a store and a port of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = folder / "holdfast.toml"
+        self.port = free_port()
+        self.store = f"sqlite:///{folder / 'own.db'}"
+        self._capsys = capsys
+
+    def run(self, more: str = "", *, host: str = "127.0.0.1") -> dict[str, tuple[bool, str]]:
+        """Return result and detail by subject; the exit code tells whether all is well."""
+        self.path.write_text(
+            f'[server]\nhost = "{host}"\nport = {self.port}\n[store]\nurl = "{self.store}"\n{more}'
+        )
+        outcome = in_process(self._capsys, "config", "check", "--config", str(self.path), "--json")
+        assert outcome.err == "", outcome.err
+        checks = json.loads(outcome.out)["checks"]
+        assert outcome.code == (0 if all(one["is_ok"] for one in checks) else 1)
+        return {one["subject"]: (one["is_ok"], one["detail"]) for one in checks}
+
+    @property
+    def server(self) -> str:
+        return f"server 127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """A configuration that can be checked."""
+    return Check(tmp_path, capsys)
+
+
+def test_a_default_configuration_is_fine_and_nothing_is_created(
+    check: Check, tmp_path: Path
+) -> None:
+    results = check.run()
+    assert all(is_ok for is_ok, _ in results.values()), results
+    assert results[check.server] == (True, "free")
+    assert [path.name for path in tmp_path.iterdir()] == ["holdfast.toml"]
+
+
+# ── the server ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_address_for_others_needs_an_api_key(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = f"server 0.0.0.0:{check.port}"
+    is_ok, detail = check.run(host="0.0.0.0")[subject]
+    assert not is_ok
+    assert "`holdfast keys create`" in detail
+    monkeypatch.setenv("GATEWAY_KEY", "hf_a-key-of-an-admin")
+    assert check.run('[[key]]\nkey_env = "GATEWAY_KEY"\n', host="0.0.0.0")[subject][0]
+
+
+def test_a_key_in_the_store_counts_until_it_is_revoked(check: Check) -> None:
+    subject = f"server 0.0.0.0:{check.port}"
+    created = json.loads(in_pipe("keys", "create", "--store", check.store, "--json").out)
+    assert check.run(host="0.0.0.0")[subject][0]
+    assert in_pipe("keys", "revoke", created["id"], "--store", check.store).code == 0
+    assert not check.run(host="0.0.0.0")[subject][0]
+
+
+def test_a_port_that_another_program_uses_is_found(check: Check) -> None:
+    with socket.create_server(("127.0.0.1", check.port)):
+        is_ok, detail = check.run()[check.server]
+    assert not is_ok
+    assert "in use" in detail
+
+
+def test_a_port_that_our_own_gateway_uses_is_fine(check: Check) -> None:
+    with running_gateway(check.store, "--port", str(check.port)):
+        assert check.run()[check.server] == (True, "a gateway answers there")
+
+
+# ── traces ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_response(200 if self.path == "/v1/traces" else 404)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[str]:
+    """A server that accepts traces."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_collector_is_asked_whether_it_accepts_traces(check: Check, collector: str) -> None:
+    def result(endpoint: str) -> tuple[bool, str]:
+        return check.run(f'[otel]\nendpoint = "{endpoint}"\n')[f"otel {endpoint}"]
+
+    assert result(collector) == (True, "accepts traces")
+    is_ok, detail = result(f"{collector}/wrong")
+    assert not is_ok
+    assert "status 404" in detail
+    assert not result("http://127.0.0.1:1")[0]
+
+
+# ── channels ────────────────────────────────────────────────────────────────────────────────
+
+
+def telegram(url: str, more: str = "") -> str:
+    return (
+        f'[[channel]]\nname = "bot"\nkind = "telegram"\nurl = "{url}"\n'
+        f'token_env = "BOT_TOKEN"\n{more}\n'
+    )
+
+
+def test_a_channel_is_asked_who_it_is(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TelegramSimulator() as platform:
+        monkeypatch.setenv("BOT_TOKEN", platform.token)
+        is_ok, detail = check.run(telegram(platform.url))["channel bot"]
+        assert (is_ok, detail) == (True, f"telegram answers: @{platform.bot['username']}")
+        assert [method for method, _ in platform.calls] == ["getMe"]
+        monkeypatch.setenv("BOT_TOKEN", "4711:wrong-token")
+        is_ok, detail = check.run(telegram(platform.url))["channel bot"]
+        assert not is_ok
+        assert "Unauthorized" in detail
+    is_ok, detail = check.run(telegram("http://127.0.0.1:1"))["channel bot"]
+    assert not is_ok
+    assert "wrong-token" not in detail
+
+
+def test_a_webhook_without_a_secret_is_found(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TelegramSimulator() as platform:
+        monkeypatch.setenv("BOT_TOKEN", platform.token)
+        more = 'receive = "webhook"'
+        is_ok, detail = check.run(telegram(platform.url, more))["channel bot"]
+    assert not is_ok
+    assert "signing_secret_env" in detail
+
+
+# ── tools, agents and schedules ─────────────────────────────────────────────────────────────
+
+
+def test_missing_programs_of_tools_and_agents_are_found(check: Check) -> None:
+    results = check.run(
+        '[[mcp]]\nname = "files"\ncommand = "no-such-server"\n'
+        '[[upstream]]\nname = "claude"\napi = "claude-code"\ncommand = "no-such-agent"\n'
+    )
+    for subject, program in (("mcp files", "no-such-server"), ("upstream claude", "no-such-agent")):
+        is_ok, detail = results[subject]
+        assert not is_ok
+        assert program in detail
+
+
+def test_an_mcp_server_that_is_no_program_is_found(check: Check) -> None:
+    is_ok, detail = check.run(
+        f'[[mcp]]\nname = "files"\ncommand = "{sys.executable}"\nargs = ["-c", "exit(3)"]\n'
+    )["mcp files"]
+    assert not is_ok
+    assert detail
+
+
+def test_schedules_name_existing_channels_and_tools_and_tell_their_next_run(check: Check) -> None:
+    results = check.run(
+        '[[schedule]]\nname = "news"\nprompt = "p"\ncron = "0 9 * * *"\n'
+        'tools = ["session_status", "mcp:none", "nothing"]\n'
+        '[[schedule]]\nname = "lost"\nprompt = "p"\nevery = "1h"\n'
+        'deliver = { channel = "bot", to = "1" }\n'
+        '[[schedule]]\nname = "past"\nprompt = "p"\nat = "2020-01-01T00:00:00Z"\n'
+    )
+    assert results["schedule past"] == (False, "its time is past")
+    assert results["schedule lost"] == (False, "deliver.channel: there is no [[channel]] 'bot'")
+    assert results["tools of schedule news"][0] is False
+    assert "mcp:none, nothing" in results["tools of schedule news"][1]
+    is_ok, detail = results["schedule news"]
+    assert is_ok
+    assert detail.startswith("runs next at 20")
+
+
+def test_an_archive_that_cannot_be_written_is_found(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    more = '[retention]\nsessions_days = 1\narchive = "{}"\n'
+    assert check.run(more.format("old"))[f"archive {tmp_path / 'old'}"] == (True, "writable")
+    assert not check.run(more.format("file/old"))[f"archive {tmp_path / 'file/old'}"][0]
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_variable_that_is_not_set_is_named(check: Check) -> None:
+    results = check.run(
+        '[[key]]\nkey_env = "NOT_SET_KEY"\n' + telegram("http://127.0.0.1:1"), host="0.0.0.0"
+    )
+    assert results["key NOT_SET_KEY"] == (False, "the environment variable is not set")
+    assert results["channel bot"] == (False, "the environment variable BOT_TOKEN is not set")
+    assert not results[f"server 0.0.0.0:{check.port}"][0], "a key without a value protects nothing"
+
+
+# ── an empty database ───────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_database_is_called_empty_and_stays_empty(
+    check: Check, bare_postgres_url: str
+) -> None:
+    check.store = bare_postgres_url
+    [(is_ok, detail)] = [
+        result for subject, result in check.run().items() if subject.startswith("store ")
+    ]
+    assert (is_ok, detail) == (True, "empty: the first start creates its tables")
+    listed = in_pipe("keys", "list", "--store", bare_postgres_url)
+    assert listed.code == 1
+    assert "has no tables yet; start `holdfast serve` once" in listed.err
+    examined = in_pipe("doctor", "--store", bare_postgres_url)
+    assert examined.code == 0
+    assert "warning: store_missing: postgres has no tables yet" in examined.out
+    assert "schema_behind" not in examined.out
+
+
+def test_the_path_of_the_configuration_is_printed_without_detours(
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check.run()
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    outcome = in_process(capsys, "config", "check", "--config", "../holdfast.toml")
+    assert outcome.out.startswith(f"configuration: {tmp_path / 'holdfast.toml'}\n")

@@ -1,0 +1,82 @@
+"""A gateway with a Slack or Telegram channel in the test's own loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.channels.open import open_channel
+from holdfast.channels.service import ChannelService, Splitter
+from holdfast.channels.settings import ChannelSettings
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.ports.tools import Toolbox
+from holdfast.providers.http.plain_calls import PlainHttpCaller
+from holdfast.testing.platforms import SlackSimulator, TelegramSimulator
+from tests.in_process import RunningGateway, ScriptedModel, open_gateway
+
+
+class ChatRoom:
+    """One platform and the gateway behind it."""
+
+    def __init__(
+        self,
+        gateway: RunningGateway,
+        service: ChannelService,
+        slack: SlackSimulator,
+        telegram: TelegramSimulator,
+    ) -> None:
+        self.gateway = gateway
+        self.service = service
+        self.slack = slack
+        self.telegram = telegram
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that a simulated platform sees."""
+        simulator = self.slack if self.service.states.get("slack") else self.telegram
+        await asyncio.to_thread(simulator.wait, condition)
+
+    async def until_text(self, text: str) -> None:
+        """Wait for a text in a chat."""
+        await self.until(lambda: any(text in one for one in self.texts()))
+
+    def texts(self) -> list[str]:
+        """Return what the bots' messages say now."""
+        return [*self.slack.texts(), *self.telegram.texts()]
+
+
+@asynccontextmanager
+async def open_chat_room(
+    kind: str,
+    model: ScriptedModel | None = None,
+    *,
+    toolbox: Callable[[Gateway], Toolbox] | None = None,
+    store_url: str = "memory:",
+    **more: Any,
+) -> AsyncIterator[ChatRoom]:
+    """Run a gateway with one channel for the length of a block."""
+    with SlackSimulator() as slack, TelegramSimulator() as telegram:
+        urls = {"slack": slack.url, "telegram": telegram.url}
+        token = {"slack": "xoxb-TEST", "telegram": "42:TEST"}[kind]
+        fields: dict[str, Any] = {
+            "direct": "open", "collect_seconds": 0.0, "model": "scripted", "token": token, **more,
+        }  # fmt: skip
+        settings = ChannelSettings(
+            name=kind, kind=kind, url=urls[kind], app_token="xapp-TEST", **fields  # type: ignore[arg-type]  # a kind
+        )  # fmt: skip
+        http = PlainHttpCaller()
+        channel = open_channel(settings, http)
+        async with open_gateway(
+            model, toolbox=toolbox, splitter=Splitter([channel]), store_url=store_url
+        ) as gateway:
+            service = ChannelService(
+                gateway.engine, gateway.turn_service, [(settings, channel)],
+            )  # fmt: skip
+            await service.start()
+            try:
+                yield ChatRoom(gateway, service, slack, telegram)
+            finally:
+                if model is not None:
+                    model.gate.set()
+                await service.stop()
+                await gateway.turn_service.stop(1.0)
+                await http.close()

@@ -1,0 +1,135 @@
+"""Tool calls are approved in the chat, by the person who asked or by an approver."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.in_process import Item, ScriptedModel, called, said
+from tests.integration.chat_room import ChatRoom, open_chat_room
+from tests.tools.toolboxes import RecordingTools
+
+KEYS = {"slack": "agent:main:slack:direct:U7", "telegram": "agent:main:telegram:direct:7"}
+
+
+def _model(calls: int = 1, text: str = "") -> ScriptedModel:
+    def script(items: list[Item]) -> list[Item]:
+        last = items[-1]
+        if last.get("type") == "message" and "go" in str(last["content"]):
+            begin = [said(text)] if text else []
+            return [*begin, *(called("desk__echo", f"c{n}", '{"n":1}') for n in range(calls))]
+        return [said("done")]
+
+    return ScriptedModel(script)
+
+
+@asynccontextmanager
+async def _room(
+    kind: str, model: ScriptedModel, **more: Any
+) -> AsyncIterator[tuple[ChatRoom, RecordingTools]]:
+    tools = RecordingTools()
+    tools.approved = {"echo"}
+    async with open_chat_room(
+        kind, model, toolbox=lambda _: tools, tools=("mcp:desk",), **more
+    ) as room:
+        yield room, tools
+
+
+def _say(room: ChatRoom, kind: str, text: str, **more: Any) -> None:
+    (room.slack if kind == "slack" else room.telegram).say(text, **more)
+
+
+def _press(room: ChatRoom, kind: str, label: str, user: int = 7) -> None:
+    if kind == "slack":
+        request = next(one for one in room.slack.posted if one.blocks)
+        room.slack.press(request, label, user=f"U{user}")
+    else:
+        asked = next(one for one in room.telegram.sent if one.buttons)
+        room.telegram.press(asked, label, user=user)
+
+
+@pytest.mark.parametrize("kind", ["slack", "telegram"])
+async def test_a_button_allows_the_call_once(kind: str) -> None:
+    async with _room(kind, _model(text="Let me look.")) as (room, tools):
+        _say(room, kind, "go")
+        await room.until_text("Approval needed")
+        assert tools.calls == []
+        _press(room, kind, "Allow")
+        await room.until_text("done")
+        await room.until_text("Allowed by User7.")
+        simulator = room.slack if kind == "slack" else room.telegram
+        simulator.deliver_again()
+        _say(room, kind, "thanks")
+        await room.until(lambda: len(room.texts()) == 4)
+    assert tools.calls == [("echo", {"n": 1})]
+    first, request, answer, _ = room.texts()
+    assert (first, answer) == ("Let me look.", "done")
+    assert '{"n":1}' in request
+    assert not any(one.blocks for one in room.slack.posted)
+    assert not any(one.buttons for one in room.telegram.sent)
+
+
+@pytest.mark.parametrize("kind", ["slack", "telegram"])
+async def test_a_button_denies_the_call_and_the_model_is_told(kind: str) -> None:
+    model = _model()
+    async with _room(kind, model) as (room, tools):
+        _say(room, kind, "go")
+        await room.until_text("Approval needed")
+        _press(room, kind, "Deny")
+        await room.until_text("done")
+    assert tools.calls == []
+    assert "not approved" in model.shown[-1][-1]
+
+
+async def test_only_the_sender_and_approvers_can_answer_in_a_channel() -> None:
+    model = _model()
+    more = {"allow_groups": ("C1",), "approvers": ("U9",)}
+    async with _room("slack", model, **more) as (room, tools):
+        thread = room.slack.say("<@UBOT> go", channel="C1")
+        await room.until_text("Approval needed")
+        code = re.findall(r"yes (\w{4})", room.texts()[0])[0]
+        _press(room, "slack", "Allow", user=8)
+        room.slack.say(f"yes {code}", user="U8", channel="C1", thread=thread)
+        await room.until(lambda: room.slack.unacknowledged == 0)
+        assert tools.calls == []
+        assert [one.blocks != [] for one in room.slack.posted] == [True]
+        _press(room, "slack", "Allow", user=9)
+        await room.until_text("done")
+        await room.until_text("Allowed by User9.")
+    assert tools.calls == [("echo", {"n": 1})]
+    assert model.shown[1][-1] == f"[User8] yes {code}", "words of others are only words"
+
+
+async def test_words_with_the_code_allow_the_call_however_often_they_arrive() -> None:
+    model = _model()
+    async with _room("telegram", model) as (room, tools):
+        room.telegram.say("go")
+        await room.until_text("Approval needed")
+        code = re.findall(r"yes (\w{4})", room.texts()[0])[0]
+        room.telegram.say(f"Yes {code.lower()}!")
+        await room.until_text("done")
+        room.telegram.deliver_again()
+        room.telegram.say("thanks")
+        await room.until(lambda: len(room.texts()) == 3)
+    assert tools.calls == [("echo", {"n": 1})]
+    assert model.shown[-1][-1] == "thanks"
+    assert not any(code in text.upper() for text in model.shown[-1])
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_another_message_of_the_sender_means_no_and_is_answered(calls: int) -> None:
+    model = _model(calls)
+    async with _room("slack", model) as (room, tools):
+        room.slack.say("go")
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == calls)
+        room.slack.deliver_again()
+        room.slack.say("never mind, what time is it?")
+        await room.until_text("done")
+        await room.until(lambda: room.slack.unacknowledged == 0)
+    assert tools.calls == []
+    assert model.shown[1][-1] == "never mind, what time is it?"
+    assert sum("not approved" in text for text in model.shown[1]) == calls
+    assert room.texts()[-1] == "done"
+    assert len(room.texts()) == calls + 1, "one answer, and no apology"

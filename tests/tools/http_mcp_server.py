@@ -1,0 +1,95 @@
+"""An MCP server over HTTP in this process: with sessions that it can forget, or without any."""
+
+import asyncio
+import json
+from typing import Any
+
+TOOL = {"name": "echo", "description": "Return the text.", "inputSchema": {"type": "object"}}
+MODERN = "2026-07-28"
+
+
+class HttpMcpServer:
+    """Answers every request with one JSON body; `forget` ends all sessions."""
+
+    def __init__(self, *, has_sessions: bool = True, lost_status: int = 404) -> None:
+        self.has_sessions = has_sessions
+        self.lost_status = lost_status
+        self.methods: list[str] = []
+        self.sessions: set[str] = set()
+        self.port = 0
+        self._begun = 0
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> "HttpMcpServer":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    def forget(self) -> None:
+        """Lose all sessions, as a restart would."""
+        self.sessions.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        status, more, answer = 405, "", b""
+        if head[0].startswith("POST"):
+            message = json.loads(body)
+            status, more, value = self._answer(message, headers.get("mcp-session-id"))
+            answer = json.dumps(value).encode() if value is not None else b""
+        writer.write(
+            f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{more}"
+            f"content-length: {len(answer)}\r\nconnection: close\r\n\r\n".encode()
+            + answer
+        )
+        await writer.drain()
+        writer.close()
+
+    def _answer(self, message: dict[str, Any], session: str | None) -> tuple[int, str, Any]:
+        method = message["method"]
+        self.methods.append(method)
+        if "id" not in message:
+            return 202, "", None
+        if self.has_sessions and method == "initialize":
+            self._begun += 1
+            name = f"s{self._begun}"
+            self.sessions.add(name)
+            return 200, f"mcp-session-id: {name}\r\n", self._result(message)
+        if self.has_sessions and method != "server/discover" and session not in self.sessions:
+            return self.lost_status, "", {"wrong": "session"}
+        return 200, "", self._result(message)
+
+    def _result(self, message: dict[str, Any]) -> dict[str, Any]:
+        result: dict[str, Any] | None = None
+        info = {"name": "http", "version": "1"}
+        match message["method"]:
+            case "initialize" if self.has_sessions:
+                result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                          "serverInfo": info}  # fmt: skip
+            case "server/discover" if not self.has_sessions:
+                result = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
+            case "ping" if self.has_sessions:
+                result = {}
+            case "tools/list":
+                result = {"tools": [TOOL]}
+            case "tools/call":
+                text = message["params"]["arguments"].get("text", "")
+                result = {"content": [{"type": "text", "text": text}]}
+            case _:
+                pass
+        if result is None:
+            error = {"code": -32601, "message": "Method not found"}
+            return {"jsonrpc": "2.0", "id": message["id"], "error": error}
+        if not self.has_sessions:
+            result = {**result, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return {"jsonrpc": "2.0", "id": message["id"], "result": result}

@@ -1,0 +1,191 @@
+"""Connections to MCP servers that restart, hang, start slowly or answer with nonsense."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.tools.requested import RequestedServer, RequestedTools
+from holdfast.ports.tools import ToolResult
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.mcp import connection as module
+from holdfast.tools.mcp import servers as servers_module
+from holdfast.tools.mcp.connection import McpConnection
+from holdfast.tools.settings import McpSettings
+from holdfast.tools.toolbox import GatewayTools
+from tests.in_process import ScriptedModel, open_gateway, said
+from tests.tools.http_mcp_server import HttpMcpServer
+from tests.tools.test_mcp import _caller, _servers, _settings, _state, _tools, _until
+from tests.tools.test_tool_loop import _events
+
+
+def _http(server: HttpMcpServer) -> McpSettings:
+    return McpSettings(name="odd", url=server.url, approval="never", start_seconds=5)
+
+
+@pytest.fixture
+def idle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each connection probed before each call."""
+    monkeypatch.setattr(module, "PROBE_AFTER_SECONDS", -1.0)
+
+
+async def _echo(connection: McpConnection, text: str) -> ToolResult:
+    return await connection.call("echo", {"text": text})
+
+
+async def test_a_call_runs_in_a_new_session_when_the_server_has_lost_the_old_one() -> None:
+    async with HttpMcpServer() as server:
+        connection = McpConnection(_http(server))
+        try:
+            assert (await _echo(connection, "one")).output == "one"
+            server.forget()
+            assert (await _echo(connection, "two")).output == "two"
+        finally:
+            await connection.close()
+    assert server.methods.count("initialize") == 2
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_server_that_has_lost_its_sessions_is_reached_again_after_a_pause(
+    status: int, idle_at_once: None
+) -> None:
+    async with HttpMcpServer(lost_status=status) as server:
+        connection = McpConnection(_http(server))
+        try:
+            await _echo(connection, "one")
+            server.forget()
+            assert (await _echo(connection, "two")).output == "two"
+            server.forget()
+            connection._listed_at = None
+            assert [tool.name for tool in await connection.list_tools()] == ["echo"]
+        finally:
+            await connection.close()
+
+
+async def test_a_server_without_ping_is_not_taken_for_dead(idle_at_once: None) -> None:
+    async with HttpMcpServer(has_sessions=False) as server:
+        connection = McpConnection(_http(server))
+        try:
+            for text in ("one", "two"):
+                assert (await _echo(connection, text)).output == text
+        finally:
+            await connection.close()
+    assert server.methods.count("server/discover") == 1
+    assert "ping" not in server.methods
+
+
+async def test_a_server_that_hangs_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROBE_SECONDS", 0.2)
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        call = asyncio.create_task(servers.call(_caller(), tools["hang"], {}))
+        await _until(lambda: "hang" in _state(tmp_path))
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        again = await servers.call(_caller(), tools["echo"], {"text": "back"})
+        assert again.output == "back"
+    assert sum(line.startswith("started") for line in _state(tmp_path)) == 2
+
+
+async def test_a_server_is_not_restarted_while_another_call_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_at_once: None
+) -> None:
+    monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        call = asyncio.create_task(servers.call(_caller(), tools["hang"], {}))
+        await _until(lambda: "hang" in _state(tmp_path))
+        other = asyncio.create_task(servers.call(_caller(), tools["echo"], {}))
+        done, _ = await asyncio.wait({call, other}, timeout=0.5)
+        assert not done
+        assert sum(line.startswith("started") for line in _state(tmp_path)) == 1
+        for task in (call, other):
+            task.cancel()
+        await asyncio.gather(call, other, return_exceptions=True)
+
+
+async def test_a_caller_that_leaves_does_not_stop_the_start_for_others(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, env=("SHOWN",))
+    async with _servers(settings) as servers:
+        first = asyncio.create_task(_tools(servers))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(_tools(servers))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert "echo" in await second
+        assert servers.status()[0].error is None
+    assert sum(line.startswith("started") for line in _state(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["surrogate", "invalid"])
+async def test_an_answer_that_cannot_be_read_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        async with asyncio.timeout(10):
+            result = await servers.call(_caller(), tools[name], {})
+        if name == "surrogate":
+            assert result.output == "a?b"
+        else:
+            assert result.error is not None
+            assert "invalid answer" in result.error
+
+
+async def test_servers_that_do_not_start_are_waited_for_side_by_side(tmp_path: Path) -> None:
+    script = "import sys; open(sys.argv[1], 'a').write('x'); sys.stdin.read()"
+    mark = tmp_path / "mark"
+    settings = [
+        McpSettings(name=f"dead{n}", command=sys.executable, args=("-c", script, str(mark)),
+                    start_seconds=2)
+        for n in range(3)
+    ]  # fmt: skip
+    async with (
+        open_gateway(ScriptedModel(lambda _: [said("x")])) as gateway,
+        _servers(*settings) as servers,
+    ):
+        toolbox = GatewayTools(BuiltinTools(gateway.engine), servers)
+        labels = tuple(RequestedServer(label=each.name) for each in settings)
+        opening = asyncio.create_task(toolbox.open(_caller(), RequestedTools(servers=labels)))
+        await _until(lambda: mark.exists() and mark.read_text() == "xxx")
+        assert not opening.done()
+        found = await opening
+        assert [(each.label, bool(each.error)) for each in found.servers] == [
+            ("dead0", True), ("dead1", True), ("dead2", True),
+        ]  # fmt: skip
+
+
+async def test_a_connection_in_use_is_not_closed_to_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "MAX_SESSION_CONNECTIONS", 1)
+    async with _servers(_settings(tmp_path, per="session")) as servers:
+        tools = await _tools(servers, _caller(session="ses_a"))
+        call = asyncio.create_task(servers.call(_caller(session="ses_a"), tools["slow"], {}))
+        await _until(lambda: "slow" in _state(tmp_path))
+        await _tools(servers, _caller(session="ses_b"))
+        await _tools(servers, _caller(session="ses_c"))
+        assert not call.done()
+        sessions = {key[2] for key in servers._connections}
+        assert sessions == {"ses_a", "ses_c"}
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
+    settings = McpSettings(name="odd", command=str(tmp_path / "missing"))
+    async with (
+        _servers(settings) as servers,
+        open_gateway(
+            ScriptedModel(lambda _: [said("done")]),
+            toolbox=lambda engine: GatewayTools(BuiltinTools(engine), servers),
+        ) as gateway,
+    ):
+        tools = [{"type": "mcp", "server_label": "odd"}]
+        events = await _events(gateway, tools=tools)
+    named = [event["type"] for event in events if "mcp" in event["type"]]
+    assert named == ["response.mcp_list_tools.in_progress", "response.mcp_list_tools.failed"]
+    listed = events[-1]["response"]["output"][0]
+    assert (listed["type"], listed["tools"]) == ("mcp_list_tools", [])
+    assert listed["error"] == "the server odd is not available"
