@@ -94,6 +94,11 @@ class InboundHandler:
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
+    @property
+    def count(self) -> int:
+        """How many messages were handled."""
+        return sum(self.outcomes.values())
+
     async def handle(self, message: InboundMessage) -> None:
         """Make a message durable; one that cannot be handled is recorded after three tries."""
         try:
@@ -109,6 +114,9 @@ class InboundHandler:
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        sent_at = message.sent_at
+        lag = self._gateway.clock.now() - sent_at if sent_at is not None else None
+        self._gateway.meter.channel_received(self._settings.name, outcome, lag)
 
     async def press(self, press: ButtonPress) -> PressResult:
         """Act on a button, if whoever pressed it may write here."""
