@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from holdfast.doctor.channel_checks import check_receivers
 from holdfast.doctor.findings import Finding, finding_value
 from holdfast.doctor.store_checks import check_contents, check_inspection
 from holdfast.stores.inspect import inspect_store
@@ -25,11 +26,14 @@ class DoctorService:
         *,
         turn_seconds: float,
         services: Callable[[], Iterable[Finding]] = tuple,
+        channels: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None,
     ) -> None:
         self._services = services
         self._store = store
         self._url = store_url
         self._turn_seconds = turn_seconds
+        self._channels = channels
+        """Returns the channels of this process with their states."""
         self._lock = asyncio.Lock()
         self._checked_at = 0.0
         self._fresh_until = 0.0
@@ -48,6 +52,8 @@ class DoctorService:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
         findings = [*check_inspection(inspection), *self._services()]
+        if self._channels is not None:
+            findings += check_receivers(await self._channels())
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break
