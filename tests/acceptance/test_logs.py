@@ -142,6 +142,18 @@ def test_content_that_a_provider_repeats_is_not_logged(
         assert private not in log
 
 
+def test_a_short_message_that_a_provider_repeats_in_another_case_is_not_logged(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    message = "Invalid value: CANCER, " + "x" * 263 + " your word cancer is refused"
+    provider.add_fault("error", status=400, message=message, code="invalid_value", times=1)
+    assert say(gateway, "cancer").status_code == 400
+    [failed] = [one for one in events_of(gateway) if one["event"] == "upstream.failed"]
+    assert failed["reason"] == "Invalid value: [content], " + "x" * 263 + " your word"
+    assert "canc" not in "".join(gateway.output).lower()
+
+
 def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[[key]]\nkey_env = "ADMIN"\n[limits]\nrequests_per_minute = 1\n')

@@ -369,6 +369,24 @@ def test_a_provider_that_lost_its_state_is_noted_with_its_turn(
     assert found["subject"].startswith("turn_")
 
 
+@pytest.mark.parametrize(
+    ("code", "printed"), [("invalid_value", "invalid_value"), ("I have cancer", "no code")]
+)
+def test_a_failed_turn_is_reported_with_its_code_and_without_the_providers_words(
+    store_under_test: StoreUnderTest, code: str, printed: str
+) -> None:
+    def edit(body: Body) -> None:
+        assert body.turn is not None
+        body.turn.outcome, body.turn.error_code = "failed", code
+        body.turn.error_message = "Bad input: cancer"
+
+    store_under_test.edit_body(edit)
+    (found,) = store_under_test.examine()
+    assert found["code"] == "turn_failed"
+    assert found["detail"].endswith(f": {printed}")
+    assert "cancer" not in json.dumps(found)
+
+
 # ── from outside ────────────────────────────────────────────────────────────────────────────
 
 WELL = StoreInspection(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
+from holdfast.core.healing.redaction import plain_code
 from holdfast.doctor.channel_checks import check_channels
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
@@ -254,11 +255,11 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
         seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}
         for turn in recent.failed:
-            detail = (
-                f"turn {turn.turn_id} of session {turn.session_id}: {turn.code}: "
-                f"{turn.message or 'no message'}"
-            )
+            # Without the message: a provider's may repeat what the user said.
+            code = plain_code(turn.code) or "no code"
+            detail = f"turn {turn.turn_id} of session {turn.session_id}: {code}"
             yield Finding(code="turn_failed", subject=turn.turn_id, detail=detail)
     for heal in heals.values():
-        detail = f"turn {heal.turn_id} of session {heal.session_id}: {heal.code}"
+        code = plain_code(heal.code) or "no code"
+        detail = f"turn {heal.turn_id} of session {heal.session_id}: {code}"
         yield Finding(code="provider_forgot", subject=heal.turn_id, detail=detail)

@@ -1,19 +1,16 @@
 """One log event for each failed upstream attempt: ids, status, code, and no content."""
 
 import logging
-import re
 import time
 from collections.abc import Sequence
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.echo import strip_echo
-from holdfast.core.healing.redaction import redact
+from holdfast.core.healing.redaction import plain_code, redact
 from holdfast.ports.request_context import current_request
 
 MAX_REASON = 300
 _log = logging.getLogger("holdfast.upstream")
-_CODE = re.compile(r"[\w.:/-]{1,64}")
-"""Other codes may hold anything."""
 
 
 def log_failure(
@@ -27,14 +24,14 @@ def log_failure(
 ) -> None:
     """Log a failed attempt; `body` is the request, whose content is left out of the message."""
     context = current_request.get()
-    code = failure.provider_code or ""
-    reason = strip_echo(redact(failure.message, key)[:MAX_REASON], body)
+    code = plain_code(failure.provider_code)
+    reason = strip_echo(_shorten(redact(failure.message, key)), body)
     fields = {
         "upstream": upstream,
         "path": path,
         "status": failure.provider_status,
         "failure": failure.failure_class,
-        "code": redact(code, key) if _CODE.fullmatch(code) else None,
+        "code": redact(code, key) if code else None,
         "reason": reason,
         "ms": round((time.monotonic() - started_at) * 1000, 1),
         "model": context.model if context is not None else None,
@@ -44,3 +41,10 @@ def log_failure(
     }
     present = {name: value for name, value in fields.items() if value}
     _log.warning("upstream.failed", extra=present)
+
+
+def _shorten(message: str) -> str:
+    """Return the beginning of a message; a word that is cut off could not be compared."""
+    if len(message) <= MAX_REASON:
+        return message
+    return message[:MAX_REASON].rpartition(" ")[0]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,8 @@ MAX_BODY = 8 * 1024 * 1024
 MAX_SEARCHED = 256 * 1024
 """Characters of a request that are compared: a comparison takes milliseconds of the event loop."""
 MIN_LENGTH = 8
-"""Shorter matches are words that everybody uses, unless they are quoted or have digits."""
+"""Shorter matches are words that everybody uses, unless they are quoted, have digits or are a
+whole text of the request."""
 MIN_NUMBER = 4
 _CONTENT_FIELDS = frozenset(
     {
@@ -23,9 +24,21 @@ _CONTENT_FIELDS = frozenset(
 _NAME_FIELDS = frozenset({"type", "role", "id", "call_id", "tool_call_id", "name", "status"})
 """Fields inside content that hold names and ids, which help to find a fault."""
 _WORD = re.compile(r"\w+")
+_EDGES = re.compile(r"\A\W+|\W+\Z")
 _QUOTES = frozenset("'\"`“”«»")
 _QUOTATION = re.compile(r"(?<!\w)(['\"`])[^'\"`]*\s[^'\"`]*\s[^'\"`]*\1(?!\w)")
 """At least three words in quotes: a model's text or a tool's, if not the request's."""
+
+
+class _Content(NamedTuple):
+    """What a request says, in folded case."""
+
+    joined: str
+    """All texts, as they are and escaped."""
+    whole: frozenset[str]
+    """Each text, from its first to its last word."""
+    symbols: frozenset[str]
+    """Texts without words, such as emoji."""
 
 
 def strip_echo(message: str, body: Sequence[bytes]) -> str | None:
@@ -33,31 +46,37 @@ def strip_echo(message: str, body: Sequence[bytes]) -> str | None:
 
     None where the request is too large to be compared.
     """
-    texts = _content_of(body)
-    if texts is None:
+    content = _content_of(body)
+    if content is None:
         return None
     words = list(_WORD.finditer(message))
     parts: list[str] = []
     end = place = 0
     while place < len(words):
-        start, last = words[place].start(), _longest_match(message, words, place, texts)
-        if last is not None and _is_content(message, start, words[last].end()):
+        start, last = words[place].start(), _longest_match(message, words, place, content)
+        if last is not None:
             parts += [message[end:start], CONTENT]
             end, place = words[last].end(), last
         place += 1
     stripped = "".join([*parts, message[end:]])
+    for symbol in content.symbols:
+        stripped = stripped.replace(symbol, CONTENT)
     return _QUOTATION.sub(lambda found: f"{found[1]}{CONTENT}{found[1]}", stripped)
 
 
 def _longest_match(
-    message: str, words: Sequence[re.Match[str]], first: int, texts: str
+    message: str, words: Sequence[re.Match[str]], first: int, content: _Content
 ) -> int | None:
-    """Return the last word of the longest part of a message that the request has too."""
+    """Return the last word of the longest part of a message that is content of the request."""
     last: int | None = None
+    start = words[first].start()
     for place in range(first, len(words)):
-        if message[words[first].start() : words[place].end()] not in texts:
+        end = words[place].end()
+        found = message[start:end].casefold()
+        if found not in content.joined:
             break
-        last = place
+        if found in content.whole or _is_content(message, start, end):
+            last = place
     return last
 
 
@@ -68,8 +87,8 @@ def _is_content(message: str, start: int, end: int) -> bool:
     return len(found) >= MIN_LENGTH or has_number or is_quoted
 
 
-def _content_of(body: Sequence[bytes]) -> str | None:
-    """Return all texts of a request, as they are and escaped; None if they are too long."""
+def _content_of(body: Sequence[bytes]) -> _Content | None:
+    """Return what a request says; None if it is too long."""
     if sum(map(len, body)) > MAX_BODY:
         return None
     whole = b"".join(body)
@@ -84,7 +103,14 @@ def _content_of(body: Sequence[bytes]) -> str | None:
     if sum(map(len, found)) > MAX_SEARCHED:
         return None
     escaped = (json.dumps(text)[1:-1] for text in found)
-    return "\0".join([*found, *(text for text in escaped if "\\" in text)])
+    texts = [*found, *(text for text in escaped if "\\" in text)]
+    trimmed = (_EDGES.sub("", text) for text in texts)
+    symbols = (text.strip() for text in found if not text.isascii() and not _WORD.search(text))
+    return _Content(
+        "\0".join(texts).casefold(),
+        frozenset(text.casefold() for text in trimmed if text),
+        frozenset(text for text in symbols if text),
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -5,6 +5,8 @@ import re
 REDACTED = "[redacted]"
 MIN_KEY_LENGTH = 8
 """Shorter keys of an upstream are placeholders such as `none` or `local`."""
+TAIL_LENGTH = 8
+"""Servers mask a key but for its end; the end of a long key alone is redacted too."""
 MAX_PASSES = 16
 """A secret may show only once its neighbour is redacted; more than this in a row is no accident."""
 
@@ -23,6 +25,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 """A secret that follows a word such as `bearer` or `api_key`."""
+_CODE = re.compile(r"[\w.:/-]{1,64}")
 _LOGIN = re.compile(r"(://[^/\s:@]{1,200}:)[^/\s@]{1,200}(@)")
 
 
@@ -32,12 +35,24 @@ def redact(text: str, *known: str | None) -> str:
     Redacting a redacted text changes nothing.
     """
     secrets = [one for one in known if one and len(one) >= MIN_KEY_LENGTH and one not in REDACTED]
+    secrets += [one[-TAIL_LENGTH:] for one in secrets if _has_secret_tail(one)]
     for _ in range(MAX_PASSES):
         before = text
         text = _redact_once(text, secrets)
         if text == before:
             break
     return text
+
+
+def plain_code(code: str | None) -> str | None:
+    """Return a provider's error code if it is short and looks like one; others may hold anything."""
+    return code if code and _CODE.fullmatch(code) else None
+
+
+def _has_secret_tail(key: str) -> bool:
+    """Return whether the end of a key is no word, so that no plain text holds it."""
+    tail = key[-TAIL_LENGTH:]
+    return len(key) >= 2 * TAIL_LENGTH and not tail.isalpha() and tail not in REDACTED
 
 
 def _redact_once(text: str, secrets: list[str]) -> str:

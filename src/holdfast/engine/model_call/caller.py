@@ -22,6 +22,7 @@ from holdfast.core.healing.policy import (
     read_heals,
     treat,
 )
+from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import RecordHeal
@@ -353,7 +354,7 @@ class ModelCaller:
             session_id=run.session.id,
             failure=heal.failure_class,
             action=heal.action,
-            code=heal.code,
+            code=plain_code(heal.code),
         )
         command = RecordHeal(
             fence=run.fence,

@@ -208,7 +208,6 @@ class FailedTurn(msgspec.Struct, frozen=True):
     turn_id: TurnId
     session_id: SessionId
     code: str
-    message: str | None
 
 
 class RecentTurns(msgspec.Struct):
@@ -307,7 +306,7 @@ def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
         turn = body.turn
         if kind == ENDED and is_last and turn is not None and turn.outcome == "failed":
             code = turn.error_code or "no code"
-            recent.failed.append(FailedTurn(turn_id, session_id, code, turn.error_message))
+            recent.failed.append(FailedTurn(turn_id, session_id, code))
         recent.heals += [
             StaleHeal(turn_id, session_id, code) for code in _stale_heals(body, since, seen)
         ]

@@ -1,6 +1,7 @@
 """What a request said does not get into the log by way of an error message."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -49,6 +50,30 @@ def test_parts_of_the_request_are_left_out(message: str, logged: str) -> None:
 )
 def test_the_providers_own_words_stay(message: str) -> None:
     assert strip(message) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "logged"),
+    [
+        ("HIV", "Bad input: HIV", "Bad input: [content]"),
+        ("cancer", "Bad input: cancer.", "Bad input: [content]."),
+        ("hello!", "hello! is refused", "[content]! is refused"),
+        ("no", "the value was: no", "the value was: [content]"),
+        ("a b", "bad: A  or a B", "bad: A  or [content]"),
+        ("🤰🏽", "bad: 🤰🏽", "bad: [content]"),
+    ],
+)
+def test_a_whole_text_of_the_request_is_content_whatever_its_length(
+    text: str, message: str, logged: str
+) -> None:
+    body = {"input": [{"role": "user", "content": text}, {"role": "user", "content": "HIV is x"}]}
+    assert strip(message, body) == logged
+
+
+@pytest.mark.parametrize("case", [str.upper, str.lower, str.title, str.swapcase])
+def test_content_in_another_case_is_recognised(case: Callable[[str], str]) -> None:
+    assert strip(f"Bad: {case(PRIVATE)}") == "Bad: [content]"
+    assert strip(f"Bad: {case('cancer')}", {"input": "Cancer"}) == "Bad: [content]"
 
 
 def test_escaped_content_is_recognised() -> None:

@@ -76,6 +76,14 @@ def test_a_key_that_is_known_is_hidden_in_any_form() -> None:
     assert redact("none of it", "none") == "none of it"
 
 
+def test_the_end_of_a_long_key_alone_is_hidden() -> None:
+    key = "private-upstream-0a1b2c3d"
+    assert redact("key ****0a1b2c3d is wrong", key) == "key ****[redacted] is wrong"
+    assert redact("a password is wrong", "my-upstream-password") == "a password is wrong"
+    once = redact("x", "0123456789edacted]")
+    assert once == "x"
+
+
 @given(st.lists(SECRETS | MARKS, max_size=12).map("".join))
 def test_a_text_that_was_redacted_before_stays_as_it_is(text: str) -> None:
     once = redact(text, "hunter2hunter2")
