@@ -2,7 +2,9 @@
 
 import json
 import re
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,15 @@ def provider() -> Iterator[ProviderSimulator]:
         yield simulator
 
 
-def serve(provider: ProviderSimulator, folder: Path, *options: str) -> GatewayProcess:
+def serve(
+    provider: ProviderSimulator, folder: Path, *options: str, env: dict[str, str] | None = None
+) -> GatewayProcess:
     gateway = GatewayProcess(
         sqlite_url(folder), "--upstream", provider.base_url, "--log-format", "json", *options,
         env={
             "HOLDFAST_UPSTREAM_KEY": "sk-private-upstream",
             "HOLDFAST_HEALS_TRANSIENT_RETRIES": "0",
+            **(env or {}),
         },
     )  # fmt: skip
     gateway.start()
@@ -234,10 +239,80 @@ def test_a_failed_turn_of_a_websocket_and_a_rejected_one_are_visible_by_default(
     assert "upstream.failed" in {one["event"] for one in events}
 
 
+def test_a_failed_stream_differs_from_a_healed_one_at_the_default_level(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, env={"HOLDFAST_HEALS_TRANSIENT_RETRIES": "1"})
+    ids = []
+    for failures, store in ((1, True), (2, True), (2, False)):
+        provider.add_fault("error", status=503, message="we are down", times=failures)
+        reply = httpx.post(
+            f"{gateway.url}/v1/responses",
+            json={"model": "gpt-4.1", "input": SECRET, "stream": True, "store": store},
+            timeout=60,
+        )
+        ids.append((reply.headers["x-request-id"], reply.headers.get("x-turn-id")))
+    events = [one for one in events_of(gateway) if one["event"] == "turn.failed"]
+    assert [(one["request_id"], one.get("turn_id")) for one in events] == ids[1:]
+    assert {(one["level"], one["code"]) for one in events} == {("warning", "provider_failure")}
+    assert events[0]["session_id"].startswith("ses_")
+
+
+# ── stops and crashes ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_stop_and_the_turn_that_it_cuts_off_are_visible_at_the_default_level(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, env={"HOLDFAST_SERVER_GRACE_SECONDS": "0.1"})
+    with provider.hold(when={"text": SECRET}) as barrier, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(say, gateway)
+        barrier.wait_held(1)
+        events = events_of(gateway)
+        reply = asked.result(60)
+    [cut] = [one for one in events if one["event"] == "turn.cut_off"]
+    assert cut["level"] == "warning"
+    assert (cut["turn_id"], cut["session_id"]) == (
+        reply.headers["x-turn-id"], reply.headers["x-session-id"],
+    )  # fmt: skip
+    stops = [one for one in events if one["event"].startswith("serve.")]
+    assert [one["event"] for one in stops] == ["serve.stopping", "serve.drained", "serve.stopped"]
+    assert {one["level"] for one in stops} == {"info"}
+    assert (stops[0]["signal"], stops[0]["grace_seconds"]) == ("SIGTERM", 0.1)
+
+
+def test_a_collector_that_hangs_is_given_up_at_a_stop_and_logged_as_events(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        gateway = serve(provider, tmp_path, env={"HOLDFAST_OTEL_ENDPOINT": endpoint})
+        assert say(gateway).status_code == 200
+        events = [one["event"] for one in events_of(gateway)]
+    assert "otel.not_flushed" in events
+    assert events[-1] == "serve.stopped"
+
+
+def test_what_the_tracing_library_says_about_a_dead_collector_is_an_event(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, env={"HOLDFAST_OTEL_ENDPOINT": "http://127.0.0.1:1"})
+    assert say(gateway).status_code == 200
+    assert "otel.reported" in [one["event"] for one in events_of(gateway)]
+    after = "".join(gateway.output).partition("sessions are kept.\n")[2]
+    assert [line for line in after.splitlines() if line and not line.startswith("{")] == []
+
+
+def test_a_stop_is_not_logged_where_only_errors_are(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    assert events_of(serve(provider, tmp_path, "--log-level", "error")) == []
+
+
 def test_an_area_has_a_level_of_its_own(tmp_path: Path) -> None:
     env = {"HOLDFAST_LOG_AREAS": "request=info"}
     with running_gateway(sqlite_url(tmp_path), "--log-format", "text", env=env) as gateway:
         httpx.get(f"{gateway.url}/healthz")
         assert gateway.stop() == 0
         events = [line.split()[2] for line in gateway.output if " info " in line]
-    assert events == ["request.served"]
+    assert events == ["request.served", "serve.stopping", "serve.drained", "serve.stopped"]

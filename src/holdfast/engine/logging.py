@@ -10,12 +10,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.core.healing.redaction import redact
+
 ROOT = "holdfast"
+MAX_REASON = 300
 LOG_AREAS = (
     "request", "upstream", "agent", "turn", "run", "session", "conversation", "tool", "mcp",
     "channel", "outbox", "webhooks", "schedules", "search", "store", "worker", "recovery",
-    "retention",
+    "retention", "serve", "otel",
 )  # fmt: skip
+ALWAYS_SHOWN = frozenset({"serve"})
+"""Areas whose normal events are shown at the default level too: they are few, and are missed."""
 
 
 class EventLog:
@@ -102,6 +107,14 @@ def _text(value: object) -> str:
     return json.dumps(text)
 
 
+class _TracingLibraryHandler(logging.Handler):
+    """Logs what OpenTelemetry's library says as events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record, shortened and without its traceback."""
+        log.warning("otel.reported", reason=redact(record.getMessage())[:MAX_REASON])
+
+
 def configure_logging(level: str, form: str, areas: Mapping[str, str] | None = None) -> None:
     """Write events to standard error from now on; `areas` have levels of their own."""
     handler = logging.StreamHandler()
@@ -110,7 +123,12 @@ def configure_logging(level: str, form: str, areas: Mapping[str, str] | None = N
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(level.upper())
+    library = logging.getLogger("opentelemetry")
+    library.handlers = [_TracingLibraryHandler(logging.WARNING)]
+    library.propagate = False
     for area in LOG_AREAS:
         area_level = (areas or {}).get(area)
+        if area_level is None and area in ALWAYS_SHOWN and level == "warning":
+            area_level = "info"
         child = logging.getLogger(f"{ROOT}.{area}")
         child.setLevel(area_level.upper() if area_level else logging.NOTSET)

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.app import connection_limits, open_application
 from holdfast.cli.output.masking import mask_url
 from holdfast.core.errors import InvalidSetting
-from holdfast.engine.logging import configure_logging
+from holdfast.engine.logging import configure_logging, log
 from holdfast.http.app import Application
 from holdfast.http.server.run import Server, open_listener, server_config
 from holdfast.providers.demo import DEMO_MODEL
@@ -76,6 +76,7 @@ async def serve(settings: Settings) -> None:
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
                 _print_examples(host, port, settings, await application.requires_key())
                 await server.serve(sockets=[listener])
+        log.info("serve.stopped")
     finally:
         listener.close()
 

@@ -117,19 +117,23 @@ class Worker:
 
     async def _recover_all(self) -> int:
         seen: set[SessionId] = set()
+        settled = 0
         while True:
             found = await self._store.orphaned_sessions(ORPHANS_AT_ONCE)
             fresh = [session_id for session_id in found if session_id not in seen]
             if not fresh:
+                if settled:
+                    log.warning("recovery.settled", sessions=settled)
                 return len(seen)
             seen.update(fresh)
             for at in range(0, len(fresh), RECOVERY_BATCH):
                 batch = fresh[at : at + RECOVERY_BATCH]
-                await asyncio.gather(*(self._recover(session_id) for session_id in batch))
+                settled += sum(await asyncio.gather(*map(self._recover, batch)))
 
     async def _recover(
         self, session_id: SessionId, unclaimed: Sequence[RunId | TurnId] = ()
-    ) -> None:
+    ) -> bool:
+        """Settle what is open in a session; return whether this worker did it."""
         limits = self._settings.limits(can_run_again=self._adopt is not None)
         command = Recover(
             session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(unclaimed)
@@ -140,9 +144,10 @@ class Worker:
             raise
         except HoldfastError as exc:
             log.info("recovery.skipped", session_id=session_id, code=exc.code)
-            return
+            return False
         self._meter.recovered(1)
-        log.info("recovery.settled", session_id=session_id)
+        log.info("recovery.session_settled", session_id=session_id)
+        return True
 
     def defer_write(self, name: str, command: Finish | Cancel | Recover) -> None:
         """Take over a write that its task could not make or did not wait for.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
+from holdfast.core.healing.redaction import plain_code
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
@@ -54,6 +55,7 @@ from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolTurn
 from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer, ModelCall
+from holdfast.ports.request_context import current_request
 from holdfast.ports.tools import Toolbox
 
 _NOT_SENT = frozenset({"item_reference", "compaction_trigger", ATTACHMENT})
@@ -309,6 +311,7 @@ class TurnExecutor:
     ) -> None:
         failure = error if isinstance(error, ProviderFailure) else None
         code = (failure and failure.provider_code) or error.code
+        log_failed_turn(error, turn_id=run.turn.id, session_id=run.session.id)
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         recorded = RecordedAnswer(
@@ -394,6 +397,18 @@ class TurnExecutor:
             )
         except HoldfastError as exc:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+
+
+def log_failed_turn(error: HoldfastError, **ids: str) -> None:
+    """Log that a turn failed, after its heals; a failed attempt alone may have been healed."""
+    given = error.provider_code if isinstance(error, ProviderFailure) else None
+    request = current_request.get()
+    log.warning(
+        "turn.failed",
+        code=plain_code(given) or error.code,
+        **ids,
+        **({"request_id": request.request_id} if request is not None else {}),
+    )
 
 
 def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:

@@ -21,7 +21,7 @@ from holdfast.engine.context.compactor import SHORT_LOG_BYTES, Compactor, as_sto
 from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
 from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
 from holdfast.engine.streaming.stream_reader import LiveCursor
-from holdfast.engine.turns.executor import record_answer
+from holdfast.engine.turns.executor import log_failed_turn, record_answer
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 
 UNREAD_BYTES = 64 * 1024
@@ -163,6 +163,7 @@ class StatelessStream:
         if error is None:
             ended = _with_answer(facts, task.result())
         elif isinstance(error, HoldfastError):
+            log_failed_turn(error)
             code = error.provider_code if isinstance(error, ProviderFailure) else None
             ended = replace(facts, status="failed", error=error_value(code, error.message))
         else:

@@ -185,7 +185,7 @@ class TurnService:
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
             is_expected = isinstance(exc, HoldfastError)
             note = log.info if is_expected else log.exception
-            note("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
+            note("turn.not_answered", turn_id=ticket.turn.id, reason=type(exc).__name__)
             release_frames(exc)
             outcome = exc
         finally:
@@ -351,7 +351,8 @@ class TurnService:
         elapsed = asyncio.get_running_loop().time() - self._stopping_since
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(grace_seconds - elapsed, 0.0))
-        for task in self._tasks:
+        for task, ticket in self._tasks.items():
+            log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

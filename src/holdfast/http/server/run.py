@@ -7,11 +7,13 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any, Protocol
 
 import uvicorn
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
 
+from holdfast.engine.logging import log
 from holdfast.http.server.protocol import (
     ConnectionLimits,
     RequestHandler,
@@ -112,27 +114,36 @@ class Server(uvicorn.Server):
         """Stop accepting, let running turns end or cancel them, then close the connections."""
         if self._drain_timer is not None:
             self._drain_timer.cancel()
+        began = monotonic()
         stopping = asyncio.ensure_future(self._application.stop(self._grace_seconds))
         await super().shutdown(sockets)
         if self.force_exit:
             stopping.cancel()
             await self._application.stop(0.0)
         await asyncio.gather(stopping, return_exceptions=True)
+        log.info("serve.drained", ms=round((monotonic() - began) * 1000, 1))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle SIGTERM and SIGINT for the length of a block."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self.force_exit = self._is_stopping
+        log.info(
+            "serve.stopping",
+            signal=number.name,
+            drain_seconds=self._drain_seconds,
+            grace_seconds=self._grace_seconds,
+            is_forced=self.force_exit,
+        )
         if self._is_stopping or self._drain_seconds <= 0:
             self._exit()
         else:

@@ -1,6 +1,7 @@
 """The engine's API: whoever goes away, breaks or asks twice, the lane goes on."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -57,6 +58,25 @@ async def test_a_hold_that_ran_out_is_settled_although_nobody_asks() -> None:
         turn = await engine.turn(run.turn)
         assert (turn.outcome, turn.error_code) == ("interrupted", "tool_wait_expired")
         assert (await engine.caller.session(run.session)).active_turn_id is None
+
+
+async def test_a_recovery_that_settled_something_is_logged_at_the_default_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_engine() as engine:
+        for key in ("a", "b"):
+            run = await engine.enter("one", key=key)
+            await engine.finish(run, "calling", pending_calls=("call_1",), hold_seconds=5.0)
+        caplog.clear()
+        await engine.gateway.worker.sweep()
+        assert not caplog.records
+        engine.clock.advance(6.0)
+        await engine.gateway.worker.sweep()
+        await engine.gateway.worker.sweep()
+    warned = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert [(one.getMessage(), vars(one)["sessions"]) for one in warned] == [
+        ("recovery.settled", 2)
+    ]
 
 
 async def test_a_background_turn_that_waits_for_tools_is_not_adopted() -> None:
