@@ -8,12 +8,14 @@ follow the GenAI semantic conventions; messages are recorded only if the setting
 import asyncio
 import time
 from collections.abc import Awaitable
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError, InvalidSetting, ProviderFailure
 from holdfast.core.transaction.commands import Accept, Command, Finish, Queued, Repeated, Started
+from holdfast.engine.logging import log
 from holdfast.observability.metrics import PrometheusMeter
 from holdfast.observability.span_content import finish_reason, input_messages, output_messages
 from holdfast.ports.provider import Answer, EventSink, ModelCall, Provider, Upstreams
@@ -31,6 +33,8 @@ Attributes = dict[str, str | int | float | bool | list[str]]
 
 MAX_STEPS = 64
 """Spans of one turn; further ones are dropped."""
+FLUSH_SECONDS = 2.0
+"""How long the last spans may delay a stop."""
 NOT_ERRORS = frozenset({"completed", "cancelled"})
 """Outcomes of a turn that are no errors."""
 _NANOSECONDS = 1_000_000_000
@@ -174,8 +178,13 @@ class TracingMeter(PrometheusMeter):
             found.end(request, "completed" if status < 400 else "failed")
 
     def shutdown(self) -> None:
-        """Export what is still buffered."""
-        self._provider.shutdown()
+        """Export what is still buffered, for a short time: the collector may be gone."""
+        # A daemon: the SDK waits longer than a stop may take, and cannot be told not to.
+        flush = Thread(target=self._provider.shutdown, name="holdfast-flush", daemon=True)
+        flush.start()
+        flush.join(FLUSH_SECONDS)
+        if flush.is_alive():
+            log.warning("otel.not_flushed", seconds=FLUSH_SECONDS)
 
     def _add(
         self, name: str, seconds: float, attributes: Attributes | None = None, *, ago: float = 0.0
