@@ -22,6 +22,7 @@ class Check:
         self.path = folder / "holdfast.toml"
         self.port = free_port()
         self.store = f"sqlite:///{folder / 'own.db'}"
+        self.warned: set[str] = set()
         self._capsys = capsys
 
     def run(self, more: str = "", *, host: str = "127.0.0.1") -> dict[str, tuple[bool, str]]:
@@ -32,6 +33,7 @@ class Check:
         outcome = in_process(self._capsys, "config", "check", "--config", str(self.path), "--json")
         assert outcome.err == "", outcome.err
         checks = json.loads(outcome.out)["checks"]
+        self.warned = {one["subject"] for one in checks if one["is_warning"]}
         assert outcome.code == (0 if all(one["is_ok"] for one in checks) else 1)
         return {one["subject"]: (one["is_ok"], one["detail"]) for one in checks}
 
@@ -120,6 +122,89 @@ def test_a_collector_is_asked_whether_it_accepts_traces(check: Check, collector:
     assert not is_ok
     assert "status 404" in detail
     assert not result("http://127.0.0.1:1")[0]
+
+
+# ── upstreams and the store ─────────────────────────────────────────────────────────────────
+
+
+class _Models(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        is_known = self.path == "/v1/models"
+        is_allowed = self.headers["authorization"] == "Bearer right-key"
+        body = b'{"object":"list","data":[{"id":"gpt-4.1","object":"model"}]}'
+        if not is_known:
+            body = b'{"error":{"message":"no such page"}}'
+        elif not is_allowed:
+            body = b'{"error":{"message":"who are you?"}}'
+        self.send_response(404 if not is_known else 200 if is_allowed else 401)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def models() -> Iterator[str]:
+    """A server that lists one model under /v1, for those who have its key."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Models) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def upstream(url: str, more: str = "") -> str:
+    return f'[[upstream]]\nname = "one"\nurl = "{url}"\nkey_env = "ONE_KEY"\n{more}\n'
+
+
+def test_an_address_without_v1_is_a_warning(
+    check: Check, models: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONE_KEY", "right-key")
+    assert check.run(upstream(f"{models}/v1"))["upstream one"] == (True, "answers, 1 model(s)")
+    assert check.warned == set()
+    is_ok, detail = check.run(upstream(models))["upstream one"]
+    assert is_ok
+    assert detail == "/models answers with status 404: is /v1 missing at the end of `url`?"
+    assert check.warned == {"upstream one"}
+    outcome = in_pipe("config", "check", "--config", str(check.path))
+    assert "warning" in outcome.out
+
+
+def test_models_that_the_upstream_does_not_have_are_a_warning(
+    check: Check, models: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONE_KEY", "right-key")
+    found = check.run(upstream(f"{models}/v1", 'models = ["claude-*", "x"]'))["upstream one"]
+    assert found == (True, "answers, but lists no model that `models` matches: claude-*, x")
+    assert check.warned == {"upstream one"}
+
+
+def test_a_key_of_an_upstream_that_is_not_set_is_named(check: Check, models: str) -> None:
+    unset = "called without a key: the environment variable ONE_KEY is not set"
+    is_ok, detail = check.run(upstream(f"{models}/v1"))["upstream one"]
+    assert not is_ok
+    assert unset in detail
+    assert "not accepted" not in detail
+    is_ok, detail = check.run(upstream(models))["upstream one"]
+    assert is_ok, "some servers need no key"
+    assert unset in detail
+
+
+@pytest.mark.parametrize("folder", ["file/inner", "program/inner", "dangling", "/proc/none"])
+def test_a_store_whose_folder_cannot_be_created_is_found(
+    check: Check, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "program").touch(0o755)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    check.store = f"sqlite:///{tmp_path / folder / 'own.db'}"
+    is_ok, detail = check.run()[f"store {check.store}"]
+    assert not is_ok
+    assert "folder" in detail or "writable" in detail
+    assert not (tmp_path / "nowhere").exists()
 
 
 # ── channels ────────────────────────────────────────────────────────────────────────────────

@@ -1,12 +1,12 @@
 """Checks of a configuration against the world: is the store writable, do upstreams answer?"""
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from tempfile import TemporaryDirectory
+from urllib.parse import quote, urlsplit
 
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.doctor.findings import Finding
@@ -29,6 +29,8 @@ class CheckResult:
     subject: str
     is_ok: bool
     detail: str
+    is_warning: bool = False
+    """Whether the check passed, but the configuration is probably not what was meant."""
 
 
 async def check_store(url: str, shown_url: str) -> list[CheckResult]:
@@ -66,9 +68,7 @@ def _write_problem(url: str, inspection: StoreInspection) -> str | None:
         return None
     path = sqlite_path(url)
     if not inspection.exists:
-        directory = _existing_parent(path.absolute())
-        is_writable = os.access(directory, os.W_OK | os.X_OK)
-        return None if is_writable else f"{directory} is not writable"
+        return _creation_problem(path.absolute())
     address = f"file:{quote(str(path.absolute()))}?mode=rw"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
@@ -79,8 +79,17 @@ def _write_problem(url: str, inspection: StoreInspection) -> str | None:
     return None
 
 
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.parents if parent.exists())
+def _creation_problem(path: Path) -> str | None:
+    """Return why a file and its folders cannot be created, if so."""
+    existing = next(parent for parent in path.parents if parent.exists() or parent.is_symlink())
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
+    try:
+        # Permissions do not tell all: some file systems refuse everybody.
+        with TemporaryDirectory(prefix=".holdfast-", dir=existing):
+            return None
+    except OSError as exc:
+        return f"{existing} is not writable: {exc.strerror}"
 
 
 async def check_upstreams(upstreams: Sequence[UpstreamSettings]) -> list[CheckResult]:
@@ -112,21 +121,54 @@ async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
         async with asyncio.timeout(UPSTREAM_SECONDS):
             models = (await upstreams.models()).models
     except ProviderFailure as failure:
-        # Some servers have no list of models: that they answered is all that can be checked.
-        is_ok = failure.status in (404, 405, 501)
-        detail = "reachable, but lists no models" if is_ok else _reason(settings, failure)
-        return CheckResult(subject=subject, is_ok=is_ok, detail=detail)
+        return _failed_listing(settings, failure)
     except TimeoutError:
         detail = f"no answer within {UPSTREAM_SECONDS:.0f} s"
         return CheckResult(subject=subject, is_ok=False, detail=detail)
     finally:
         await upstreams.close()
-    return CheckResult(subject=subject, is_ok=True, detail=f"answers, {len(models)} model(s)")
+    return _listed(settings, len(models))
+
+
+def _failed_listing(settings: UpstreamSettings, failure: ProviderFailure) -> CheckResult:
+    """Return the result for an upstream that lists no models."""
+    # Some servers have no list of models: that they answered is all that can be checked.
+    is_ok = failure.status in (404, 405, 501)
+    detail = "reachable, but lists no models" if is_ok else _reason(settings, failure)
+    if failure.status == 404:
+        path = urlsplit(settings.url).path.rstrip("/")
+        detail = f"{path}/models answers with status 404"
+        if not path.endswith("/v1"):
+            detail += ": is /v1 missing at the end of `url`?"
+    return _upstream_result(settings, detail, is_ok=is_ok, is_warning=failure.status == 404)
+
+
+def _listed(settings: UpstreamSettings, count: int) -> CheckResult:
+    """Return the result for an upstream that lists so many models that `models` matches."""
+    detail = f"answers, {count} model(s)"
+    if not count:
+        detail = f"answers, but lists no model that `models` matches: {', '.join(settings.models)}"
+    return _upstream_result(settings, detail, is_ok=True, is_warning=not count)
+
+
+def _upstream_result(
+    settings: UpstreamSettings, detail: str, *, is_ok: bool, is_warning: bool
+) -> CheckResult:
+    """Return a result that also names a key that is not set; some servers need none."""
+    is_unset = settings.key_env is not None and settings.key is None
+    if is_unset:
+        detail += f"; called without a key: the environment variable {settings.key_env} is not set"
+    return CheckResult(
+        subject=f"upstream {settings.name}",
+        is_ok=is_ok,
+        detail=detail,
+        is_warning=is_ok and (is_warning or is_unset),
+    )
 
 
 def _reason(settings: UpstreamSettings, failure: ProviderFailure) -> str:
     message = failure.message.removeprefix(f"upstream {settings.name}: ")
-    if failure.provider_code == "upstream_auth_failed":
+    if failure.provider_code == "upstream_auth_failed" and settings.key is not None:
         source = settings.key_env or "HOLDFAST_UPSTREAM_KEY"
         return f"the key of {source} is not accepted: {message}"
     return message

@@ -52,8 +52,14 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 def _print_checks(source: str, results: "list[CheckResult]") -> None:
     print_line(f"configuration: {printable(source)}")
-    rows = [("ok" if one.is_ok else "failed", one.subject, one.detail) for one in results]
+    rows = [(_result_name(one), one.subject, one.detail) for one in results]
     print_table(("result", "check", "detail"), rows, empty="nothing to check")
+
+
+def _result_name(result: "CheckResult") -> str:
+    if not result.is_ok:
+        return "failed"
+    return "warning" if result.is_warning else "ok"
 
 
 def masked(settings: Any) -> dict[str, Any]:

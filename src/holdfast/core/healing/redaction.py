@@ -45,7 +45,7 @@ def redact(text: str, *known: str | None) -> str:
 
 
 def plain_code(code: str | None) -> str | None:
-    """Return a provider's error code if it is short and looks like one; others may hold anything."""
+    """Return a provider's error code if it looks like one; others may hold anything."""
     return code if code and _CODE.fullmatch(code) else None
 
 
