@@ -79,6 +79,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--version"]:
-        print("1.0.0")
+        sys.stdout.write("1.0.0\n")
     else:
         main()

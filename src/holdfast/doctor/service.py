@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from holdfast.doctor.findings import Finding, finding_value
@@ -24,7 +24,7 @@ class DoctorService:
         store_url: str,
         *,
         turn_seconds: float,
-        services: Callable[[], Iterable[Finding]] = tuple,
+        services: Callable[[], Awaitable[Iterable[Finding]]] | None = None,
     ) -> None:
         self._services = services
         self._store = store
@@ -47,7 +47,9 @@ class DoctorService:
     async def _check(self) -> list[Finding]:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
-        findings = [*check_inspection(inspection), *self._services()]
+        findings = [*check_inspection(inspection)]
+        if self._services is not None:
+            findings += await self._services()
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break

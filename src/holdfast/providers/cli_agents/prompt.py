@@ -42,9 +42,8 @@ def new_prompt(items: Sequence[bytes]) -> Prompt:
     return prompt
 
 
-def _is_users(value: dict[str, Any]) -> bool:
-    is_message = value.get("type", "message") == "message"
-    return is_message and value.get("role", "user") == "user"
+def _is_users(value: dict[str, object]) -> bool:
+    return value.get("type", "message") == "message" and value.get("role", "user") == "user"
 
 
 def whole_prompt(items: Sequence[bytes]) -> Prompt:
