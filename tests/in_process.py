@@ -24,7 +24,7 @@ from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.operations import AdminServices
 from holdfast.http.app import Application, Services
-from holdfast.ports.channel import MessageSplitter
+from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import (
     Answer,
     EventSink,
@@ -213,7 +213,7 @@ async def open_gateway(
     window: int | None = None,
     toolbox: Callable[[Gateway], Toolbox] | None = None,
     tools: ToolSettings | None = None,
-    splitter: MessageSplitter | None = None,
+    channels: ChannelMessages | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway for the length of a block."""
     model = model or ScriptedModel()
@@ -229,7 +229,7 @@ async def open_gateway(
         fitter=compactor,
         toolbox=toolbox(gateway) if toolbox is not None else None,
         tools=tools,
-        splitter=splitter,
+        channels=channels,
     )
     turn_service = TurnService(gateway, executor)
     await gateway.start(turn_service.run_recovered)

@@ -276,7 +276,7 @@ def _new_executor(
         fitter=compactor,
         toolbox=toolbox,
         tools=settings.tools,
-        splitter=services.splitter,
+        channels=services.formats,
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.channels.delivery import Deliverer
 from holdfast.channels.open import open_channels
-from holdfast.channels.service import ChannelService, Splitter
+from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.providers.http.guarded_client import GuardedClient
@@ -27,7 +27,7 @@ class ChannelServices:
         self._settings = settings
         self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
-        self.splitter = Splitter([channel for _, channel in self._channels])
+        self.formats = MessageFormats(self._channels)
 
     @asynccontextmanager
     async def run(

@@ -1,6 +1,8 @@
 """Replicas are replaced one by one under load, and no client notices."""
 
 import itertools
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,9 @@ import httpx
 import pytest
 
 from tests.acceptance.gateway_process import GatewayProcess, free_port, sqlite_url
+from tests.clients.environments import apt_program
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
 CLIENTS = 4
 TIMEOUT = 60
 PROBE_SECONDS = 0.05
@@ -61,6 +65,42 @@ def is_ready(url: str) -> bool:
         return False
 
 
+class Nginx:
+    """The nginx of `deploy/nginx.conf` in front of replicas, with ports and paths of its own."""
+
+    def __init__(self, program: str, urls: list[str], folder: Path) -> None:
+        self._port = free_port()
+        self._config = folder / "nginx.conf"
+        servers = "".join(rf"server {url.removeprefix('http://')}\1;" for url in urls)
+        example = (DEPLOY / "nginx.conf").read_text()
+        example = re.sub(r"server gateway:8377(.*);", servers, example)
+        example = re.sub(r"listen 8377;", f"listen 127.0.0.1:{self._port};", example)
+        paths = "".join(
+            f"{name}_temp_path {folder / name};"
+            for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        self._config.write_text(
+            f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} info;\n"
+            f"events {{}}\nhttp {{ access_log off; {paths}\n{example}\n}}\n"
+        )
+        self._command = [program, "-e", str(folder / "error.log"), "-c", str(self._config)]
+        self.errors = folder / "error.log"
+
+    def __enter__(self) -> "Nginx":
+        self._process = subprocess.Popen(self._command)
+        while not is_ready(f"http://127.0.0.1:{self._port}"):
+            assert self._process.poll() is None, self.errors.read_text()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(TIMEOUT)
+
+    def post(self, path: str, body: object, headers: dict[str, str]) -> httpx.Response:
+        url = f"http://127.0.0.1:{self._port}{path}"
+        return httpx.post(url, json=body, headers=headers, timeout=TIMEOUT)
+
+
 @pytest.fixture
 def replicas(postgres_url: str) -> Iterator[list[GatewayProcess]]:
     """Two gateways on one PostgreSQL, each with a port of its own."""
@@ -73,11 +113,14 @@ def replicas(postgres_url: str) -> Iterator[list[GatewayProcess]]:
         replica.kill()
 
 
+@pytest.mark.parametrize("has_probes", [True, False], ids=["probes", "nginx"])
 def test_a_rolling_restart_of_two_replicas_fails_no_request(
-    replicas: list[GatewayProcess],
+    replicas: list[GatewayProcess], tmp_path: Path, has_probes: bool
 ) -> None:
     is_over = threading.Event()
-    with Balancer([replica.url for replica in replicas]) as balancer:
+    urls = [replica.url for replica in replicas]
+    program = None if has_probes else apt_program("nginx-light", "nginx")
+    with Balancer(urls) if program is None else Nginx(program, urls, tmp_path) as balancer:
 
         def talk(client: int) -> list[int]:
             """Talk to one session until the restart is over; return the statuses."""

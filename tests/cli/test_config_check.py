@@ -200,3 +200,48 @@ def test_an_archive_that_cannot_be_written_is_found(check: Check, tmp_path: Path
     more = '[retention]\nsessions_days = 1\narchive = "{}"\n'
     assert check.run(more.format("old"))[f"archive {tmp_path / 'old'}"] == (True, "writable")
     assert not check.run(more.format("file/old"))[f"archive {tmp_path / 'file/old'}"][0]
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_variable_that_is_not_set_is_named(check: Check) -> None:
+    results = check.run(
+        '[[key]]\nkey_env = "NOT_SET_KEY"\n' + telegram("http://127.0.0.1:1"), host="0.0.0.0"
+    )
+    assert results["key NOT_SET_KEY"] == (False, "the environment variable is not set")
+    assert results["channel bot"] == (False, "the environment variable BOT_TOKEN is not set")
+    assert not results[f"server 0.0.0.0:{check.port}"][0], "a key without a value protects nothing"
+
+
+# ── an empty database ───────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_database_is_called_empty_and_stays_empty(
+    check: Check, bare_postgres_url: str
+) -> None:
+    check.store = bare_postgres_url
+    [(is_ok, detail)] = [
+        result for subject, result in check.run().items() if subject.startswith("store ")
+    ]
+    assert (is_ok, detail) == (True, "empty: the first start creates its tables")
+    listed = in_pipe("keys", "list", "--store", bare_postgres_url)
+    assert listed.code == 1
+    assert "has no tables yet; start `holdfast serve` once" in listed.err
+    examined = in_pipe("doctor", "--store", bare_postgres_url)
+    assert examined.code == 0
+    assert "warning: store_missing: postgres has no tables yet" in examined.out
+    assert "schema_behind" not in examined.out
+
+
+def test_the_path_of_the_configuration_is_printed_without_detours(
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check.run()
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    outcome = in_process(capsys, "config", "check", "--config", "../holdfast.toml")
+    assert outcome.out.startswith(f"configuration: {tmp_path / 'holdfast.toml'}\n")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.channels.open import open_channel
-from holdfast.channels.service import ChannelService, Splitter
+from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.channels.settings import ChannelSettings
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.tools import Toolbox
@@ -66,7 +66,10 @@ async def open_chat_room(
         http = PlainHttpCaller()
         channel = open_channel(settings, http)
         async with open_gateway(
-            model, toolbox=toolbox, splitter=Splitter([channel]), store_url=store_url
+            model,
+            toolbox=toolbox,
+            channels=MessageFormats([(settings, channel)]),
+            store_url=store_url,
         ) as gateway:
             service = ChannelService(
                 gateway.engine, gateway.turn_service, [(settings, channel)],

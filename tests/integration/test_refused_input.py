@@ -279,6 +279,29 @@ async def test_an_earlier_message_that_was_to_blame_costs_no_second_turn(store_u
             assert said == (200, "Messages seen: 3. Last text: hi")
 
 
+async def test_refused_instructions_cost_one_turn(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            await _say(gateway, [_user("hello")])
+            system = {"role": "system", "content": "forbidden"}
+            assert (await _say(gateway, [system, _user("one")]))[0] == 400
+            said = await _say(gateway, [_user("two")])
+            assert said == (200, "Messages seen: 3. Last text: two")
+            assert "forbidden" not in await _shown(gateway)
+
+
+async def test_instructions_beside_a_refused_message_stay_in_force(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator)
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            system = {"role": "system", "content": "be brief"}
+            refused = [system, _user("forbidden"), _user("please")]
+            assert (await _say(gateway, refused))[0] == 400
+            assert (await _say(gateway, [_user("two")]))[0] == 200
+            assert (await _shown(gateway))[:2] == ["be brief", "two"]
+
+
 async def test_input_that_was_not_to_blame_stays_visible(store_url: str) -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(

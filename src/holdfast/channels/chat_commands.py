@@ -31,13 +31,13 @@ class ChatCommands:
             case "stop":
                 await self._stop(message, key, once)
             case "status":
-                await self._reply(message, once, await self._status(key))
+                await self.reply(message, once, await self._status(key))
             case "whoami":
                 name = message.sender_name or "unknown"
                 text = f"You are {name} ({message.sender}). This conversation is `{key}`."
-                await self._reply(message, once, text)
+                await self.reply(message, once, text)
             case "help" | "start":
-                await self._reply(message, once, help_text(self._prefix))
+                await self.reply(message, once, help_text(self._prefix))
         return ""
 
     def _message(self, message: InboundMessage, text: str) -> OutboxMessage:
@@ -48,7 +48,8 @@ class ChatCommands:
             text=text,
         )
 
-    async def _reply(self, message: InboundMessage, once: str, text: str) -> None:
+    async def reply(self, message: InboundMessage, once: str, text: str) -> None:
+        """Answer a command once."""
         await self._gateway.submit(
             QueueMessages(
                 tenant=self._tenant,
@@ -80,7 +81,7 @@ class ChatCommands:
                 continue  # another reset came first: judge the live one
             return
         if not is_silent:
-            await self._reply(message, once, NEW_TEXT)
+            await self.reply(message, once, NEW_TEXT)
 
     async def _stop(self, message: InboundMessage, key: Key, once: str) -> None:
         await self._gateway.submit(

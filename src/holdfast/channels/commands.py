@@ -4,14 +4,15 @@ from typing import Literal
 
 import msgspec
 
-CommandName = Literal["new", "reset", "stop", "status", "whoami", "help", "start"]
+CommandName = Literal["new", "reset", "stop", "status", "compact", "whoami", "help", "start"]
 NAMES: tuple[CommandName, ...] = (
-    "new", "reset", "stop", "status", "whoami", "help", "start",
+    "new", "reset", "stop", "status", "compact", "whoami", "help", "start",
 )  # fmt: skip
 _HELP = (
     "{0}new or {0}reset: start a new conversation; text behind it is its first message\n"
     "{0}stop: stop the running answer and those that wait\n"
     "{0}status: what this conversation is and does\n"
+    "{0}compact: replace what was said so far by a summary\n"
     "{0}whoami: your id and the key of this conversation\n"
     "{0}help: this list"
 )

@@ -12,7 +12,7 @@ from holdfast.channels.approvals import FORBIDDEN, ChatApprovals
 from holdfast.channels.chat_commands import ChatCommands
 from holdfast.channels.commands import ChatCommand, parse_command
 from holdfast.channels.session_keys import People, session_key
-from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
 from holdfast.core.errors import (
     HoldfastError,
     IdempotencyMismatch,
@@ -25,12 +25,14 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
+from holdfast.core.model.gateway_items import GatewayAttachment, store_item
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
     BuryUpdate,
+    EditWaiting,
     QueueMessages,
     RememberChat,
     RequestPairing,
@@ -44,11 +46,13 @@ from holdfast.ports.request_context import begin_context
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 MAX_TRIES = 3
 MAX_REMEMBERED = 4096
+MAX_FILES = 20
 MAX_QUOTE = 2000
 MAX_TEXT = 100_000
 REFUSAL_SECONDS = 600.0
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
+NO_CONVERSATION = "There is no conversation yet."
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
 
 Outcome = Literal[
@@ -148,13 +152,14 @@ class InboundHandler:
             return await self._pair(message)
         key = session_key(self._settings, self._people, message)
         if message.is_edit:
-            # The message was handled when it was sent: what it says now runs nothing.
-            return "edit"
+            return await self._edit(message, key)
         await self._remember_chat(message.place.chat)
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
         addressed = await self._is_addressed(message, key)
+        if command is not None and command.name == "compact" and addressed:
+            return await self._compact(message, key)
         if command is not None and (addressed or command.name == "stop"):
             rest = await self._commands.run(command, message, key, self._key_of(message))
             if rest:
@@ -232,10 +237,62 @@ class InboundHandler:
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────
 
+    async def _edit(self, message: InboundMessage, key: Key) -> Outcome:
+        """Replace a message that waits; a later edit runs nothing."""
+        command = EditWaiting(
+            tenant=self._tenant,
+            key=key,
+            edited_key=gateway_key("channel", self._settings.name, message.original_id),
+            items=(user_item(message), *self._files(message)),
+            record_id=TurnId(self._gateway.ids.new("rec")),
+            idempotency_key=self._key_of(message),
+        )
+        if self._parse_command(message) is None:
+            await self._gateway.submit(command)
+        return "edit"
+
+    async def _compact(self, message: InboundMessage, key: Key) -> Outcome:
+        """Accept a turn that compacts the conversation, behind those that wait."""
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None:
+            await self._commands.reply(message, self._key_of(message), NO_CONVERSATION)
+            return "command"
+        # Without a sender: it must not become part of a burst.
+        delivery = replace(self._delivery(message), sender="", collect_seconds=0.0)
+        request = replace(self._request(delivery), is_compaction=True, fields={})
+        accept = replace(
+            self._command(message, key, delivery, request, ""),
+            items=(read_item(b'{"type":"compaction_trigger"}'),),
+            on_busy="enqueue",
+        )
+        outcome = await self._submit(message, accept, request)
+        return "command" if outcome == "accepted" else outcome
+
+    async def _without_known_quote(self, message: InboundMessage, key: Key) -> InboundMessage:
+        """Return a message without a quote that the model sees in the conversation anyway."""
+        if not message.quote or not message.answered_id:
+            return message
+        place, name = message.place, self._settings.name
+        found = await self._gateway.store.channels.session_of(
+            self._tenant, name, place.chat, message.reply_to,
+            gateway_key("channel", name, message.answered_id),
+        )  # fmt: skip
+        if found is None:
+            return message
+        view = await self._gateway.read.session(self._tenant, key=key)
+        is_here = view is not None and view.session.id == found
+        return replace(message, quote="") if is_here else message
+
     async def _accept(self, message: InboundMessage, key: Key, suffix: str = "") -> Outcome:
+        message = await self._without_known_quote(message, key)
         delivery = self._delivery(message)
         request = self._request(delivery)
         accept = self._command(message, key, delivery, request, suffix)
+        return await self._submit(message, accept, request)
+
+    async def _submit(
+        self, message: InboundMessage, accept: Accept, request: TurnRequest
+    ) -> Outcome:
         begin_context(self._gateway.ids.new("req"), self._tenant)
         try:
             ticket = await self._turns.accept(accept, request, is_live=True)
@@ -292,15 +349,33 @@ class InboundHandler:
             worker=self._gateway.worker.id,
             candidate_id=SessionId(new_id("ses")),
             key=key,
-            items=(user_item(message),),
+            items=(user_item(message), *self._files(message)),
             request=write_request(request),
             source="channel",
-            on_busy=self._settings.on_busy,
+            on_busy=self._on_busy(message),
             idempotency_key=self._key_of(message, suffix),
             collect_seconds=delivery.collect_seconds,
             limits=self._gateway.limits,
             reset=self._reset,
         )
+
+    def _on_busy(self, message: InboundMessage) -> ChannelOnBusy:
+        """Return what a message does in a busy lane; files are loaded when a run begins."""
+        is_joining = self._settings.on_busy == "steer"
+        return "enqueue" if is_joining and message.attachments else self._settings.on_busy
+
+    def _files(self, message: InboundMessage) -> list[NewItem]:
+        """Return the files of a message as items: references, which the run follows."""
+        return [
+            store_item(
+                GatewayAttachment(
+                    id=self._gateway.ids.new("gwf"),
+                    channel=self._settings.name,
+                    **msgspec.structs.asdict(attachment),
+                )
+            )
+            for attachment in message.attachments[:MAX_FILES]
+        ]
 
     async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""

@@ -12,6 +12,7 @@ from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.healing.redaction import redact
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
@@ -36,13 +37,16 @@ from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import (
+    Attachment,
     Channel,
     ChatPlace,
     DeliveryDelayed,
+    DeliveryImpossible,
     InboundMessage,
     ReceiveConflict,
 )
 
+MAX_REASON = 300
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 DEFAULT_UNITS = 4000
@@ -54,20 +58,37 @@ class ChannelNotFound(NotFound):
     code = "channel_not_found"
 
 
-class Splitter:
-    """Splits answers for the channels that are configured."""
+class MessageFormats:
+    """Splits answers and loads files for the channels that are configured."""
 
-    def __init__(self, channels: Sequence[Channel]) -> None:
-        self._capabilities = {channel.name: channel.capabilities for channel in channels}
+    def __init__(self, channels: Sequence[tuple[ChannelSettings, Channel]]) -> None:
+        self._channels = {channel.name: channel for _, channel in channels}
+        self._settings = {settings.name: settings for settings, _ in channels}
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer."""
-        known = self._capabilities.get(channel)
+        known = self._channels.get(channel)
         if known is None:
             return split_markdown(text, DEFAULT_UNITS)
+        capabilities = known.capabilities
         return split_markdown(
-            text, known.max_units, is_utf16=known.counts_utf16, escapes=known.escapes
+            text,
+            capabilities.max_units,
+            is_utf16=capabilities.counts_utf16,
+            escapes=capabilities.escapes,
         )
+
+    def media_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of a turn may have together."""
+        settings = self._settings.get(channel)
+        return settings.media_bytes if settings is not None else 0
+
+    async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return the content of a file."""
+        known = self._channels.get(channel)
+        if known is None:
+            raise DeliveryImpossible(f"no channel {channel}")
+        return await known.download(attachment, max_bytes)
 
 
 class ChannelService:
@@ -87,6 +108,7 @@ class ChannelService:
         self._people: People = people or {}
         self._settings = {settings.name: settings for settings, _ in channels}
         self._channels = {channel.name: channel for _, channel in channels}
+        self._formats = MessageFormats(channels)
         self._handlers = {
             settings.name: InboundHandler(
                 gateway, turns, settings, channel.capabilities, people=people or {}, reset=reset,
@@ -166,7 +188,10 @@ class ChannelService:
                 raise
             except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
                 self.states[channel.name] = exc.message
-                log.warning("channel.receive_failed", channel=channel.name, code=exc.code)
+                reason = redact(exc.message)[:MAX_REASON]
+                log.warning(
+                    "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
+                )
                 await asyncio.sleep(getattr(exc, "retry_after", None) or pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - the top of a task that must go on
@@ -284,7 +309,7 @@ class ChannelService:
         if not chat or len(chat) > MAX_TARGET or not text.strip():
             raise InvalidInput("a message needs a chat and a text", param="to")
         record_id = self._gateway.ids.new("rec")
-        parts = Splitter(list(self._channels.values())).split(name, text)
+        parts = self._formats.split(name, text)
         command = QueueMessages(
             tenant=Tenant(settings.tenant),
             record_id=record_id,

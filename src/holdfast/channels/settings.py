@@ -70,6 +70,8 @@ class ChannelSettings:
     """Bots that are answered, at most five turns without a human."""
     collect_seconds: float = 1.0
     """Messages of one sender within this time are one turn; albums wait twice as long."""
+    media_bytes: int = 10_000_000
+    """Bytes that the files of one turn may have together; 0 passes on none."""
     outbox_hours: float = 24.0
     """How long a message is retried while the platform is away."""
     reply: Literal["stream", "whole"] = "stream"
@@ -97,7 +99,7 @@ class ChannelSettings:
             raise InvalidSetting(f"channel.kind must be one of {', '.join(get_args(Kind))}")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise InvalidSetting(f"channel.url must be http:// or https://, not {self.url!r}")
-        for name in ("collect_seconds", "outbox_hours"):
+        for name in ("collect_seconds", "outbox_hours", "media_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"channel.{name} must not be negative")
         if self.kind == "signal" and self.receive == "webhook":

@@ -47,6 +47,7 @@ async def check_configuration(settings: Settings) -> list[CheckResult]:
         await http.close()
     return [
         *(result for group in groups for result in group),
+        *check_keys(settings),
         *check_schedules(settings),
         *check_tool_names(settings),
         *check_archive(settings),
@@ -73,13 +74,25 @@ async def check_server(settings: Settings, http: HttpCaller) -> list[CheckResult
 
 async def _key_problem(settings: Settings) -> str | None:
     """Return why the address must not be listened on, if so."""
-    is_open = not (settings.server.is_loopback or settings.keys)
-    if not is_open or await _has_stored_key(settings.store.url):
+    has_key = any(key.key for key in settings.keys)
+    if settings.server.is_loopback or has_key or await _has_stored_key(settings.store.url):
         return None
     return (
         f"{settings.server.host} is reachable from other machines and there is no API key: "
         "create one with `holdfast keys create`, or listen on 127.0.0.1"
     )
+
+
+def check_keys(settings: Settings) -> list[CheckResult]:
+    """Check that the variables of `[[key]]` tables are set."""
+    return [
+        CheckResult(
+            subject=f"key {key.key_env}",
+            is_ok=bool(key.key),
+            detail="set" if key.key else "the environment variable is not set",
+        )
+        for key in settings.keys
+    ]
 
 
 async def _has_stored_key(url: str) -> bool:
@@ -162,6 +175,10 @@ async def check_channels(
 
 async def _check_channel(settings: ChannelSettings, http: HttpCaller) -> CheckResult:
     subject = f"channel {settings.name}"
+    unset = [name for name in settings.variables if not os.environ.get(name)]
+    if unset:
+        detail = f"the environment variable {unset[0]} is not set"
+        return CheckResult(subject=subject, is_ok=False, detail=detail)
     try:
         channel = open_channel(settings, http)
         try:

@@ -48,7 +48,9 @@ async def check_store(url: str, shown_url: str) -> list[CheckResult]:
     if problem is not None:
         return [CheckResult(subject=subject, is_ok=False, detail=problem)]
     detail = "writable" if inspection.exists else "does not exist yet, can be created"
-    if inspection.exists and inspection.pending:
+    if inspection.exists and inspection.is_bare:
+        detail = "empty: the first start creates its tables"
+    elif inspection.exists and inspection.pending:
         detail += f"; the next start applies {len(inspection.pending)} migration(s)"
     if inspection.kind == "memory":
         detail = "in memory: lost when the process ends"

@@ -34,6 +34,10 @@ def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
     if not inspection.exists:
         yield Finding(code="store_missing", subject=location, detail=location)
         return
+    if inspection.is_bare and not inspection.damage and inspection.refusal is None:
+        detail = f"{location} has no tables yet"
+        yield Finding(code="store_missing", subject=location, detail=detail)
+        return
     for line in inspection.damage[:1]:
         yield Finding(code="store_damaged", subject=location, detail=f"{location}: {line}")
     yield from _schema(inspection, location)

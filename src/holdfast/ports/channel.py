@@ -62,6 +62,10 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     is_album: bool = False
     is_edit: bool = False
+    original_id: str = ""
+    """Of an edit: the unique id of the message that was edited."""
+    answered_id: str = ""
+    """The unique id of the message that it answers, if it quotes it."""
     moved_to: str = ""
     """The id under which the chat continues, where the message says only that."""
 
@@ -270,11 +274,19 @@ class Channel(Protocol):
         ...
 
 
-class MessageSplitter(Protocol):
-    """Splits answers into messages."""
+class ChannelMessages(Protocol):
+    """What a run needs of the channels: answers in parts, and the files of messages."""
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer, each short enough for the channel."""
+        ...
+
+    def media_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of a turn may have together."""
+        ...
+
+    async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
+        """Return the content of a file; raise `DeliveryError`."""
         ...
 
 

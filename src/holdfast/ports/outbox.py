@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, OutboxState
 
@@ -36,6 +36,15 @@ class ChannelReader(Protocol):
 
     async def message(self, message_id: str) -> OutboxRow | None:
         """Return one message."""
+        ...
+
+    async def session_of(
+        self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
+    ) -> SessionId | None:
+        """Return the session in which a message of a chat is: one that we sent or accepted.
+
+        `message_key` is the idempotency key that it has if we accepted it.
+        """
         ...
 
     async def counts(self) -> list[OutboxCount]:

@@ -132,7 +132,10 @@ class Provider(Protocol):
         ...
 
     def check(self, call: ModelCall) -> None:
-        """Raise `InvalidInput` for a call that this provider cannot express."""
+        """Raise `InvalidInput` for a call that this provider cannot express.
+
+        Long calls are checked in a thread, while others may be in progress.
+        """
         ...
 
     def state_use(self, model: str) -> StateUse | None:

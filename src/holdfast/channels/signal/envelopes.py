@@ -119,6 +119,8 @@ def read_message(envelope: Envelope, account: str) -> InboundMessage | None:
         attachments=tuple(_attachment(file, group or sender) for file in data.attachments),
         is_album=len(data.attachments) > 1,
         is_edit=edit is not None,
+        original_id=f"{sender}:{sent_at}" if edit is not None else "",
+        answered_id=_answered_id(data.quote),
     )
 
 
@@ -153,6 +155,12 @@ def _reply_to(quote: SignalQuote | None, account: str) -> str:
     if _is_us(quote.author_number, quote.author_uuid, account):
         return str(quote.id)
     return f"{quote.id}:{quote.author_uuid or quote.author_number}"
+
+
+def _answered_id(quote: SignalQuote | None) -> str:
+    if quote is None or not quote.id:
+        return ""
+    return f"{quote.author_uuid or quote.author_number}:{quote.id}"
 
 
 def _attachment(file: SignalFile, chat: str) -> Attachment:

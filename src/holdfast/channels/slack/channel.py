@@ -327,7 +327,9 @@ class SlackChannel:
             raise DeliveryRefused(f"the file has {found.size} bytes")
         if not self._is_slack(found.url_private):
             raise DeliveryRefused("the file is not on Slack's own hosts")
-        content = await self._api.fetch(found.url_private, seconds=FILE_SECONDS)
+        content = await self._api.fetch(
+            found.url_private, seconds=FILE_SECONDS, max_bytes=max_bytes + 1
+        )
         if len(content) > max_bytes:
             raise DeliveryRefused(f"the file has {len(content)} bytes")
         return content

@@ -138,7 +138,9 @@ def _read_edit(event: SlackEvent, account: Account, channel_type: str) -> Inboun
         return None
     found = _to_message(event, message, account, channel_type)
     unique_id = f"{found.unique_id}:{message.edited.ts}"
-    return msgspec.structs.replace(found, unique_id=unique_id, is_edit=True)
+    return msgspec.structs.replace(
+        found, unique_id=unique_id, is_edit=True, original_id=found.unique_id
+    )
 
 
 def _to_message(

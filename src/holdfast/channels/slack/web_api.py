@@ -108,12 +108,12 @@ class WebApi:
         if not reply.ok:
             _raise(method, reply.error, result)
 
-    async def fetch(self, url: str, *, seconds: float) -> bytes:
+    async def fetch(self, url: str, *, seconds: float, max_bytes: int) -> bytes:
         """Return a file from Slack's own hosts, with the token that they ask for."""
         headers = {"authorization": f"Bearer {self._token}"}
         try:
             result = await self._http.call(
-                "GET", url, headers=headers, seconds=seconds, may_repeat=True
+                "GET", url, headers=headers, seconds=seconds, may_repeat=True, max_bytes=max_bytes
             )
         except HttpUnavailable as exc:
             raise DeliveryDelayed(exc.message) from exc

@@ -212,7 +212,9 @@ class TelegramChannel:
         path = msgspec.json.decode(found, type=_FilePath).file_path
         try:
             url = f"{self._base}/file/bot{self._token}/{path}"
-            result = await self._http.call("GET", url, seconds=30.0)
+            result = await self._http.call(
+                "GET", url, seconds=30.0, may_repeat=True, max_bytes=max_bytes + 1
+            )
         except HttpUnavailable as exc:
             raise DeliveryDelayed(exc.message) from exc
         if result.status != 200 or len(result.body) > max_bytes:

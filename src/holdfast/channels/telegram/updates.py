@@ -117,11 +117,12 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         return None
     text = message.text or message.caption
     chat, sender = message.chat, message.sender
-    edit = f":{message.edit_date}" if update.edited_message is not None else ""
-    is_forward = message.forward_origin is not None
+    unique_id = f"{bot.id}:{chat.id}:{message.message_id}"
+    is_edit, is_forward = update.edited_message is not None, message.forward_origin is not None
+    replied = message.reply_to_message
     quote = _quote(message)
     return InboundMessage(
-        unique_id=f"{bot.id}:{chat.id}:{message.message_id}{edit}",
+        unique_id=f"{unique_id}:{message.edit_date}" if is_edit else unique_id,
         place=ChatPlace(str(chat.id), _thread(message)),
         sender=str(sender.id) if sender is not None else "",
         sender_name=_name(sender),
@@ -132,11 +133,13 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         is_own=sender is not None and sender.id == bot.id,
         is_anonymous=sender is None or message.sender_chat is not None,
         message_id=str(message.message_id),
-        reply_to=str(message.reply_to_message.message_id) if message.reply_to_message else "",
+        reply_to=str(replied.message_id) if replied is not None else "",
+        answered_id=f"{bot.id}:{chat.id}:{replied.message_id}" if replied is not None else "",
         quote=text if is_forward else quote,
         attachments=tuple(_attachments(message)),
         is_album=message.media_group_id is not None,
-        is_edit=update.edited_message is not None,
+        is_edit=is_edit,
+        original_id=unique_id if is_edit else "",
         moved_to=str(message.migrate_to_chat_id or ""),
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,9 +38,10 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
     from holdfast.cli.config_checks import check_configuration
     from holdfast.settings import config_path, load
 
-    results = asyncio.run(check_configuration(load(config)))
+    # Without the secrets that must be set: those that are not are results too.
+    results = asyncio.run(check_configuration(load(config, with_secrets=False)))
     path = config_path(config)
-    source = str(path.absolute()) if path is not None else "defaults and environment"
+    source = os.path.abspath(path) if path is not None else "defaults and environment"
     if as_json:
         print_json({"config": source, "checks": [dataclasses.asdict(one) for one in results]})
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
+from holdfast.cli.output.masking import mask_url
 from holdfast.cli.output.terminal import CommandFailed, print_table
 
 if TYPE_CHECKING:
@@ -112,10 +113,13 @@ async def _list(settings: "Settings") -> Any:
 async def _open(settings: "Settings", *, must_exist: bool) -> Any:
     """Open the store; only `create` may create it."""
     from holdfast.app import open_configured_store
-    from holdfast.stores.open import sqlite_path
+    from holdfast.stores.inspect import inspect_store
 
-    if must_exist and settings.store.url.startswith("sqlite:"):
-        path = sqlite_path(settings.store.url)
-        if not path.exists():
-            raise CommandFailed(f"there is no store at {path}")
+    if must_exist:
+        inspection = await inspect_store(settings.store.url)
+        if not inspection.exists:
+            raise CommandFailed(f"there is no store at {inspection.path}")
+        if inspection.is_bare:
+            name = mask_url(settings.store.url)
+            raise CommandFailed(f"{name} has no tables yet; start `holdfast serve` once")
     return await open_configured_store(settings)

@@ -17,6 +17,8 @@ HealAction = Literal[
     "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
     "fell_back", "summed_up_by_rule", "left_out",
 ]  # fmt: skip
+MAX_LEFT_OUT = 2
+"""How often earlier input is left out: first messages, then instructions as well."""
 MAX_MESSAGE = 500
 """How much of a provider's message is kept with a heal."""
 
@@ -190,7 +192,8 @@ def _quarantine(symptoms: Symptoms) -> Treatment | None:
 
 def _leave_out(symptoms: Symptoms, done: Sequence[Heal]) -> Treatment | None:
     """Call again without earlier input that no model has answered: it may be what is refused."""
-    if not symptoms.unanswered or any(heal.action == "left_out" for heal in done):
+    count = sum(1 for heal in done if heal.action == "left_out")
+    if not symptoms.unanswered or count >= MAX_LEFT_OUT:
         return None
     heal = Heal(
         symptoms.failure_class, "left_out", symptoms.code, left_out=symptoms.unanswered

@@ -21,6 +21,8 @@ class RefusedInput(msgspec.Struct, frozen=True):
     """The first item of what is asked: the last message, or the tool outputs at the end."""
     unanswered: tuple[int, ...] = ()
     """Items of earlier turns that no model has answered yet; empty if nothing is asked beside."""
+    instructions: tuple[int, ...] = ()
+    """Instructions of earlier turns that no model has followed yet."""
 
 
 def find_refused_input(
@@ -39,14 +41,15 @@ def find_refused_input(
         # Without its call an output cannot be sent: nothing can be left out before it.
         return RefusedInput(outputs[-1].seq)
     asked = next((item.seq for item in reversed(own) if _is_users(item)), input_from)
-    earlier = [item for item in history if item.seq < input_from]
-    recent = takewhile(lambda item: not _is_models(item), reversed(earlier))
+    # Instructions are shown first, wherever they were given.
+    earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
+    recent = list(takewhile(lambda item: not _is_models(item), reversed(earlier)))
+    instructions = tuple(item.seq for item in reversed(recent) if _is_instruction(item))
     unanswered = [item for item in recent if not _is_instruction(item)]
-    if not unanswered:
-        return RefusedInput(asked)
-    # A client may send the answer that it has: it is left out together with its question.
-    unanswered += takewhile(_is_models, own)
-    return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)))
+    if unanswered:
+        # A client may send the answer that it has: it is left out together with its question.
+        unanswered += takewhile(_is_models, own)
+    return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)), instructions)
 
 
 def _role(item: StoredItem) -> str | None:

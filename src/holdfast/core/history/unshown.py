@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem
-from holdfast.core.model.gateway_items import CALL, WORDS
+from holdfast.core.model.gateway_items import ATTACHMENT, CALL, WORDS
 
 
 def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[LogEntry]:
@@ -18,7 +18,7 @@ def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[
     These are the text before a call, words that stand for several items, and the message that
     such words repeat.
     """
-    if not any(entry.kind in (CALL, WORDS) for entry in log):
+    if not any(entry.kind in (CALL, WORDS, ATTACHMENT) for entry in log):
         return log
     users = {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
     marked: list[LogEntry] = []
@@ -27,7 +27,7 @@ def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[
         if entry.kind in (CALL, WORDS):
             is_before = True
         is_text = entry.kind == "message" and entry.fingerprint not in users
-        if entry.kind == WORDS or (is_text and is_before):
+        if entry.kind in (WORDS, ATTACHMENT) or (is_text and is_before):
             marked.append(replace(entry, is_unshown=True))
         else:
             marked.append(entry)

@@ -5,7 +5,7 @@ approval is shown to clients as an `mcp_approval_request`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,10 @@ APPROVAL = "gateway_approval"
 TOOL_LIST = "gateway_list_tools"
 WORDS = "gateway_words"
 REMINDER = "gateway_reminder"
-GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS, REMINDER})
+ATTACHMENT = "gateway_attachment"
+GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS, REMINDER, ATTACHMENT})
+NOT_LISTED = frozenset({CALL, WORDS, REMINDER, ATTACHMENT})
+"""Kinds of which lists show what they led to, if anything."""
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
 
@@ -110,8 +113,27 @@ class GatewayReminder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     call: GatewayCall
 
 
+class GatewayAttachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file of a chat message, by the platform's reference; the run that shows it loads it."""
+
+    type: str = msgspec.field(default=ATTACHMENT)
+    id: str
+    channel: str
+    reference: str
+    kind: Literal["image", "audio", "file"]
+    name: str = ""
+    media_type: str = ""
+    size: int = 0
+
+
 GatewayItem = (
-    GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords | GatewayReminder
+    GatewayCall
+    | GatewayCompletion
+    | GatewayApproval
+    | ToolList
+    | GatewayWords
+    | GatewayReminder
+    | GatewayAttachment
 )
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     CALL: msgspec.json.Decoder(GatewayCall),
@@ -120,6 +142,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     TOOL_LIST: msgspec.json.Decoder(ToolList),
     WORDS: msgspec.json.Decoder(GatewayWords),
     REMINDER: msgspec.json.Decoder(GatewayReminder),
+    ATTACHMENT: msgspec.json.Decoder(GatewayAttachment),
 }
 
 
@@ -276,7 +299,7 @@ def client_item(kind: str, body: bytes) -> bytes | None:
 
 def is_listed(kind: str, body: bytes) -> bool:
     """Whether lists show a stored item: of a call, they show its completion or its request."""
-    return kind not in (CALL, WORDS, REMINDER) or client_item(kind, body) is not None
+    return kind not in NOT_LISTED or client_item(kind, body) is not None
 
 
 def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:

@@ -242,7 +242,9 @@ class ModelCaller:
         symptoms = self._symptoms(attempt, failure, progress)
         if failure.refuses_input and not progress.has_output:
             found = await refused_input(self._gateway.read, run, attempt.history)
-            symptoms = replace(symptoms, unanswered=found.unanswered)
+            suspects = found.unanswered or found.instructions
+            if suspects:
+                symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:
             changed = await self._apply(attempt, treatment, failure)
             if changed is not None:

@@ -1,6 +1,7 @@
 """The output of a stream so far: finished items, and the text of unfinished ones."""
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ class PartialOutput:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[str, Any]] = {}
-        self._texts: dict[int, dict[str, list[str]]] = {}
+        # Millions of small strings would take ten times as much memory as their text.
+        self._texts: dict[int, dict[str, StringIO]] = {}
         self._finished: dict[int, bytes] = {}
         self.has_changed = False
         """Whether there is something new since the last checkpoint."""
@@ -30,9 +32,14 @@ class PartialOutput:
             if not isinstance(event, Delta):
                 self._add_event(event)
             elif event.type in _TEXT_DELTAS:
-                parts = self._texts.setdefault(event.output_index, {})
-                parts.setdefault(event.type, []).append(event.delta)
-                self.has_changed = True
+                self._add_text(event.output_index, event.type, event.delta)
+
+    def _add_text(self, index: int, kind: str, text: str) -> None:
+        parts = self._texts.setdefault(index, {})
+        if kind not in parts:
+            parts[kind] = StringIO()
+        parts[kind].write(text)
+        self.has_changed = True
 
     def _add_event(self, event: ModelEvent) -> None:
         data = event.data
@@ -41,9 +48,8 @@ class PartialOutput:
             self.next_index = max(self.next_index, index + 1)
         match event.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                parts = self._texts.setdefault(index, {})
-                parts.setdefault(event.type, []).append(data.get("delta", ""))
-                self.has_changed = True
+                if isinstance(text := data.get("delta"), str):
+                    self._add_text(index, event.type, text)
             case "response.output_item.added":
                 self._open[index] = data.get("item", {})
             case "response.output_item.done":
@@ -72,7 +78,7 @@ class PartialOutput:
     def _incomplete(self, index: int) -> dict[str, Any]:
         item = {**self._open.get(index, {}), "status": "incomplete"}
         if index in self._texts:
-            parts = [_part(kind, "".join(texts)) for kind, texts in self._texts[index].items()]
+            parts = [_part(kind, text.getvalue()) for kind, text in self._texts[index].items()]
             item.update({"type": "message", "role": "assistant", "content": parts})
         return item
 

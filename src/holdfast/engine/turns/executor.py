@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
+from holdfast.core.model.gateway_items import ATTACHMENT
 from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import (
     SentRequest,
@@ -48,13 +49,14 @@ from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
 from holdfast.engine.turns.agent_approvals import AgentApprovals
+from holdfast.engine.turns.attachments import load_attachments
 from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolTurn
-from holdfast.ports.channel import MessageSplitter
+from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.tools import Toolbox
 
-_NOT_SENT = frozenset({"item_reference", "compaction_trigger"})
+_NOT_SENT = frozenset({"item_reference", "compaction_trigger", ATTACHMENT})
 """Kinds of items that no model is sent as they are."""
 CLIENT_CALLS = frozenset(
     {
@@ -65,8 +67,11 @@ CLIENT_CALLS = frozenset(
 """Kinds of calls that the client's own tools answer."""
 
 
+INLINE_ITEMS = 500
+"""How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
 """The answer by which a scheduled turn says that there is nothing to tell."""
+COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -89,11 +94,11 @@ class TurnExecutor:
         *,
         fallbacks: Fallbacks | None = None,
         fitter: ContextFitter | None = None,
-        splitter: MessageSplitter | None = None,
+        channels: ChannelMessages | None = None,
         toolbox: Toolbox | None = None,
         tools: ToolSettings | None = None,
     ) -> None:
-        self._splitter = splitter
+        self._channels = channels
         self._gateway = gateway
         self._route = route
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
@@ -104,7 +109,7 @@ class TurnExecutor:
         self._agents = AgentApprovals(gateway, self._caller, tools)
         self._records = ResponseRecords(gateway.read)
 
-    def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
+    async def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for a request that the model's provider cannot express, before it is accepted."""
         if self._tools is not None and (
             "tools" in request.fields or "tools" in request.chat_fields
@@ -118,15 +123,18 @@ class TurnExecutor:
                 bodies.append(expand(item.body))
             elif item.kind not in _NOT_SENT:
                 bodies.append(item.body)
-        self._route(request.model).check(
-            ModelCall(
-                model=request.model,
-                items=bodies,
-                fields=request.fields,
-                chat_fields=request.chat_fields,
-                is_stream=request.is_stream,
-            )
+        call = ModelCall(
+            model=request.model,
+            items=bodies,
+            fields=request.fields,
+            chat_fields=request.chat_fields,
+            is_stream=request.is_stream,
         )
+        provider = self._route(request.model)
+        if len(bodies) <= INLINE_ITEMS:
+            provider.check(call)
+        else:
+            await asyncio.to_thread(provider.check, call)
 
     async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
@@ -140,6 +148,8 @@ class TurnExecutor:
         run.writer = writer
         try:
             try:
+                if request.delivery is not None and self._channels is not None:
+                    await load_attachments(run, self._channels)
                 if writer is not None:
                     writer.start()
                 if request.waits_for_parent:
@@ -235,7 +245,7 @@ class TurnExecutor:
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
         if request.delivery is not None and not command.pending_calls:
-            command = replace(command, outbox=self._messages(request.delivery, answer))
+            command = replace(command, outbox=self._messages(request, request.delivery, answer))
         elif request.delivery is not None and tool_turn is not None:
             command = replace(command, outbox=self._requests(request.delivery, tool_turn.output))
         ended = await run.finish(command)
@@ -245,9 +255,11 @@ class TurnExecutor:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
 
-    def _messages(self, delivery: Delivery, answer: Answer) -> tuple[OutboxMessage, ...]:
+    def _messages(
+        self, request: TurnRequest, delivery: Delivery, answer: Answer
+    ) -> tuple[OutboxMessage, ...]:
         """Return the messages that a channel sends for an answer."""
-        text = output_text(answer.items).strip()
+        text = COMPACTED if request.is_compaction else output_text(answer.items).strip()
         if delivery.is_quiet and text == NO_REPLY:
             return ()
         return tuple(self._split(delivery, text or EMPTY_ANSWER))
@@ -264,8 +276,8 @@ class TurnExecutor:
 
     def _split(self, delivery: Delivery, text: str) -> list[OutboxMessage]:
         parts: Sequence[str] = [text]
-        if self._splitter is not None:
-            parts = self._splitter.split(delivery.channel, text)
+        if self._channels is not None:
+            parts = self._channels.split(delivery.channel, text)
         return [to_message(delivery, part) for part in parts]
 
     async def _end_unanswered(

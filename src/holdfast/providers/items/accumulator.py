@@ -1,5 +1,6 @@
 """Rebuild items from their events, for servers that never send them finished."""
 
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ class ItemAccumulator:
 
     def __init__(self) -> None:
         self._fields: Json = {}
-        self._texts: dict[tuple[_TextField, int], list[str]] = {}
+        self._texts: dict[tuple[_TextField, int], StringIO] = {}
 
     def begin(self, item: Json) -> None:
         """Add the fields of the item as it was first sent."""
@@ -59,23 +60,29 @@ class ItemAccumulator:
         number = event.get(target.number) if target.number is not None else 0
         key = (target, number if isinstance(number, int) else 0)
         if step == "delta":
-            self._texts.setdefault(key, []).append(text)
+            self._text(key).write(text)
         else:
             # The event that ends a text holds all of it.
-            self._texts[key] = [text]
+            self._texts[key] = StringIO()
+            self._texts[key].write(text)
         for source, field in (("item_id", "id"), ("name", "name")):
             if isinstance(event.get(source), str) and field not in self._fields:
                 self._fields = {**self._fields, field: event[source]}
 
-    def texts(self, delta: Delta) -> list[str]:
-        """Return the list to which the text of this delta, and of those like it, is appended."""
+    def _text(self, key: tuple[_TextField, int]) -> StringIO:
+        if key not in self._texts:
+            self._texts[key] = StringIO()
+        return self._texts[key]
+
+    def text_of(self, delta: Delta) -> StringIO:
+        """Return the buffer to which the text of this delta, and of those like it, is written."""
         target = _TEXT_FIELDS.get(delta.type.removesuffix(".delta"))
         if target is None:
-            return []
+            return StringIO()
         number = getattr(delta, target.number) if target.number is not None else 0
         if "id" not in self._fields:
             self._fields = {**self._fields, "id": delta.item_id}
-        return self._texts.setdefault((target, number if isinstance(number, int) else 0), [])
+        return self._text((target, number if isinstance(number, int) else 0))
 
     def item(self, status: str) -> Json | None:
         """Return the item as if it ended here; None where its events do not make one."""
@@ -84,7 +91,7 @@ class ItemAccumulator:
         built.pop("encrypted_content", None)
         lists: dict[str, list[Json]] = {}
         for target, number in sorted(self._texts, key=lambda key: key[1]):
-            text = "".join(self._texts[target, number])
+            text = self._texts[target, number].getvalue()
             if target.number is None:
                 built.setdefault("type", target.kind)
                 built[target.field] = text

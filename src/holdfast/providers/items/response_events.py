@@ -1,6 +1,7 @@
 """Build the events of items in progress as the Responses API sends them, in order."""
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ class TextPart:
         self.index = index
         self.kind = kind
         self.delta_type = f"response.{kind}.delta"
-        self.texts: list[str] = []
+        self.text = StringIO()
         self._logprobs: list[Any] = []
 
     @property
@@ -48,7 +49,7 @@ class TextPart:
 
     def add(self, delta: str, logprobs: list[Any]) -> Events:
         """Return the event of more text."""
-        self.texts.append(delta)
+        self.text.write(delta)
         self._logprobs += logprobs
         text_delta = Delta(
             type=self.delta_type,
@@ -63,7 +64,7 @@ class TextPart:
 
     def end(self, status: str, annotations: list[Any]) -> tuple[Events, Item]:
         """Return the events after the last text, and the item."""
-        text = "".join(self.texts)
+        text = self.text.getvalue()
         part = self._part(text, self._logprobs)
         if annotations and self.kind == "output_text":
             part["annotations"] = annotations
@@ -89,7 +90,7 @@ class ReasoningPart:
     def __init__(self, item_id: str, index: int) -> None:
         self.item_id = item_id
         self.index = index
-        self._texts: list[str] = []
+        self._text = StringIO()
 
     @property
     def _position(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class ReasoningPart:
 
     def add(self, delta: str) -> Events:
         """Return the event of more text."""
-        self._texts.append(delta)
+        self._text.write(delta)
         return [Delta(
             type="response.reasoning_text.delta", item_id=self.item_id, output_index=self.index,
             content_index=0, delta=delta,
@@ -114,7 +115,7 @@ class ReasoningPart:
 
     def end(self) -> tuple[Events, Item]:
         """Return the events after the last text, and the item."""
-        text = "".join(self._texts)
+        text = self._text.getvalue()
         part = {"type": "reasoning_text", "text": text}
         item: Item = {"id": self.item_id, "type": "reasoning", "summary": [], "content": [part]}
         return [
@@ -138,7 +139,7 @@ class CallPart:
         """The call's id at the server."""
         self.server_name = ""
         """The tool's name at the server, which has no namespaces."""
-        self._texts: list[str] = []
+        self._text = StringIO()
         self._kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
         self._field = "input" if is_custom else "arguments"
 
@@ -150,7 +151,7 @@ class CallPart:
     def has_whole_arguments(self) -> bool:
         """Whether the arguments so far are a complete JSON value."""
         try:
-            msgspec.json.decode("".join(self._texts))
+            msgspec.json.decode(self._text.getvalue())
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return False
         return True
@@ -162,7 +163,7 @@ class CallPart:
 
     def add(self, delta: str) -> Events:
         """Return the event of more arguments."""
-        self._texts.append(delta)
+        self._text.write(delta)
         return [Delta(
             type=f"response.{self._kind}.delta", item_id=self.item_id, output_index=self.index,
             delta=delta,
@@ -170,7 +171,7 @@ class CallPart:
 
     def end(self, status: str) -> tuple[Events, Item]:
         """Return the events after the last argument, and the item."""
-        text = "".join(self._texts)
+        text = self._text.getvalue()
         item = self._item(status, text)
         done = {**self._position, self._field: text, "name": self.name}
         return [

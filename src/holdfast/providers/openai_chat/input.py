@@ -6,6 +6,7 @@ whatever its number. Both caches are bounded in bytes.
 """
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Literal
 
 import msgspec
@@ -79,6 +80,8 @@ class TranslationCache:
     def __init__(self, max_bytes: int = MAX_TRANSLATION_BYTES) -> None:
         self._max_bytes = max_bytes
         self._cache: SizedLru[bytes, Translation] = SizedLru(max_bytes)
+        # Long requests are checked in a thread.
+        self._lock = Lock()
         self.translated = 0
         """How many items were translated so far."""
 
@@ -89,12 +92,14 @@ class TranslationCache:
 
     def get(self, body: bytes, where: str, upstream: str) -> Translation:
         """Return an item's translation; content that Chat cannot express is replaced."""
-        found = self._cache.get(body)
+        with self._lock:
+            found = self._cache.get(body)
         if found is None:
             found = self._translate(body, where, upstream)
             size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
             if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
-                self._cache.put(body, found, size)
+                with self._lock:
+                    self._cache.put(body, found, size)
         return found
 
     def check(self, body: bytes, where: str, upstream: str) -> Translation:

@@ -100,7 +100,7 @@ class ChatOutput:
                 if part is None or part.kind != "output_text" or self._reasoning is not None:
                     return self._add_text(text, [], "output_text") if text else ()
                 # What `TextPart.add` does, without the calls: this happens for every chunk.
-                part.texts.append(text)
+                part.text.write(text)
                 return (Delta(
                     type=part.delta_type, item_id=part.item_id, output_index=part.index,
                     content_index=0, delta=text, logprobs=[],

@@ -1,6 +1,7 @@
 """Translate a Responses server's events into ours, and collect the answer."""
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ class ResponsesOutput(WholeOutput):
         self._position: tuple[object, ...] | None = None
         """Where the last delta belongs; the next one most often belongs there as well."""
         self._item_id = ""
-        self._texts: list[str] = []
+        self._text = StringIO()
         self.finished: FinishedAnswer | None = None
         """The answer, once the terminal event has arrived."""
 
@@ -70,7 +71,7 @@ class ResponsesOutput(WholeOutput):
                 self._is_numbered = True
             self._number, self._last = number, data
             delta.item_id = self._item_id
-            self._texts.append(delta.delta)
+            self._text.write(delta.delta)
             return (delta,)
         return self._read_any(kind, data)
 
@@ -155,9 +156,10 @@ class ResponsesOutput(WholeOutput):
             self._position = position
             self._item_id = self._ids.item("", delta.item_id, index)
             delta.item_id = self._item_id
-            self._texts = [] if index in self._done else self._accumulator(index).texts(delta)
+            is_done = index in self._done
+            self._text = StringIO() if is_done else self._accumulator(index).text_of(delta)
         delta.item_id = self._item_id
-        self._texts.append(delta.delta)
+        self._text.write(delta.delta)
         return (delta,)
 
     def _is_copy(self, number: object, data: bytes) -> bool:

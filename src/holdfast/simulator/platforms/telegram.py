@@ -51,6 +51,8 @@ class TelegramSimulator:
         self._poller: asyncio.Event | None = None
         self.sent: list[SentMessage] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.files: dict[str, bytes] = {}
+        """Contents of files, by id."""
         self.notices: list[str] = []
         """What was shown to users who pressed buttons."""
         self.blocked: set[int] = set()
@@ -199,6 +201,10 @@ class TelegramSimulator:
 
     async def _handle(self, call: PlatformCall) -> PlatformAnswer:
         prefix = f"/bot{self.token}/"
+        file_prefix = f"/file/bot{self.token}/files/"
+        if call.path.startswith(file_prefix):
+            content = self.files.get(call.path.removeprefix(file_prefix))
+            return PlatformAnswer(content or b"", status=200 if content is not None else 404)
         if not call.path.startswith(prefix):
             return _error(401, "Unauthorized")
         method, body = call.path.removeprefix(prefix), call.json()
@@ -233,6 +239,10 @@ class TelegramSimulator:
                 return _error(400, "Bad Request: MESSAGE_TOO_LONG")
             self.notices.append(str(body.get("text", "")))
             return _ok(True)
+        if method == "getFile":
+            if body.get("file_id") not in self.files:
+                return _error(400, "Bad Request: invalid file_id")
+            return _ok({"file_id": body["file_id"], "file_path": f"files/{body['file_id']}"})
         if method == "sendMessage":
             return self._send(body)
         if method == "editMessageText":

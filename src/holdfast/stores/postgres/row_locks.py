@@ -87,7 +87,7 @@ def lock_keys(command: Command[Any]) -> list[Name]:
             if command.known is not None:
                 names.append(Name("session", command.known.session.id))
             return names
-        case cmd.Reserve(key=str(key)) | cmd.StopTurns(key=key):
+        case cmd.Reserve(key=str(key)) | cmd.StopTurns(key=key) | cmd.EditWaiting(key=key):
             return [Name("key", command.tenant, key), *_names_of_repeat(command)]
         case cmd.Import():
             keys = [Name("key", command.tenant, command.key)] if command.key is not None else []

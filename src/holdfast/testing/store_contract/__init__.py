@@ -15,6 +15,7 @@ from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.channels.outbox import (
     BurstContract,
     ChannelAccessContract,
+    EditContract,
     OutboxContract,
 )
 from holdfast.testing.store_contract.channels.schedules import ScheduleContract
@@ -39,6 +40,7 @@ __all__ = [
     "ChannelAccessContract",
     "ClockStepContract",
     "CompactionContract",
+    "EditContract",
     "FencingContract",
     "ForkContract",
     "HidingContract",

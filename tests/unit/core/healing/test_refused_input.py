@@ -49,7 +49,19 @@ def test_a_run_without_input_refuses_nothing() -> None:
 def test_input_of_earlier_turns_without_an_answer_may_be_to_blame() -> None:
     log = _log("user", "assistant", "developer", "user", "user", "user")
     found = find_refused_input(log, 6, 6)
-    assert (found.first, found.unanswered) == (6, (4, 5))
+    assert (found.first, found.unanswered, found.instructions) == (6, (4, 5), (3,))
+
+
+def test_instructions_that_a_model_has_followed_are_not_to_blame() -> None:
+    log = _log("system", "user", "assistant", "user")
+    assert find_refused_input(log, 4, 4).instructions == ()
+
+
+def test_instructions_stand_first_and_are_found_by_their_number() -> None:
+    log = _log("user", "assistant", "system", "user")
+    shown = [log[2], log[0], log[1], log[3]]
+    found = find_refused_input(shown, 4, 4)
+    assert (found.unanswered, found.instructions) == ((), (3,))
 
 
 def test_what_a_model_has_answered_is_not_to_blame() -> None:

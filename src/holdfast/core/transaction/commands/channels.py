@@ -5,6 +5,7 @@ from typing import Literal
 from holdfast.core.ids import Key, Tenant, TurnId, WorkerId
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import Delivery, Fact, OutboxMessage, OutboxRow
+from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands.command import Command
 from holdfast.core.transaction.commands.search import LogPosition
@@ -112,6 +113,21 @@ class StopTurns(Command[int], frozen=True, kw_only=True):
     record_id: TurnId
     idempotency_key: str
     messages: tuple[OutboxMessage, ...] = ()
+
+
+class EditWaiting(Command[bool], frozen=True, kw_only=True):
+    """Replace the input of a turn that has not begun; answer whether it had not.
+
+    Afterwards the edit counts as handled either way.
+    """
+
+    tenant: Tenant
+    key: Key
+    edited_key: str
+    """The idempotency key of the message that was edited."""
+    items: tuple[NewItem, ...]
+    record_id: TurnId
+    idempotency_key: str
 
 
 class RequestPairing(Command[PairingRow], frozen=True, kw_only=True):

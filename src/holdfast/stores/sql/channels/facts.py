@@ -10,6 +10,7 @@ from holdfast.core.transaction.commands import (
     ApprovePairing,
     BuryUpdate,
     ClaimDeliveries,
+    EditWaiting,
     HoldChannel,
     KeepPlaceholder,
     OpenPlaceholder,
@@ -28,7 +29,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message
-from holdfast.stores.sql.lookups import lane_facts, open_turns, read_lane
+from holdfast.stores.sql.lookups import find_turn, lane_facts, open_turns, read_lane
 from holdfast.stores.sql.plan import Plan, every, one
 
 
@@ -105,6 +106,19 @@ def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
     if facts.session is None:
         return facts
     return replace(facts, open_turns=(yield from open_turns(facts.session.id)))
+
+
+def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
+    """The lane of the key and the turn of the message, unless the edit came before."""
+    facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
+    if facts.repeat is not None:
+        return facts
+    edited = yield from one(log_sql.IDEMPOTENCY_BY_KEY, command.tenant, command.edited_key)
+    if edited is None:
+        return facts
+    row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
+    turn = yield from find_turn(IdempotencyRow(*edited).turn_id)
+    return replace(read_lane(row, now), turn=turn)
 
 
 def pairing_facts(

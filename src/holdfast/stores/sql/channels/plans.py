@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.decisions.channels import access, outbox, stop
+from holdfast.core.decisions.channels import access, edits, outbox, stop
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.sql.channels import facts
@@ -17,6 +17,7 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.ReviseDelivery: (facts.message_facts, outbox.revise_delivery),
     cmd.PruneOutbox: (facts.no_facts, outbox.prune_outbox),
     cmd.StopTurns: (facts.stop_facts, stop.stop_turns),
+    cmd.EditWaiting: (facts.edit_facts, edits.edit_waiting),
     cmd.RequestPairing: (facts.pairing_facts, access.request_pairing),
     cmd.ApprovePairing: (facts.pairing_facts, access.approve_pairing),
     cmd.RevokePairing: (facts.pairing_facts, access.revoke_pairing),

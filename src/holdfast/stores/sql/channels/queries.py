@@ -1,11 +1,14 @@
 """What operators and schedules read about channels."""
 
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.ports.outbox import OutboxCount, OutboxQuery
+from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.lookups import find_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 
 
@@ -22,6 +25,14 @@ class SqlChannelReader:
     async def message(self, message_id: str) -> OutboxRow | None:
         """Return one message."""
         return await self._run(lambda _: _message(message_id))
+
+    async def session_of(
+        self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
+    ) -> SessionId | None:
+        """Return the session in which a message of a chat is."""
+        return await self._run(
+            lambda _: _session_of(tenant, channel, chat, external_id, message_key)
+        )
 
     async def counts(self) -> list[OutboxCount]:
         """Return how many messages are not sent, by channel and state."""
@@ -66,6 +77,17 @@ def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]
 def _message(message_id: str) -> Plan[OutboxRow | None]:
     row = yield from one(sql.MESSAGE, message_id)
     return read_message(row) if row is not None else None
+
+
+def _session_of(
+    tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
+) -> Plan[SessionId | None]:
+    row = yield from one(sql.SENT_MESSAGE, tenant, channel, chat, external_id)
+    if row is not None:
+        return SessionId(row[0])
+    row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
+    turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
+    return turn.session_id if turn is not None else None
 
 
 def _counts() -> Plan[list[OutboxCount]]:

@@ -43,6 +43,12 @@ DROP_REST = Statement(
     "where source = ?1 and part > ?2 and state = 'pending'",
 )
 PRUNE_OUTBOX = Statement("prune_outbox", "delete from outbox where settled_at < ?1")
+# Which conversation a message belongs to that somebody answers.
+SENT_MESSAGE = Statement(
+    "sent_message",
+    "select session_id from outbox where tenant = ?1 and channel = ?2 and external_id = ?4 "
+    "and chat = ?3 and session_id is not null limit 1",
+)
 MESSAGE = Statement("message", f"select {_COLUMNS} from outbox o where o.id = ?1")
 
 # The oldest waiting message of each conversation, if it is due and its sender is not alive. What

@@ -10,7 +10,7 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, DeliveryOutcome, Started
 from holdfast.ports.outbox import OutboxQuery
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.store_client import StoreClient
+from holdfast.testing.store_client import StoreClient, said
 
 Prepare = Callable[[StoreClient, ManualClock], Awaitable[Command[Any]]]
 
@@ -150,6 +150,25 @@ async def _stop_turns(caller: StoreClient, _: ManualClock) -> Command[Any]:
         tenant=caller.tenant, key=Key("k"), record_id=TurnId(caller.ids.new("rec")),
         idempotency_key="stop", messages=to_chat("Stopped."),
     )  # fmt: skip
+
+
+def edit(caller: StoreClient, text: str, edited: str, name: str = "e1") -> cmd.EditWaiting:
+    """Return the command by which a message is replaced."""
+    return cmd.EditWaiting(
+        tenant=caller.tenant, key=Key("k"), edited_key=edited, items=said(text),
+        record_id=TurnId(caller.ids.new("rec")), idempotency_key=name,
+    )  # fmt: skip
+
+
+async def _edit_waiting(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await start_from_chat(caller, "a")
+    await caller.wait("b", key="k", source="channel", idempotency_key="m2")
+    return edit(caller, "c", "m2")
+
+
+async def _edit_too_late(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await caller.start("a", key="k", source="channel", idempotency_key="m1")
+    return edit(caller, "c", "m1")
 
 
 def pairing(caller: StoreClient, sender: str = "1", code: str = "ABCD2345") -> cmd.RequestPairing:

@@ -18,6 +18,7 @@ from holdfast.testing.store_contract.channels.commands import (
     CHANNEL,
     chat_request,
     claim,
+    edit,
     facts,
     pairing,
     queue,
@@ -207,6 +208,42 @@ class OutboxContract:
         await caller.finish(run, "b", outbox=to_chat("b"))
         await caller.submit(cmd.Delete(tenant=caller.tenant, session_id=run.session.id))
         assert await _states(caller) == []
+
+
+class EditContract:
+    """An edit replaces a message that waits, and nothing else."""
+
+    async def test_an_edit_replaces_the_input_of_a_waiting_turn_once(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        waiting = await caller.wait("b", key="k", source="channel", idempotency_key="m2")
+        assert await caller.submit(edit(caller, "c", "m2"))
+        assert await caller.submit(edit(caller, "an old delivery", "m2", "e1"))
+        await caller.finish(run, "x")
+        started = await caller.claim(waiting.turn)
+        assert isinstance(started, Started)
+        assert await caller.texts(run.session) == ["a", "x", "c"]
+
+    async def test_what_has_begun_or_is_unknown_is_not_changed(self, caller: StoreClient) -> None:
+        run = await caller.start("a", key="k", source="channel", idempotency_key="m1")
+        assert not await caller.submit(edit(caller, "b", "m1"))
+        assert not await caller.submit(edit(caller, "b", "unknown", "e2"))
+        await caller.finish(run, "x")
+        assert not await caller.submit(edit(caller, "b", "m1", "e3"))
+        assert await caller.texts(run.session) == ["a", "x"]
+
+    async def test_a_message_is_found_in_its_session(self, caller: StoreClient) -> None:
+        run = await caller.start(
+            "a", key="k", source="channel", request=chat_request(), idempotency_key="m1"
+        )
+        await caller.finish(run, "b", outbox=to_chat("b"))
+        (row,) = await claim(caller)
+        await settle(caller, row, "sent", external_id="55")
+        find = caller.store.channels.session_of
+        assert await find(caller.tenant, CHANNEL, "7", "55", "none") == run.session.id
+        assert await find(caller.tenant, CHANNEL, "8", "55", "none") is None
+        assert await find(caller.tenant, CHANNEL, "7", "4", "m1") == run.session.id
 
 
 class BurstContract:

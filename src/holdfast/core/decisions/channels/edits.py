@@ -1,0 +1,34 @@
+"""Edits of messages: they replace what waits, and change nothing that has begun."""
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lane import pack_items
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow
+from holdfast.core.transaction.commands import EditWaiting
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
+    """Replace the input of a waiting turn; a repeat of the edit replaces nothing."""
+    if facts.repeat is not None:
+        return Decision(bool(facts.repeat.step))
+    session, turn = facts.session, facts.turn
+    waits = session is not None and turn is not None and _waits(session, turn)
+    row = IdempotencyRow(
+        command.tenant, command.idempotency_key, b"", command.record_id, int(waits), facts.now
+    )
+    if session is None or turn is None or not waits:
+        return Decision(False, (IdempotencyAdded(row),))
+    draft = Draft(session, now=facts.now)
+    draft.save_turn(replace(turn, input=pack_items(command.items)), event="turn.edited")
+    draft.add(IdempotencyAdded(row))
+    return draft.decide(True)
+
+
+def _waits(session: Session, turn: Turn) -> bool:
+    """Whether a turn is in the queue of a session and nothing of it is in the log yet."""
+    is_here = turn.session_id == session.id and session.active_turn_id != turn.id
+    return is_here and turn.is_open and turn.first_seq is None and turn.input is not None

@@ -1,0 +1,148 @@
+"""Files of chat messages: accepted as references, downloaded by the run, stored with the turn."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.model.gateway_items import ATTACHMENT, GatewayAttachment, load_item
+from holdfast.core.model.items import NewItem, StoredItem, read_item
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.ports.channel import Attachment, ChannelMessages
+
+LOAD_SECONDS = 60.0
+"""For all files of a turn; those that are not there by then are named only."""
+MAX_FILES = 10
+MAX_TEXT = 100_000
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
+
+
+async def load_attachments(run: ActiveRun, channels: ChannelMessages) -> None:
+    """Download the files of a turn's messages, and commit them before the model is asked."""
+    own = [
+        item
+        for item in await run.items()
+        if item.turn_number == run.turn.number and item.session_id == run.session.id
+    ]
+    waiting = find_waiting(own)
+    if waiting:
+        contents = await _load(waiting, channels)
+        await run.commit_step([content_item(*each) for each in contents])
+
+
+def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
+    """Return the attachments whose content is not in the log; an earlier attempt may have it."""
+    known = {item.item_id for item in items}
+    found: list[GatewayAttachment] = []
+    for item in items:
+        if item.kind != ATTACHMENT:
+            continue
+        attachment = load_item(item.kind, item.body)
+        assert isinstance(attachment, GatewayAttachment)
+        if content_id(attachment) not in known:
+            found.append(attachment)
+    return found
+
+
+async def _load(
+    waiting: Sequence[GatewayAttachment], channels: ChannelMessages
+) -> list[tuple[GatewayAttachment, bytes | str]]:
+    """Return the content of each attachment, or why there is none."""
+    loaded: list[tuple[GatewayAttachment, bytes | str]] = []
+    left = channels.media_bytes(waiting[0].channel)
+    until = asyncio.get_running_loop().time() + LOAD_SECONDS
+    for number, attachment in enumerate(waiting):
+        content: bytes | str
+        if number >= MAX_FILES:
+            content = f"a message may have {MAX_FILES} files"
+        elif attachment.kind == "audio":
+            content = "voice and audio cannot be transcribed here"
+        elif attachment.size > left:
+            content = "it is too large"
+        else:
+            content = await _download(attachment, channels, left, until)
+        if isinstance(content, bytes):
+            left -= len(content)
+        loaded.append((attachment, content))
+    return loaded
+
+
+async def _download(
+    attachment: GatewayAttachment, channels: ChannelMessages, max_bytes: int, until: float
+) -> bytes | str:
+    try:
+        async with asyncio.timeout_at(until):
+            return await channels.download(
+                attachment.channel,
+                Attachment(
+                    reference=attachment.reference,
+                    kind=attachment.kind,
+                    name=attachment.name,
+                    media_type=attachment.media_type,
+                    size=attachment.size,
+                ),
+                max_bytes,
+            )
+    except TimeoutError:
+        return "it did not arrive in time"
+    except HoldfastError as exc:
+        log.info("channel.file_not_read", channel=attachment.channel, code=exc.code)
+        return "it could not be read"
+
+
+def content_id(attachment: GatewayAttachment) -> str:
+    """Return the id of the item that has an attachment's content."""
+    return "msg_" + attachment.id.partition("_")[2]
+
+
+def content_item(attachment: GatewayAttachment, content: bytes | str) -> NewItem:
+    """Return a file as a message to the model, or a line that says why it is missing."""
+    name = attachment.name or attachment.kind
+    part = None if isinstance(content, str) else _part(attachment, name, content)
+    reason = content if isinstance(content, str) else "files of this type are not passed on"
+    if part is None:
+        parts = [_text(f"[The file {name} is missing: {reason}.]")]
+    elif part["type"] == "input_text":
+        parts = [part]
+    else:
+        parts = [_text(f"[The file {name}:]"), part]
+    value = {
+        "type": "message", "id": content_id(attachment), "role": "user", "content": parts,
+    }  # fmt: skip
+    return read_item(msgspec.json.encode(value))
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "input_text", "text": text}
+
+
+def _part(attachment: GatewayAttachment, name: str, content: bytes) -> dict[str, str] | None:
+    """Return what a model can be shown of a file; the bytes say what it is, not its sender."""
+    media_type = _media_type(content)
+    if media_type is not None:
+        data = f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+        if media_type == "application/pdf":
+            return {"type": "input_file", "filename": name, "file_data": data}
+        return {"type": "input_image", "image_url": data, "detail": "auto"}
+    if attachment.media_type.startswith(_TEXT_TYPES):
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return None
+        return _text(f"[The file {name}:]\n{text[:MAX_TEXT]}")
+    return None
+
+
+def _media_type(content: bytes) -> str | None:
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in _MAGIC if content.startswith(magic)), None)

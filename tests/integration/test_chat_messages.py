@@ -1,0 +1,86 @@
+"""Edits, replies and compaction in a chat."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.in_process import ScriptedModel
+from tests.integration.chat_room import ChatRoom, open_chat_room
+
+KEY = "agent:main:telegram:direct:7"
+
+
+@asynccontextmanager
+async def _busy_room(model: ScriptedModel) -> AsyncIterator[ChatRoom]:
+    """A chat in which the first message is being answered."""
+    async with open_chat_room("telegram", model) as room:
+        model.gate.clear()
+        room.telegram.say("first")
+        await model.entered.acquire()
+        yield room
+
+
+async def test_an_edit_before_the_run_replaces_the_message_and_later_ones_run_nothing() -> None:
+    model = ScriptedModel()
+    async with _busy_room(model) as room:
+        first = room.telegram.say("secnd")
+        await room.gateway.until_queued(1, KEY)
+        room.telegram.edit(first, "second")
+        await room.until(lambda: len(room.telegram.confirmed) >= 3)
+        model.gate.set()
+        await room.until_text("re:second")
+        room.telegram.edit(first, "third")
+        room.telegram.say("fourth")
+        await room.until_text("re:fourth")
+    assert [shown[-1] for shown in model.shown] == ["first", "second", "fourth"]
+    assert not any("secnd" in text or "third" in text for text in model.shown[-1])
+
+
+async def test_a_reply_carries_its_quote_only_where_the_model_does_not_see_it() -> None:
+    model = ScriptedModel()
+    async with open_chat_room("telegram", model) as room:
+        asked = room.telegram.say("shall I book?")
+        await room.until_text("re:shall I book?")
+        (sent,) = room.telegram.sent
+        await _until_sent(room)
+        for message_id, text in ((sent.message_id, sent.text), (asked, "shall I book?")):
+            replied = _message(message_id, text)
+            room.telegram.say("yes", reply_to_message=replied)
+            await model.entered.acquire()
+        await room.until(lambda: len(room.texts()) == 3)
+        assert [shown[-1] for shown in model.shown[1:]] == ["yes", "yes"]
+        room.telegram.say("/new")
+        await room.until_text("A new conversation")
+        room.telegram.say("yes", reply_to_message=_message(sent.message_id, sent.text))
+        await room.until(lambda: len(room.texts()) == 5)
+    assert "not the sender's own words]\nre:shall I book?" in model.shown[-1][-1]
+    assert model.shown[-1][-1].endswith("yes")
+
+
+def _message(message_id: int, text: str) -> dict[str, object]:
+    chat, bot = {"id": 7, "type": "private"}, {"id": 42, "is_bot": True}
+    return {"message_id": message_id, "date": 1, "chat": chat, "from": bot, "text": text}
+
+
+async def _until_sent(room: ChatRoom) -> None:
+    counts = room.gateway.engine.store.channels.counts
+    async with asyncio.timeout(10):
+        while await counts():
+            pass
+
+
+async def test_a_conversation_is_compacted_on_command_once() -> None:
+    model = ScriptedModel()
+    async with open_chat_room("telegram", model) as room:
+        room.telegram.say("/compact")
+        await room.until_text("There is no conversation yet.")
+        room.telegram.say("long " * 2000)
+        await room.until(lambda: len(room.texts()) >= 2)
+        room.telegram.say("/compact")
+        await room.until_text("replaced by a summary")
+        room.telegram.deliver_again()
+        room.telegram.say("what now?")
+        await room.until_text("re:what now?")
+        summaries = sum("replaced by a summary" in text for text in room.texts())
+    assert summaries == 1
+    assert sum(len(text) for text in model.shown[-1]) < 15_000, "of more than 20,000"
