@@ -81,6 +81,7 @@ class _Webhooks:
                 for webhook in webhooks
             },
             expire_seconds={webhook.channel: webhook.outbox_hours * 3600 for webhook in webhooks},
+            on_settled=lambda row, outcome: gateway.meter.channel_sent(row.channel, outcome),
         )
         self.feed = WebhookFeed(gateway, webhooks, self._deliverer.wake)
         self._has_any = bool(webhooks)

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import httpx
 
+from holdfast.cli.client.gateway_client import GatewayClient
+from holdfast.cli.commands.status import collect_status
+from holdfast.settings.target import GatewayTarget
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import HttpUser, store_url
 from tests.acceptance.telegram_story import QUICK, telegram_story
@@ -140,11 +143,25 @@ def test_an_operator_sends_and_a_blocked_bot_is_a_dead_letter(
         dead: list[dict[str, str]] = []
         while not dead:
             dead = user.get("/v1/outbox?state=dead")["data"]
+        found = {finding["code"]: finding["detail"] for finding in user.get("/v1/doctor")["data"]}
+        assert found["outbox_dead"] == "support: 1 messages were given up"
+        (listed,) = collect_status(GatewayClient(GatewayTarget(url=gateway.url)))["channels"]
+        assert (listed["name"], listed["outbox"]) == ("support", {"dead": 1})
         telegram.blocked.clear()
         assert user.post(f"/v1/outbox/{dead[0]['id']}/retry").status_code == 200
         telegram.wait_for_text("hi there")
         assert telegram.sent[-1].texts == ["<b>hi</b> there"]
         assert len(telegram.sent) == 1
+        telegram.say("hello")
+        telegram.wait_for_text("Messages seen: 1")
+        until_sent(gateway, 2)
+        metrics = httpx.get(f"{gateway.url}/metrics").text
+        for line in (
+            'holdfast_channel_sends_total{channel="support",outcome="impossible"} 1.0',
+            'holdfast_channel_messages_total{channel="support",outcome="accepted"} 1.0',
+            'holdfast_inbox_lag_seconds_count{channel="support"} 1.0',
+        ):
+            assert line in metrics
 
 
 def test_a_webhook_is_answered_after_the_commit_and_needs_its_secret(

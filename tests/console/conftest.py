@@ -1,6 +1,7 @@
 """A browser, a gateway with a model that does as it is told, and a page that must not complain."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -113,6 +114,13 @@ class Watch:
         address = urlsplit(request.url)
         if address.scheme in ("http", "https") and address.hostname != self._host:
             self.strangers.append(request.url)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
 
 
 @pytest.fixture

@@ -102,6 +102,16 @@ def test_ten_thousand_items_scroll_with_few_elements(
         add(gateway, session, [f"note {number}" for number in range(start, start + 1000)])
     show(page, gateway, f"/sessions/{session}")
     expect(page.locator(".item").first).to_be_visible()
+    # Older items come by themselves as one scrolls towards them.
+    count = "document.querySelector('hf-transcript').entries.length"
+    assert page.evaluate(count) == 50
+    page.mouse.move(600, 600)
+    page.mouse.wheel(0, 400)
+    page.wait_for_function(f"() => {count} > 50")
+    loaded = page.evaluate(count)
+    assert loaded < MANY / 2
+    page.evaluate("window.scrollTo(0, 0)")
+    page.wait_for_function(f"() => {count} > {loaded}")
     # Load everything at once, as a person would who never stops to press the button.
     page.evaluate(
         "async () => { const list = document.querySelector('hf-transcript');"

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -116,6 +117,29 @@ def test_sessions_are_found_by_key_id_and_metadata(
     expect(page.get_by_text("Nothing found")).to_be_visible()
 
 
+def test_a_filtered_list_loses_what_no_longer_matches(page: Page, gateway: Gateway) -> None:
+    gateway.model.gate.clear()
+    gateway.say("filtered", "a long story please", background=True)
+    show(page, gateway, "/sessions")
+    page.get_by_label("Status").select_option("running")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    gateway.model.gate.set()
+    expect(page.get_by_role("link", name="filtered")).to_have_count(0)
+
+
+def test_the_list_shows_what_happened_while_the_feed_was_broken(
+    page: Page, gateway: Gateway
+) -> None:
+    show(page, gateway, "/sessions")
+    expect(page.locator(".live-dot.on")).to_be_visible()
+    page.context.set_offline(True)
+    gateway.process.kill()
+    gateway.process.start()
+    gateway.say("in-the-gap", "hello")
+    page.context.set_offline(False)
+    expect(page.get_by_role("link", name="in-the-gap")).to_be_visible()
+
+
 def test_content_is_found_with_its_matches_marked(page: Page, gateway: Gateway) -> None:
     gateway.say("searched", "The \U0001f600 password of the lighthouse is heliotrope.")
     while not gateway.get("/v1/search", q="heliotrope")["data"]:
@@ -178,6 +202,12 @@ def test_a_session_is_reset_restored_and_forked(page: Page, gateway: Gateway) ->
     expect(page.get_by_text("remember the number 7", exact=True)).to_be_visible()
     page.goto(f"{gateway.url}/console#/sessions/{first}/generations")
     expect(page.get_by_text("fork behind item 2")).to_be_visible()
+    # From another generation of the key, the fork is seen as well.
+    gateway.post(f"/v1/sessions/{first}/reset")
+    third = gateway.session("generations")["id"]
+    page.goto(f"{gateway.url}/console#/sessions/{third}/generations")
+    expect(page.locator(".graph-rows li.is-current")).to_contain_text("Generation 3")
+    expect(page.get_by_text("fork behind item 2")).to_be_visible()
 
 
 def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway: Gateway) -> None:
@@ -188,6 +218,8 @@ def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway:
     show(page, gateway, f"/sessions/{session}/compactions")
     expect(page.get_by_text("in force", exact=True)).to_be_visible()
     expect(page.get_by_text("Sent to the model instead")).to_be_visible()
+    page.get_by_text("What it replaced").click()
+    expect(page.locator(".card .item").first).to_contain_text("message 0 with many words")
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_text("undone", exact=True)).to_be_visible()
 
@@ -208,6 +240,42 @@ def test_metadata_is_edited_and_the_session_exported(page: Page, gateway: Gatewa
     assert exported["session"]["id"] == session
     assert [entry["item"]["role"] for entry in exported["items"]] == ["user", "assistant"]
     assert len(exported["turns"]) == 1
+
+
+def test_an_item_is_deleted_for_the_model_and_another_erased(page: Page, gateway: Gateway) -> None:
+    gateway.say("items", "the secret word is abracadabra")
+    session = gateway.session("items")["id"]
+    show(page, gateway, f"/sessions/{session}")
+    answer, question = page.locator(".item.assistant"), page.locator(".item.user")
+    answer.get_by_label("Actions for item 2").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Delete for the model…")).to_have_count(0)
+    expect(answer.get_by_label("Actions for item 2")).to_be_focused()
+    answer.get_by_label("Actions for item 2").click()
+    answer.get_by_role("button", name="Delete for the model…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete item").click()
+    expect(answer).to_have_count(0)
+    page.get_by_label("Show hidden items").check()
+    expect(answer).to_contain_text("hidden: hidden")
+    question.get_by_label("Actions for item 1").click()
+    question.get_by_role("button", name="Erase content…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Erase item").click()
+    expect(page.get_by_text("The item was erased")).to_be_visible()
+    log = gateway.get(f"/v1/sessions/{session}/items", view="log")
+    assert "You said" in json.dumps(log)
+    assert log["data"][0]["item"].get("content") != "the secret word is abracadabra"
+    assert "is abracadabra" not in json.dumps(log["data"][0])
+
+
+def test_a_session_that_is_erased_elsewhere_leaves_the_screen(page: Page, gateway: Gateway) -> None:
+    gateway.say("vanishing", "a private matter")
+    session = gateway.session("vanishing")["id"]
+    show(page, gateway, f"/sessions/{session}")
+    expect(page.get_by_text("a private matter", exact=True)).to_be_visible()
+    assert httpx.delete(f"{gateway.url}/v1/sessions/{session}").status_code == 200
+    page.evaluate("document.querySelector('hf-session').load()")
+    expect(page.get_by_text("session_not_found")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("a private matter")
 
 
 def test_a_session_is_erased_only_after_its_name_was_typed(page: Page, gateway: Gateway) -> None:
@@ -282,7 +350,35 @@ def test_a_keyboard_is_enough(page: Page, gateway: Gateway, story: str) -> None:
     expect(page.locator("main h1")).to_be_focused()
 
 
+def test_a_page_is_titled_by_what_it_shows(page: Page, gateway: Gateway, story: str) -> None:
+    show(page, gateway, f"/sessions/{story}")
+    expect(page).to_have_title("story · Holdfast")
+    page.get_by_role("link", name="Usage").click()
+    expect(page).to_have_title("Usage · Holdfast")
+
+
 def test_the_first_paint_is_fast(page: Page, gateway: Gateway) -> None:
     show(page, gateway, "/sessions")
     entries = page.evaluate("performance.getEntriesByType('paint').map(one => one.name)")
     assert "first-contentful-paint" in entries
+
+
+def test_a_search_looks_beyond_the_rows_of_the_list(page: Page, gateway: Gateway) -> None:
+    gateway.say("agent:main:direct:hypatia", "hello")
+    hidden = gateway.session("agent:main:direct:hypatia")["id"]
+    gateway.post(f"/v1/sessions/{hidden}", {"metadata": {"city": "Alexandria"}})
+    for number in range(51):
+        gateway.post("/v1/conversations", {"metadata": {"number": str(number)}})
+    show(page, gateway, "/sessions")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    box = page.get_by_role("searchbox", name="Search sessions")
+    for query in ("hypatia", "alexandria"):
+        box.fill(query)
+        box.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("agent:main:direct:hypatia")
+    box.fill("")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    # The latest activity is on top, however old the session is.
+    gateway.say("agent:main:direct:hypatia", "again")
+    expect(page.locator("tbody tr").first).to_contain_text("agent:main:direct:hypatia")

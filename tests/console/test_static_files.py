@@ -63,6 +63,15 @@ def test_all_files_together_are_small() -> None:
     assert sum(len(file.compressed) for file in files.values()) < MAX_COMPRESSED_BYTES
 
 
+def test_the_page_preloads_every_module() -> None:
+    # Without it, modules are found one import after another, each a request later.
+    files = load_files()
+    page = files["index.html"].body.decode()
+    modules = {name for name in files if name.endswith(".js")}
+    preloaded = set(re.findall(r'rel="modulepreload" href="/console/([^"]+)"', page))
+    assert preloaded | {"js/app.js"} == modules
+
+
 def test_no_file_names_another_server() -> None:
     known = {"www.w3.org"}  # the name of the SVG namespace, which nobody fetches
     for name, file in load_files().items():

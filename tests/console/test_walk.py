@@ -71,7 +71,7 @@ def test_story_2_an_idle_key_keeps_its_generation(page: Page, gateway: Gateway) 
     page.goto(f"{gateway.url}/console#/sessions/{second}/generations")
     expect(page.locator(".graph-rows li")).to_have_count(2)
     expect(page.get_by_role("button", name="Restore")).to_be_visible()
-    picture(page, "2-amnesia-after-idling", height=460)
+    picture(page, "2-amnesia-after-idling", height=480)
     page.get_by_role("button", name="Restore").click()
     page.get_by_role("dialog").get_by_role("button", name="Restore").click()
     expect(page.get_by_text("Shall I book the table for eight?", exact=True)).to_be_visible()
@@ -101,7 +101,7 @@ def test_story_3_two_requests_with_a_new_key_share_one_session(
     page.goto(f"{gateway.url}/console#/sessions/{first.headers['x-session-id']}/timeline")
     expect(page.locator(".timeline li")).to_have_count(2)
     expect(page.locator(".timeline .piece.queued")).to_have_count(1)
-    picture(page, "3-forked-identity", height=520)
+    picture(page, "3-forked-identity", height=540)
 
 
 def test_story_4_a_reset_stays_a_reset(page: Page, gateway: Gateway) -> None:

@@ -84,3 +84,19 @@ async def test_a_conversation_is_compacted_on_command_once() -> None:
         summaries = sum("replaced by a summary" in text for text in room.texts())
     assert summaries == 1
     assert sum(len(text) for text in model.shown[-1]) < 15_000, "of more than 20,000"
+
+
+async def test_a_reply_below_a_message_of_an_operator_carries_that_message() -> None:
+    model = ScriptedModel()
+    async with open_chat_room("slack", model, allow_groups=("C1",)) as room:
+        await room.service.send("slack", "C1", "Shall I order **lunch**?")
+        await room.until_text("Shall I order lunch?")
+        thread = room.slack.posted[0].ts
+        room.slack.say("yes", channel="C1", thread=thread)
+        await room.until(lambda: len(room.texts()) == 2)
+        room.slack.say("for two", channel="C1", thread=thread)
+        await room.until(lambda: len(room.texts()) == 3)
+    assert model.shown[0][0].startswith("[Quoted text, not the sender's own words]\nShall I order")
+    assert model.shown[0][0].endswith("[User7] yes")
+    assert model.shown[1][-1] == "[User7] for two"
+    assert [one.thread for one in room.slack.posted] == [None, thread, thread]

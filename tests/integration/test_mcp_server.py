@@ -115,16 +115,69 @@ async def test_an_unknown_protocol_version_is_refused() -> None:
         assert reply.status_code == 400
 
 
-async def test_the_official_client_works_over_http_and_stdio(tmp_path: Path) -> None:
+META = "io.modelcontextprotocol/"
+MODERN = "2026-07-28"
+
+
+async def stateless(
+    client: httpx.AsyncClient, method: str, *, drop: str = "", **more: Any
+) -> httpx.Response:
+    """Send a request that names the version of the protocol itself."""
+    version = more.pop("version", MODERN)
+    meta = {f"{META}protocolVersion": version, f"{META}clientCapabilities": {}}
+    meta.pop(f"{META}{drop}", None)
+    headers = {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": "session_status"}
+    headers.pop(drop, None)
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta, **more}}
+    return await client.post("/mcp", json=message, headers=headers)
+
+
+async def test_requests_may_name_the_version_of_the_protocol_themselves() -> None:
+    async with running() as client:
+        found = (await stateless(client, "server/discover")).json()["result"]
+        assert found["supportedVersions"] == [MODERN]
+        assert found["resultType"] == "complete"
+        listed = (await stateless(client, "tools/list")).json()["result"]
+        assert {tool["name"] for tool in listed["tools"]} == TOOLS
+        called = (await stateless(client, "tools/call", name="session_status")).json()["result"]
+        assert (called["resultType"], called["isError"]) == ("complete", True)
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}}
+        headers = {"mcp-protocol-version": MODERN}
+        assert (await client.post("/mcp", json=note, headers=headers)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "status", "code"),
+    [
+        ("ping", {}, 404, -32601), ("initialize", {}, 404, -32601),
+        ("tools/list", {"drop": "clientCapabilities"}, 400, -32602),
+        ("tools/list", {"drop": "protocolVersion"}, 400, -32602),
+        ("tools/list", {"drop": "mcp-method"}, 400, -32020),
+        ("tools/call", {"name": "memory_get"}, 400, -32020),
+        ("tools/list", {"version": "2099-01-01"}, 400, -32022),
+    ],
+)  # fmt: skip
+async def test_a_request_that_contradicts_itself_is_refused(
+    method: str, more: dict[str, Any], status: int, code: int
+) -> None:
+    async with running() as client:
+        reply = await stateless(client, method, **more)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_official_client_works_over_http_and_stdio(mode: str, tmp_path: Path) -> None:
     with running_gateway(sqlite_url(tmp_path)) as gateway:
         async with httpx.AsyncClient(base_url=gateway.url) as client:
             await say(client, "my dog is Rex", "agent:main:ada")
-        async with Client(f"{gateway.url}/mcp") as http_client:
+        async with Client(f"{gateway.url}/mcp", mode=mode) as http_client:
+            assert (http_client.protocol_version == MODERN) == (mode == "auto")
             listed = await http_client.list_tools()
             assert {tool.name for tool in listed.tools} == TOOLS
         command = ["-m", "holdfast.cli", "mcp", "--url", gateway.url, "--key", "agent:main:ada"]
         server = StdioServerParameters(command=sys.executable, args=command)
-        async with Client(server) as stdio:
+        async with Client(server, mode=mode) as stdio:
+            assert (stdio.protocol_version == MODERN) == (mode == "auto")
             result = await stdio.call_tool("session_status", {})
             assert not result.is_error
             assert json.loads(result.content[0].model_dump()["text"])["key"] == "agent:main:ada"

@@ -244,14 +244,16 @@ async def test_a_question_that_was_refused_once_can_be_asked_again(store_url: st
             assert len(await _shown(gateway)) == 4
 
 
-async def test_other_messages_of_a_refused_input_stay_visible(store_url: str) -> None:
+async def test_all_messages_of_a_refused_input_are_hidden(store_url: str) -> None:
     with ProviderSimulator() as simulator:
         _refuse(simulator)
         async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
-            assert (await _say(gateway, [_user("I am Ann"), _user("forbidden")]))[0] == 400
-            assert await _shown(gateway) == ["I am Ann"]
+            assert (await _say(gateway, [_user("hello")]))[0] == 200
+            before = await _shown(gateway)
+            assert (await _say(gateway, [_user("forbidden"), _user("please")]))[0] == 400
+            assert await _shown(gateway) == before
             said = await _say(gateway, [_user("weather")])
-            assert said == (200, "Messages seen: 2. Last text: weather")
+            assert said == (200, "Messages seen: 3. Last text: weather")
 
 
 async def test_a_history_that_replaces_the_log_stays_visible_when_its_question_is_refused(
@@ -268,9 +270,13 @@ async def test_a_history_that_replaces_the_log_stays_visible_when_its_question_i
 
 async def test_an_earlier_message_that_was_to_blame_costs_no_second_turn(store_url: str) -> None:
     with ProviderSimulator() as simulator:
+        simulator.add_fault(
+            "error", status=400, message="not here", code="unknown", param="seed", times=1
+        )
         _refuse(simulator)
         async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
             assert (await _say(gateway, [_user("forbidden"), _user("please")]))[0] == 400
+            assert await _shown(gateway) == ["forbidden", "please"]
             said = await _say(gateway, [_user("weather")])
             assert said == (200, "Messages seen: 1. Last text: weather")
             assert await _shown(gateway) == ["weather", said[1]]

@@ -48,6 +48,7 @@ from holdfast.stores.sql.plan import Ask, Plan
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.driver import SqliteDriver
 from tests.simulation.disk import SimulatedDriver
+from tests.simulation.tools import SimulatedTools
 from tests.written_rows import SessionAdded, rows_of
 
 ResultT = TypeVar("ResultT")
@@ -304,6 +305,14 @@ def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
     )
 
 
+# ── tools ───────────────────────────────────────────────────────────────────────────────────
+
+
+TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "calls run again": ((SimulatedTools, "repeatable", frozenset({"read", "write"})),),
+}
+
+
 def breakage(name: str) -> Breakage:
     """Return a guard to be switched off; its state is new each time."""
     match name:
@@ -339,7 +348,7 @@ def breakage(name: str) -> Breakage:
             believed = _believed_lanes()
             return Breakage(name=name, patches=believed, without=WITHOUT_GUARDS, is_unchecked=True)
         case _:
-            raise KeyError(name)
+            return Breakage(name=name, patches=TOOL_PATCHES[name])
 
 
 BREAKAGES = (
@@ -352,4 +361,5 @@ BREAKAGES = (
     "idempotency at the end",
     "summaries unfenced",
     "lanes believed",
+    "calls run again",
 )

@@ -30,6 +30,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a half-finished item is remembered on the way."""
     words: int = 0
     """How long-winded its answer is."""
+    tool_steps: int = 0
+    """How often it calls the gateway's tools before it answers."""
 
 
 class ModelFailure(Exception):

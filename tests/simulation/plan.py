@@ -114,7 +114,7 @@ def plan_of(seed: int) -> Plan:
         latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
         sees_deaths=rng.random() < 0.7,
     )
-    return _with_compaction(_with_batches(plan))
+    return _with_tools(_with_compaction(_with_batches(plan)))
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
@@ -131,7 +131,7 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
         sees_deaths=rng.random() < 0.5,
         breakage=breakage,
     )
-    return _with_compaction(_with_batches(plan))
+    return _with_tools(_with_compaction(_with_batches(plan)))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -236,6 +236,23 @@ def _with_compaction(plan: Plan) -> Plan:
         ops += _compaction(rng, f"c{number}", rng.choice(plan.ops), last)
     window = rng.choice((None, 90, 150))
     return replace(plan, ops=tuple(ops), window=window, elides=rng.random() < 0.5)
+
+
+def _with_tools(plan: Plan) -> Plan:
+    """Return a plan in which some turns use tools of the gateway."""
+    rng = random.Random(f"tools {plan.seed}")
+    # A repeat has the body of the request that it repeats.
+    names = sorted({op.script.op for op in plan.ops if op.script is not None})
+    steps = {name: rng.choice((0, 1, 2)) for name in names}
+    return replace(plan, ops=tuple(_using_tools(op, steps) for op in plan.ops))
+
+
+def _using_tools(op: Op, steps: dict[str, int]) -> Op:
+    script = op.script
+    is_able = op.entry_point in ("turn_service", "stream") and not op.is_internal
+    if script is None or script.checkpoints or not is_able:
+        return op
+    return replace(op, script=msgspec.structs.replace(script, tool_steps=steps[script.op]))
 
 
 def _long_winded(op: Op) -> Op:

@@ -313,11 +313,14 @@ def nobody_elses(story: Story) -> Breaches:
         if session.deleted_at is not None:
             continue
         lineage = {item.body for item in image.log(session)}
+        call_ids = {item.call_id for item in image.log(session) if "gateway_" in item.kind}
         for body in call.context:
             text = text_of(body)
             strangers = [name for name in TENANTS if name != session.tenant]
             if any(f"{name}|" in body.decode() for name in strangers):
                 yield f"I10 {call.run_id} of {session.tenant} was shown {text!r}"
+            if _is_tool_step(body, call_ids):
+                continue
             if not any(made in body for made in MADE_UP) and body not in lineage:
                 yield f"I10 {call.run_id} was shown what {session.id} does not hold: {text!r}"
     for heard in story.heard:
@@ -325,6 +328,26 @@ def nobody_elses(story: Story) -> Breaches:
             "lost", "session_not_found", "turn_not_found", "store_unavailable",
         ):  # fmt: skip
             yield f"I10 {heard.op.id} {heard.part} was answered {heard.error or heard.answer}"
+
+
+def _is_tool_step(body: bytes, call_ids: set[str | None]) -> bool:
+    """Whether this is how a model is shown a call of the gateway's tools, or its output."""
+    value = msgspec.json.decode(body)
+    is_call = value.get("type") in ("function_call", "function_call_output")
+    return is_call and value["call_id"] in call_ids
+
+
+def tools_run_once(story: Story) -> Breaches:
+    """I2, I3: a call is committed before it runs; one that may not be repeated runs once."""
+    runs = Counter(call.call_id for call in story.tools.calls if call.name == "write")
+    for call_id, count in runs.items():
+        if count > 1:
+            yield f"I3 {call_id} ran {count} times"
+    for call in story.tools.calls:
+        session = story.image.sessions[call.session_id]
+        log = story.image.items.get(session.id, [])
+        if session.deleted_at is None and call.call_id not in {item.call_id for item in log}:
+            yield f"I2 {call.call_id} ran and is not in {session.id}"
 
 
 def lifecycle_by_policy(story: Story) -> Breaches:
@@ -403,6 +426,7 @@ PROMISES: tuple[Callable[[Story], Breaches], ...] = (
     history_only_grows,
     summaries_are_records,
     nobody_elses,
+    tools_run_once,
     lifecycle_by_policy,
     numbers_are_true,
     no_inner_errors,

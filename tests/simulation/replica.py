@@ -41,6 +41,7 @@ from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
 from tests.simulation.model import EntryPoint, ModelFailure, Script, text_of
 from tests.simulation.schedule import Life
+from tests.simulation.tools import REQUESTED, SimulatedTools
 from tests.simulation.upstream import CHAINED, FIELD, REPLAYED, Upstream, WitnessedResponder
 
 if TYPE_CHECKING:
@@ -129,7 +130,12 @@ class Replica:
             windows=lambda _: world.plan.window,
             settings=BY_RULE if world.plan.elides else BY_MODEL,
         )
-        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitter=fitting)
+        responder = WitnessedResponder(
+            self.gateway,
+            lambda _: upstream,
+            fitter=fitting,
+            toolbox=SimulatedTools(world.tools),
+        )
         self.turn_service = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
@@ -268,10 +274,13 @@ class Replica:
     async def _desk_turn(self, request: TurnRequest) -> Answer:
         """The same through the turn_service, where every API hands its turns in."""
         is_background = request.source in RUN_AGAIN
+        fields = {FIELD: msgspec.Raw(_encode(request.script))}
+        if request.script.tool_steps:
+            fields["tools"] = REQUESTED
         asked = DeskRequest(
             api="responses",
             model=CHAINED if request.script.checkpoints else REPLAYED,
-            fields={FIELD: msgspec.Raw(_encode(request.script))},
+            fields=fields,
             is_background=is_background,
             is_stream=request.entry_point == "stream",
         )

@@ -11,6 +11,10 @@ def _turn(name: str, at: float, **more: Any) -> Op:
     return Op(id=name, kind="turn", at=at, tries=6, patience=6.0, **more)
 
 
+def _with_tools(name: str) -> Script:
+    return Script(op=name, seconds=0.1, tool_steps=1)
+
+
 def _background(name: str, at: float) -> Op:
     return _turn(name, at, source="background")
 
@@ -52,6 +56,14 @@ SCENARIOS: dict[str, Plan] = {
         ops=(
             _turn("a", 0.0, script=Script(op="a", seconds=0.1, ending="calls"), tool_seconds=0.3),
             _turn("b", 0.2),
+        ),
+    ),
+    "tools of the gateway": Plan(
+        seed="gateway tools",
+        replicas=2,
+        ops=(
+            _turn("a", 0.0, entry_point="turn_service", script=_with_tools("a")),
+            _turn("b", 0.1, entry_point="stream", source="background", script=_with_tools("b")),
         ),
     ),
     "interrupt and rollback": Plan(

@@ -88,6 +88,9 @@ EXPECTED = (
     "a summary came too late and was fenced",
     "a summary was void because a part of it was hidden",
     "a fork was shown a summary of its parent",
+    "a tool of the gateway ran",
+    "a call was repeated because its tool is safe",
+    "a call of unknown outcome was not repeated",
     "a provider was chained to",
     "a provider forgot and was told anew",
 )
@@ -116,6 +119,18 @@ def _heard(story: Story) -> Iterator[str]:
         if any(item.is_partial for item in items):
             yield "a half-finished answer was kept"
     yield from _summed_up(story)
+    yield from _tools_used(story)
+
+
+def _tools_used(story: Story) -> Iterator[str]:
+    begun = Counter(call.call_id for call in story.tools.calls)
+    for count in begun.values():
+        yield "a tool of the gateway ran"
+        if count > 1:
+            yield "a call was repeated because its tool is safe"
+    for items in story.image.items.values():
+        if any(b"outcome of this call is unknown" in item.body for item in items):
+            yield "a call of unknown outcome was not repeated"
 
 
 def _summed_up(story: Story) -> Iterator[str]:

@@ -19,6 +19,7 @@ BROKEN = {
     "idempotency at the end": {"I3"},
     "summaries unfenced": {"I4", "I5", "I8"},
     "lanes believed": {"I4", "I5", "I6", "I8"},
+    "calls run again": {"I3"},
 }
 
 

@@ -5,6 +5,7 @@ a state must mean exactly what was shown then; that is checked with every call.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.model.items import message
+from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
@@ -23,6 +24,7 @@ from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
+from tests.simulation.tools import next_calls
 
 CHAINED = "sim-chain"
 REPLAYED = "sim-replay"
@@ -48,6 +50,8 @@ class Memory:
     """What the server remembers, by the state it handed out."""
 
     shown: dict[bytes, list[bytes]] = field(default_factory=dict)
+    tool_steps: Counter[str] = field(default_factory=Counter)
+    """In how many answers it has called tools, by run."""
     forgotten: int = 0
     chained: int = 0
 
@@ -86,11 +90,21 @@ class Upstream:
         """Return the whole answer."""
         if FIELD not in call.fields:
             return await self._sum_up(call)
+        calls = self._tool_calls(call)
+        if calls:
+            return await self._call_tools(call, calls)
         said = await self._say(call)
         return self._answer(call, said)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Tell the answer in two halves."""
+        calls = self._tool_calls(call)
+        if calls:
+            for index, item in enumerate(calls):
+                value = msgspec.json.decode(item.body)
+                for kind in ("output_item.added", "output_item.done"):
+                    sink.write([_event(kind, item=value, output_index=index)])
+            return await self._call_tools(call, calls)
         sink.write([_event("output_item.added", item=_message("", "in_progress"))])
         sink.write([_event("content_part.added", part=_part(""))])
         sink.write([_event("output_text.delta", delta="half")])
@@ -102,6 +116,24 @@ class Upstream:
             done = _event("output_item.done", item=_message(said.text, "completed"))
             sink.write([_event("output_text.delta", delta=said.text), done])
         return self._answer(call, said)
+
+    def _tool_calls(self, call: ModelCall) -> tuple[NewItem, ...]:
+        """Return the calls of the gateway's tools with which the model answers, if it does."""
+        run = _RUN.get()
+        script = _read_script(call.fields[FIELD])
+        if run is None or not script.tool_steps or "tools" not in call.fields:
+            return ()
+        run_id = run.fence.run_id
+        given = self._memory.tool_steps[run_id]
+        return next_calls(script.op, script.tool_steps, list(call.items), run_id, given)
+
+    async def _call_tools(self, call: ModelCall, calls: tuple[NewItem, ...]) -> Answer:
+        self._remember_or_fail(call)
+        run = _RUN.get()
+        assert run is not None
+        self._memory.tool_steps[run.fence.run_id] += 1
+        await asyncio.sleep(0.05)
+        return Answer(items=[item.body for item in calls], usage=Usage(5, 1, 2, 0))
 
     async def _sum_up(self, call: ModelCall) -> Answer:
         """Write a summary, which takes a while and costs something."""

@@ -20,6 +20,7 @@ from tests.simulation.model import Model, ModelFailure, Script
 from tests.simulation.plan import START, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
+from tests.simulation.tools import ToolWitness
 from tests.simulation.upstream import Memory
 
 EXPECTED = (HoldfastError, ConnectionLost, ModelFailure)
@@ -66,6 +67,7 @@ class Story:
     facts: Counter[str]
     blames: list[str]
     trace: list[str | Written] = field(default_factory=list)
+    tools: ToolWitness = field(default_factory=ToolWitness)
     writes: int = 0
     """How often the store was written while clients were at work."""
 
@@ -82,6 +84,7 @@ class World:
         self.tokens = SimulatedTokens()
         self.model = Model()
         self.memory = Memory()
+        self.tools = ToolWitness()
         self.facts: Counter[str] = Counter()
         self.blames: list[str] = []
         self.trace: list[str | Written] = []
@@ -248,6 +251,7 @@ class World:
             self.facts,
             self.blames,
             self.trace,
+            self.tools,
             writes,
         )
 

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable
 
-from holdfast.channels.buttons import read_button
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound
 from holdfast.core.ids import Key, Tenant
@@ -16,11 +15,25 @@ from holdfast.engine.turns.approvals import (
     waits_for_approval,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
-from holdfast.ports.channel import ButtonPress, InboundMessage, PressResult
+from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressResult
 
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
+_ALLOW, _DENY = "allow:", "deny:"
+
+
+def approval_buttons(approval_id: str) -> tuple[Button, ...]:
+    """Return the buttons of an approval request."""
+    return Button("Allow", _ALLOW + approval_id), Button("Deny", _DENY + approval_id)
+
+
+def _read_button(value: str) -> tuple[bool, str] | None:
+    """Return whether a press approves, and which request; `None` for other values."""
+    for prefix in (_ALLOW, _DENY):
+        if value.startswith(prefix):
+            return prefix == _ALLOW, value.removeprefix(prefix)
+    return None
 
 
 class ChatApprovals:
@@ -64,7 +77,7 @@ class ChatApprovals:
 
     async def press(self, press: ButtonPress, once: str) -> PressResult:
         """Act on a button of a request; the first answer wins."""
-        button = read_button(press.value)
+        button = _read_button(press.value)
         if button is None:
             return PressResult(NOT_WAITING)
         is_approved, approval_id = button

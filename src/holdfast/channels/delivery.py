@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from holdfast.channels.buttons import approval_buttons
+from holdfast.channels.approvals import approval_buttons
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (

@@ -94,6 +94,11 @@ class InboundHandler:
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
+    @property
+    def count(self) -> int:
+        """How many messages were handled."""
+        return sum(self.outcomes.values())
+
     async def handle(self, message: InboundMessage) -> None:
         """Make a message durable; one that cannot be handled is recorded after three tries."""
         try:
@@ -109,6 +114,9 @@ class InboundHandler:
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        sent_at = message.sent_at
+        lag = self._gateway.clock.now() - sent_at if sent_at is not None else None
+        self._gateway.meter.channel_received(self._settings.name, outcome, lag)
 
     async def press(self, press: ButtonPress) -> PressResult:
         """Act on a button, if whoever pressed it may write here."""
@@ -170,6 +178,8 @@ class InboundHandler:
         return await self._accept(message, key)
 
     async def _judge(self, message: InboundMessage) -> Verdict:
+        if message.is_own:
+            return "ignore"  # without a read: platforms tell us of all our messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
@@ -239,6 +249,7 @@ class InboundHandler:
 
     async def _edit(self, message: InboundMessage, key: Key) -> Outcome:
         """Replace a message that waits; a later edit runs nothing."""
+        message = await self._without_known_quote(message, key)
         command = EditWaiting(
             tenant=self._tenant,
             key=key,

@@ -135,8 +135,6 @@ class ChannelService:
         self._receiving: list[asyncio.Task[None]] = []
         self.states: dict[str, str] = dict.fromkeys(self._channels, "starting")
         """What each receiver does: receiving, waiting for another one, or why it cannot."""
-        self.sends: dict[tuple[str, str], int] = {}
-        """How many sends had which outcome, by channel."""
 
     # ── life ────────────────────────────────────────────────────────────────────────────────
 
@@ -174,7 +172,9 @@ class ChannelService:
     async def _receive(self, channel: Channel) -> None:
         """Receive as long as this process may; wait longer after each failure."""
         pause = FIRST_PAUSE_SECONDS
+        clock = asyncio.get_running_loop().time
         while True:
+            began, handled = clock(), self._handlers[channel.name].count
             try:
                 if not await self._hold(channel):
                     self.states[channel.name] = "another worker receives"
@@ -182,7 +182,6 @@ class ChannelService:
                     continue
                 self.states[channel.name] = "receiving"
                 await self._receive_while_held(channel)
-                pause = FIRST_PAUSE_SECONDS
             except asyncio.CancelledError:
                 await self._release(channel)
                 raise
@@ -192,6 +191,9 @@ class ChannelService:
                 log.warning(
                     "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
                 )
+                is_healthy = self._handlers[channel.name].count > handled
+                if is_healthy or clock() - began > MAX_PAUSE_SECONDS:
+                    pause = FIRST_PAUSE_SECONDS  # it worked meanwhile: this is a new failure
                 await asyncio.sleep(getattr(exc, "retry_after", None) or pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - the top of a task that must go on
@@ -267,16 +269,16 @@ class ChannelService:
         return lambda chat: self._successors.get((channel, chat), chat)
 
     def _count(self, row: OutboxRow, outcome: str) -> None:
-        key = (row.channel, outcome)
-        self.sends[key] = self.sends.get(key, 0) + 1
+        self._gateway.meter.channel_sent(row.channel, outcome)
 
     def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
         """Return the tenant and session key of a chat, to which something is delivered."""
         settings = self._find(deliver.channel)
-        is_direct = is_direct_chat(settings.kind, deliver.to)
+        is_channel = settings.kind == "slack" and deliver.to.startswith("C")
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
-            is_direct=is_direct,
+            is_direct=is_direct_chat(settings.kind, deliver.to),
+            group_kind="channel" if is_channel else "group",
         )  # fmt: skip
         return Tenant(settings.tenant), session_key(settings, self._people, message)
 

@@ -174,6 +174,31 @@ KINDS: dict[str, FindingKind] = {
         remedy="--fix deletes it; the next turn sends the provider the whole history",
         is_fixable=True,
     ),
+    "outbox_dead": FindingKind(
+        severity="warning",
+        meaning="messages to a channel or webhook were given up",
+        remedy="`holdfast outbox list --state dead`, then `outbox retry ID` or `outbox drop ID`",
+    ),
+    "outbox_late": FindingKind(
+        severity="warning",
+        meaning="messages have waited for more than ten minutes to be sent",
+        remedy="check that a gateway runs and that it reaches the platform",
+    ),
+    "update_dead": FindingKind(
+        severity="warning",
+        meaning="a message that arrived could not be handled three times and was passed over",
+        remedy="report it with this line; the sender may write again",
+    ),
+    "channel_failing": FindingKind(
+        severity="problem",
+        meaning="a channel cannot receive; platforms keep messages for minutes to a day only",
+        remedy="follow the reason; on a conflict, stop the other program that polls for this bot",
+    ),
+    "schedule_paused": FindingKind(
+        severity="warning",
+        meaning="a schedule was paused after five failures in a row",
+        remedy="see its runs with `holdfast schedules show NAME`, then `schedules resume NAME`",
+    ),
     "agent_missing": FindingKind(
         severity="problem",
         meaning="the program of a command-line agent is missing or does not start",

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
+from holdfast.doctor.channel_checks import check_channels
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
 from holdfast.stores.sql.plan import Plan, Row, Statement
@@ -112,12 +113,14 @@ def exposed_paths(database: Path) -> list[Path]:
 async def check_contents(
     store: SqlStore, *, turn_seconds: float, is_deep: bool = False
 ) -> AsyncIterator[Finding]:
-    """Yield findings about lanes, logs and provider state."""
+    """Yield findings about lanes, logs, channels and provider state."""
     async for finding in _lanes(store, turn_seconds):
         yield finding
     async for finding in _lanes_and_logs(store):
         yield finding
     async for finding in _logs(store):
+        yield finding
+    async for finding in check_channels(store, await store.query(checks.now)):
         yield finding
     async for finding in _sessions(store, is_deep=is_deep):
         yield finding

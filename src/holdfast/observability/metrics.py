@@ -149,9 +149,10 @@ class PrometheusMeter:
             "holdfast_request_seconds", "Duration of requests.", SECONDS,
             ("method", "route", "status"),
         )  # fmt: skip
+        self._add_channel_metrics()
         self._histograms = (
             self._turn_seconds, self._first_token, self._lane_wait, self._upstream, self._commit,
-            self._batch, self._requests, self._tools,
+            self._batch, self._requests, self._tools, self._inbox_lag,
         )  # fmt: skip
         # Keyed weakly: a turn that ends without a count leaves with its request.
         self._queued: WeakKeyDictionary[RequestContext, float] = WeakKeyDictionary()
@@ -160,6 +161,20 @@ class PrometheusMeter:
         self._tool_names: set[str] = set()
         self._outbox = (0, 0.0)
         self._gauges = self._queue_gauges()
+
+    def _add_channel_metrics(self) -> None:
+        self._received = _Counter(
+            "holdfast_channel_messages", "Messages of channels, by what became of them.",
+            ("channel", "outcome"),
+        )  # fmt: skip
+        self._sends = _Counter(
+            "holdfast_channel_sends", "Attempts to send messages of the outbox, by outcome.",
+            ("channel", "outcome"),
+        )  # fmt: skip
+        self._inbox_lag = _Histogram(
+            "holdfast_inbox_lag_seconds", "From a person's sending to our commit.", TURN_SECONDS,
+            ("channel",),
+        )  # fmt: skip
 
     def _queue_gauges(self) -> list[_Gauge]:
         return [
@@ -278,6 +293,18 @@ class PrometheusMeter:
         """Set the depth of the outbox."""
         self._outbox = (messages, seconds)
 
+    def channel_received(self, channel: str, outcome: str, lag_seconds: float | None) -> None:
+        """Count a message of a channel."""
+        self._received.counts[channel, outcome] += 1
+        if lag_seconds is not None:
+            self._inbox_lag.unsorted.append((max(lag_seconds, 0.0), (channel,)))
+            if len(self._inbox_lag.unsorted) > MAX_UNSORTED:
+                self._sort()
+
+    def channel_sent(self, channel: str, outcome: str) -> None:
+        """Count an attempt to send."""
+        self._sends.counts[channel, outcome] += 1
+
     def tool_called(
         self,
         tool: str,
@@ -321,7 +348,8 @@ class PrometheusMeter:
         metrics: tuple[_Counter | _Histogram | _Gauge, ...] = (
             self._accepted, self._ended, self._turns, self._turn_seconds, self._first_token,
             self._tokens, self._lane_wait, self._healed, self._compacted, self._upstream,
-            self._tools, self._commit, self._batch, self._recovered, self._requests, *self._gauges,
+            self._tools, self._commit, self._batch, self._recovered, self._requests,
+            self._received, self._sends, self._inbox_lag, *self._gauges,
         )  # fmt: skip
         return [metric.collect() for metric in metrics]
 

@@ -53,6 +53,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool = False
     is_anonymous: bool = False
     """Whether nobody can be named as its sender: an anonymous admin or a channel's post."""
+    sent_at: float | None = None
+    """When the person sent it, by the platform's clock, in seconds since 1970."""
     message_id: str = ""
     """The platform's id, for replies to it."""
     reply_to: str = ""

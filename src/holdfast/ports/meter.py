@@ -40,6 +40,14 @@ class Meter(Protocol):
         """Record how many messages of channels wait to be sent, and the age of the oldest."""
         ...
 
+    def channel_received(self, channel: str, outcome: str, lag_seconds: float | None) -> None:
+        """Count a message of a channel; the lag is from the person's sending to our commit."""
+        ...
+
+    def channel_sent(self, channel: str, outcome: str) -> None:
+        """Count an attempt to send a message of the outbox."""
+        ...
+
     def committed(self, commands: int, seconds: float) -> None:
         """Record the number of commands and the duration of a transaction."""
         ...
@@ -80,6 +88,12 @@ class NoMeter:
         """Do nothing."""
 
     def outbox_waits(self, messages: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def channel_received(self, channel: str, outcome: str, lag_seconds: float | None) -> None:
+        """Do nothing."""
+
+    def channel_sent(self, channel: str, outcome: str) -> None:
         """Do nothing."""
 
     def committed(self, commands: int, seconds: float) -> None:

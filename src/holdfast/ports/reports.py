@@ -61,6 +61,8 @@ class UsageReport(msgspec.Struct, frozen=True):
 
     rows: list[UsageRow]
     is_complete: bool = True
+    next_since: float | None = None
+    """Where the next report goes on: every interval before it is complete."""
 
 
 class Reports(Protocol):
@@ -75,5 +77,8 @@ class Reports(Protocol):
         ...
 
     async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
-        """Return usage by interval, tenant and model, oldest first."""
+        """Return usage by interval, tenant and model, oldest first.
+
+        A report that cannot count everything ends with a complete interval where there is one.
+        """
         ...

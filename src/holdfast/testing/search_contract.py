@@ -67,6 +67,19 @@ class SearchContract:
         assert len(await found(caller, "vet*")) == 2
         assert await found(caller, "vet") == ["the vet saw the dog"]
 
+    async def test_phrases_of_long_texts_are_found_and_only_in_order(
+        self, caller: StoreClient
+    ) -> None:
+        signs = "".join(chr(0x4E00 + number * 7 % 20_000) for number in range(19_000))
+        often = "red green " * 400 + "blue end"
+        await caller.append(signs, key="a")
+        await caller.append(often, key="b")
+        await index(caller)
+        assert len(await found(caller, signs[18_000:18_004])) == 1
+        assert len(await found(caller, '"green blue end"')) == 1
+        assert await found(caller, '"end blue"') == []
+        assert (await search(caller, f"{signs[18_001]}{signs[18_000]}")).hits == ()
+
     async def test_if_no_item_has_all_words_those_with_some_are_listed_the_best_first(
         self, caller: StoreClient
     ) -> None:

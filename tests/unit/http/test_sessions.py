@@ -182,6 +182,24 @@ async def test_the_log_shows_everything_and_what_hides_it() -> None:
         assert (await session_of(gateway))["item_count"] == 3
 
 
+async def test_a_page_of_the_log_is_bounded_in_bytes() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("hi")
+        session = (await session_of(gateway))["id"]
+        path = f"/v1/sessions/{session}/items"
+        for _ in range(4):
+            part = {"type": "input_text", "text": "x" * 3_000_000}
+            items = [{"type": "message", "role": "user", "content": [part]}]
+            assert (await post(gateway, path, {"items": items})).status_code == 200
+        page = await get(gateway, path, view="log", order="desc")
+        assert ([entry["sequence"] for entry in page["data"]], page["has_more"]) == ([6, 5], True)
+        rest = await get(gateway, path, view="log", order="desc", after=page["last_id"])
+        assert [entry["sequence"] for entry in rest["data"]] == [4, 3, 2, 1]
+        assert not rest["has_more"]
+        # What the model may be shown is listed as OpenAI lists it, by count alone.
+        assert len((await get(gateway, path))["data"]) == 6
+
+
 async def test_turns_are_listed_by_pages() -> None:
     async with open_gateway() as gateway:
         for n in range(3):

@@ -113,6 +113,7 @@ def read_message(envelope: Envelope, account: str) -> InboundMessage | None:
         is_direct=not group,
         is_mention=_mentions(data, account),
         is_own=account in (number, sender),
+        sent_at=data.timestamp / 1000,
         message_id=f"{sent_at}:{sender}",
         reply_to=_reply_to(data.quote, account),
         quote=(data.quote.text or "") if data.quote is not None else "",

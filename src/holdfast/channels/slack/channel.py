@@ -18,6 +18,8 @@ from holdfast.channels.slack.events import (
     BlockActions,
     EventCallback,
     SlackEvent,
+    SlackMessage,
+    decode_text,
     read_event,
     read_press,
 )
@@ -97,6 +99,10 @@ class _FileInfo(msgspec.Struct):
     file: _File
 
 
+class _Replies(msgspec.Struct):
+    messages: list[SlackMessage] = []
+
+
 class _Anything(msgspec.Struct):
     ok: bool = True
 
@@ -131,6 +137,8 @@ class SlackChannel:
         self._types: dict[str, str] = {}
         """Types of conversations, for events that do not name them."""
         self._names: dict[str, str] = {}
+        self._threads: dict[str, str] = {}
+        """Threads below our own messages, whose first text was looked up."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -193,10 +201,33 @@ class SlackChannel:
             return  # of a form that no version of the API has for messages
         account = await self._me()
         message = read_event(event, account, await self._type_of(event))
-        if message is not None:
-            if message.is_direct and not message.is_own:
-                _remember(self._direct, message.sender, event.channel)
-            await inbox.handle(await self._named(message))
+        if message is None:
+            return
+        if message.is_direct and not message.is_own:
+            _remember(self._direct, message.sender, event.channel)
+        message = await self._named(message)
+        is_reply_to_us = event.parent_user_id == account.user and not message.is_own
+        if is_reply_to_us and not message.quote:
+            message = await self._with_parent(message, event)
+        await inbox.handle(message)
+
+    async def _with_parent(self, message: InboundMessage, event: SlackEvent) -> InboundMessage:
+        """Return the first reply in a thread below a message of ours with that message's text.
+
+        A schedule or an operator may have sent it: then the thread begins a conversation.
+        """
+        place = f"{event.channel}:{event.thread_ts}"
+        if place in self._threads:
+            return message
+        arguments = {"channel": event.channel, "ts": event.thread_ts, "limit": "1"}
+        try:
+            found = await self._api.call("conversations.replies", arguments, _Replies, is_read=True)
+        except DeliveryError:
+            return message
+        _remember(self._threads, place, "")
+        text = decode_text(found.messages[0].text or "") if found.messages else ""
+        account = await self._me()
+        return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
         """Have a pressed button answered, and show in its message what became of it."""

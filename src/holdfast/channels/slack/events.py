@@ -167,11 +167,20 @@ def _to_message(
         is_bot=message.bot_id is not None,
         is_own=is_own,
         is_anonymous=not sender,
+        sent_at=_seconds(message.ts),
         message_id=message.ts,
         reply_to=_answered(message),
         quote=_quote(message),
         attachments=tuple(_attachments(message)),
     )
+
+
+def _seconds(ts: str) -> float | None:
+    """Return the time that the id of a message is."""
+    try:
+        return float(ts)
+    except ValueError:
+        return None
 
 
 def _answered(message: SlackMessage) -> str:

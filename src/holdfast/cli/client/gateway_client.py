@@ -20,7 +20,7 @@ Value = dict[str, Any]
 class RequestRejected(CommandFailed):
     """The gateway answered with an error status; `code` is its error code."""
 
-    def __init__(self, message: str, *, status: int, code: str | None) -> None:
+    def __init__(self, message: str, *, status: int, code: str | int | None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code

@@ -1,5 +1,6 @@
 """`holdfast sim`: run the provider simulator."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +30,15 @@ def sim(
     record: Annotated[
         Path | None, typer.Option(help="JSONL file to append every request to.")
     ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(help="Simulate a chat platform: telegram, slack, signal or webhooks."),
+    ] = None,
 ) -> None:
-    """Run a simulated model provider that can misbehave."""
+    """Run a simulated model provider, or chat platform, that can misbehave."""
+    if platform is not None:
+        _run_platform(platform, host, port)
+        return
     from holdfast.simulator.server.running import run
     from holdfast.simulator.state.scenario import InvalidScenario
 
@@ -72,3 +80,30 @@ def _load_scenario(
 
 def _print_url(url: str) -> None:
     typer.echo(f"holdfast sim listening on {url}")
+
+
+def _run_platform(platform: str, host: str, port: int) -> None:
+    """Simulate a chat platform; lines of standard input are messages, answers are printed."""
+    from holdfast.simulator.platforms.console import PLATFORMS, PlatformConsole
+
+    if platform not in PLATFORMS:
+        known = ", ".join(PLATFORMS)
+        typer.echo(f"holdfast sim: --platform is one of {known}, not {platform!r}", err=True)
+        raise typer.Exit(2)
+    if host != "127.0.0.1":
+        typer.echo("holdfast sim: a platform listens on 127.0.0.1 alone", err=True)
+        raise typer.Exit(2)
+    console = PlatformConsole(platform, port)
+
+    def announce() -> None:
+        _print_url(console.url)
+        for line in console.table():
+            typer.echo(line)
+
+    try:
+        console.run(sys.stdin, typer.echo, announce)
+    except OSError as exc:
+        typer.echo(f"holdfast sim: {exc.strerror or exc}: {host}:{port}", err=True)
+        raise typer.Exit(1) from exc
+    except KeyboardInterrupt:
+        return

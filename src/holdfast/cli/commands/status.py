@@ -26,6 +26,7 @@ def status(config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = F
             ("state", state["state"]),
             *_model_rows(state["models"], state["models_unavailable"]),
             *_server_rows(state["tools"]),
+            *_channel_rows(state["channels"]),
             ("runs since start", _format_counts(counts, "runs")),
             ("heals since start", _format_counts(counts, "heals")),
         ]
@@ -45,6 +46,7 @@ def collect_status(client: GatewayClient) -> dict[str, Any]:
         "models": models,
         "models_unavailable": unavailable,
         "tools": _tools(client),
+        "channels": _channels(client),
         "since_start": _metrics(client),
         "running": list(client.list_all("/v1/sessions", limit=MAX_RUNNING_SHOWN, status="running")),
     }
@@ -81,6 +83,26 @@ def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
     for server in tools[1:]:
         detail = server["error"] or f"{server['tools']} tool(s)"
         rows.append((f"mcp {server['name']}", f"{server['state']}, {detail}"))
+    return rows
+
+
+def _channels(client: GatewayClient) -> list[dict[str, Any]]:
+    """Return the channels with their states; none without an admin key."""
+    try:
+        found: list[dict[str, Any]] = client.get("/v1/channels")["data"]
+    except RequestRejected as exc:
+        if exc.status in (403, 404):
+            return []
+        raise
+    return found
+
+
+def _channel_rows(channels: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for channel in channels:
+        outbox = ", ".join(f"{count} {state}" for state, count in channel["outbox"].items())
+        detail = f"{channel['state']}, outbox: {outbox}" if outbox else channel["state"]
+        rows.append((f"{channel['kind']} {channel['name']}", detail))
     return rows
 
 

@@ -79,7 +79,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         merged = _merge(draft, turn, command, facts) if command.merges else ()
         last = draft.head_seq
         draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
-        draft.save_run(replace(run, partial=None) if run.partial is not None else run)
+        draft.save_run(_after_step(run, command.usage))
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
         _end_merged(draft, merged)
     if command.idempotency_key is not None and row is None:
@@ -265,10 +265,24 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
         partial=None,
         result=command.result,
         heals=command.heals if command.heals is not None else run.heals,
-        input_tokens=usage.input_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        output_tokens=usage.output_tokens if usage else None,
-        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        input_tokens=usage.input_tokens if usage else run.input_tokens,
+        cached_tokens=usage.cached_tokens if usage else run.cached_tokens,
+        output_tokens=usage.output_tokens if usage else run.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens if usage else run.reasoning_tokens,
+    )
+
+
+def _after_step(run: Run, usage: Usage | None) -> Run:
+    """Return the run with what one of its steps used: a crash must not lose it."""
+    if usage is None or not usage.is_countable:
+        return replace(run, partial=None) if run.partial is not None else run
+    return replace(
+        run,
+        partial=None,
+        input_tokens=(run.input_tokens or 0) + usage.input_tokens,
+        cached_tokens=(run.cached_tokens or 0) + usage.cached_tokens,
+        output_tokens=(run.output_tokens or 0) + usage.output_tokens,
+        reasoning_tokens=(run.reasoning_tokens or 0) + usage.reasoning_tokens,
     )
 
 

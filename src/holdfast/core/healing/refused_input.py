@@ -1,4 +1,4 @@
-"""Find the input that a provider refuses: the last message, or earlier input without an answer.
+"""Find the input that a provider refuses: the last messages, or earlier input without an answer.
 
 A refusal of the whole request does not say which item is at fault. Whatever a model has answered
 was accepted, so only what follows the last answer comes into question.
@@ -18,7 +18,7 @@ class RefusedInput(msgspec.Struct, frozen=True):
     """The input of a run, by what a refusal of it may be about."""
 
     first: int
-    """The first item of what is asked: the last message, or the tool outputs at the end."""
+    """The first item of what is asked: the messages, or the tool outputs, at the end."""
     unanswered: tuple[int, ...] = ()
     """Items of earlier turns that no model has answered yet; empty if nothing is asked beside."""
     instructions: tuple[int, ...] = ()
@@ -40,7 +40,11 @@ def find_refused_input(
     if outputs:
         # Without its call an output cannot be sent: nothing can be left out before it.
         return RefusedInput(outputs[-1].seq)
-    asked = next((item.seq for item in reversed(own) if _is_users(item)), input_from)
+    asked = input_from
+    for item in takewhile(
+        lambda item: _is_users(item) and not _is_instruction(item), reversed(own)
+    ):
+        asked = item.seq
     # Instructions are shown first, wherever they were given.
     earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
     recent = list(takewhile(lambda item: not _is_models(item), reversed(earlier)))

@@ -50,9 +50,17 @@ def parse_query(text: str) -> tuple[Phrase, ...]:
     return tuple(found)[:MAX_PHRASES]
 
 
-def snippet(text: str, phrases: Sequence[Phrase]) -> Snippet:
-    """Return the part of a text around its first match, on one line."""
-    matches = _matches(list(located_terms(text)), phrases)
+def snippet(
+    text: str, phrases: Sequence[Phrase], required: Sequence[Phrase] = ()
+) -> Snippet | None:
+    """Return the part of a text around its first match, on one line.
+
+    None for a text that lacks a phrase that is `required`.
+    """
+    located = list(located_terms(text))
+    if not all(_occurs(located, phrase) for phrase in required if len(phrase.terms) > 1):
+        return None
+    matches = _matches(located, phrases)
     begin = max(matches[0][0] - _LEAD, 0) if matches else 0
     end = min(begin + SNIPPET, len(text))
     if begin:
@@ -64,6 +72,11 @@ def snippet(text: str, phrases: Sequence[Phrase]) -> Snippet:
     shift = len(lead) - begin
     inside = [(max(start, begin), min(stop, end)) for start, stop in matches]
     return Snippet(shown, tuple((a + shift, b + shift) for a, b in inside if a < b))
+
+
+def _occurs(located: list[Term], phrase: Phrase) -> bool:
+    size = len(phrase.terms)
+    return any(_is_at(located[at : at + size], phrase) for at in range(len(located)))
 
 
 def _matches(located: list[Term], phrases: Sequence[Phrase]) -> list[tuple[int, int]]:

@@ -83,6 +83,7 @@ class OperationsApi:
                 "to": int(until),
                 "interval": interval,
                 "is_complete": report.is_complete,
+                "next_from": int(report.next_since) if report.next_since is not None else None,
                 "data": [_usage_value(row) for row in report.rows],
             }
         )

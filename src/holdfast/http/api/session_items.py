@@ -23,6 +23,9 @@ from holdfast.http.request.submit_turn import SessionTarget, body_hash
 from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
+MAX_LOG_PAGE_BYTES = 8 * 1024 * 1024
+"""Content in one page of the log; what is behind it is on the next page."""
+
 
 class SessionItems:
     """Read and write items by their public ids."""
@@ -51,8 +54,9 @@ class SessionItems:
         entries = await self._gateway.read.listing(session, query)
         if not is_log:
             entries = await self._listed(session, query, entries)
+        limit = min(request.limit, _fitting(entries)) if is_log else request.limit
         values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
-        return page(values, [entry.name for entry in entries], request.limit)
+        return page(values, [entry.name for entry in entries], limit)
 
     async def _listed(
         self, session: Session, query: ItemQuery, entries: list[ListedItem]
@@ -147,6 +151,16 @@ class SessionItems:
         return await self._gateway.submit(
             Hide(tenant=tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
         )
+
+
+def _fitting(entries: Sequence[ListedItem]) -> int:
+    """Return how many entries of the log one answer carries: one, or some megabytes of them."""
+    total = 0
+    for count, entry in enumerate(entries):
+        total += len(entry.item.body)
+        if total > MAX_LOG_PAGE_BYTES:
+            return max(count, 1)
+    return len(entries) or 1
 
 
 def _is_listed(entry: ListedItem) -> bool:

@@ -1,11 +1,14 @@
 """Holdfast as an MCP server: POST /mcp with the built-in tools, all of which only read.
 
 It is the stateless form of MCP's streamable HTTP: every request is answered by one JSON body, so
-that no connection and no MCP session has to be kept. `X-Session-Key` names the conversation that
-the tools are about; API keys are those of every other endpoint.
+that no connection and no MCP session has to be kept. Both eras of the protocol are spoken: the
+older one begins with `initialize`, in the newer one each request names its version.
+`X-Session-Key` names the conversation that the tools are about; API keys are those of every other
+endpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -22,16 +25,27 @@ from holdfast.http.server.types import AnyReply, Reply, Request, json_reply
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Versions of the protocol, the newest first."""
+"""Versions of the protocol that begin with `initialize`, the newest first."""
+STATELESS_VERSIONS = ("2026-07-28",)
+"""Versions in which each request names its version."""
+META = "io.modelcontextprotocol/"
 MAX_BATCH = 32
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = (
     -32700, -32600, -32601, -32602, -32603,
 )  # fmt: skip
+HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
+STATUS = {
+    PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_MISMATCH: 400,
+    UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404,
+}  # fmt: skip
+"""The HTTP status of errors in the newer versions; others have 200."""
 INSTRUCTIONS = (
     "Read-only access to conversations that Holdfast stores: their state, their history and a "
     "full-text search. The header X-Session-Key names the conversation."
 )
 Message = dict[str, Any]
+Runner = Callable[[str, Message], Awaitable[Message]]
+"""Answers a method with its parameters."""
 
 
 class ReadOnlyTools(Protocol):
@@ -54,9 +68,9 @@ class ReadOnlyTools(Protocol):
 class _RpcError(Exception):
     """A request that is answered with a JSON-RPC error."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code, self.message, self.data = code, message, data
 
 
 class McpServer:
@@ -70,25 +84,59 @@ class McpServer:
         """Answer an MCP message, or a batch of them."""
         check_content_type(request)
         version = request.header(b"mcp-protocol-version")
-        if version is not None and version not in VERSIONS:
-            raise InvalidInput(
-                f"MCP-Protocol-Version {version!r} is not supported; supported: "
-                + ", ".join(VERSIONS)
-            )
         try:
             messages = msgspec.json.decode(await request.body())
         except (msgspec.DecodeError, UnicodeDecodeError):
             return json_reply(_error(None, PARSE_ERROR, "the body is not JSON"), status=400)
-        caller = await self._caller(request)
+        if version in STATELESS_VERSIONS or _named_version(messages) is not None:
+            return await self._post_stateless(request, messages)
+        if version is not None and version not in VERSIONS:
+            raise InvalidInput(
+                f"MCP-Protocol-Version {version!r} is not supported; supported: "
+                + ", ".join((*STATELESS_VERSIONS, *VERSIONS))
+            )
+        run = partial(self._run, await self._caller(request))
         if not isinstance(messages, list):
-            answer = await self._answer(caller, messages)
+            answer = await self._answer(run, messages)
             return json_reply(answer) if answer is not None else _accepted()
         if not 0 < len(messages) <= MAX_BATCH:
             message = f"a batch has 1 to {MAX_BATCH} messages, not {len(messages)}"
             return json_reply(_error(None, INVALID_REQUEST, message), status=400)
-        answers = [await self._answer(caller, message) for message in messages]
+        answers = [await self._answer(run, message) for message in messages]
         listed = [answer for answer in answers if answer is not None]
         return json_reply(listed) if listed else _accepted()
+
+    async def _post_stateless(self, request: Request, message: object) -> AnyReply:
+        """Answer a message that names the version of the protocol itself."""
+        caller = await self._caller(request)
+
+        async def run(method: str, params: Message) -> Message:
+            _check_envelope(request, method, params)
+            return await self._run_stateless(caller, method, params)
+
+        answer = await self._answer(run, message)
+        if answer is None:
+            return _accepted()
+        error = answer.get("error")
+        return json_reply(answer, status=STATUS.get(error["code"], 200) if error else 200)
+
+    async def _run_stateless(self, caller: ToolCaller, method: str, params: Message) -> Message:
+        result: Message = {"ttlMs": 0, "cacheScope": "private"}
+        match method:
+            case "server/discover":
+                result |= {
+                    "supportedVersions": list(STATELESS_VERSIONS),
+                    "capabilities": {"tools": {"listChanged": False}},
+                    "instructions": INSTRUCTIONS,
+                }
+            case "tools/list":
+                result |= await self._run(caller, method, params)
+            case "tools/call":
+                result = await self._call(caller, params)
+            case _:
+                raise _RpcError(METHOD_NOT_FOUND, f"unknown method {method[:64]!r}")
+        server = {"name": "holdfast", "version": __version__}
+        return {**result, "resultType": "complete", "_meta": {f"{META}serverInfo": server}}
 
     async def _caller(self, request: Request) -> ToolCaller:
         key = read_session_headers(request).key
@@ -101,7 +149,7 @@ class McpServer:
             session = begin_session(SessionId(""), request.tenant, now=now, key=key)
         return ToolCaller(tenant=request.tenant, session=session, turn_id=TurnId(""), source="user")
 
-    async def _answer(self, caller: ToolCaller, message: object) -> Message | None:
+    async def _answer(self, run: Runner, message: object) -> Message | None:
         """Return the answer to one message; None for a notification or a response."""
         if not isinstance(message, dict):
             return _error(None, INVALID_REQUEST, "a message is an object")
@@ -113,9 +161,9 @@ class McpServer:
             params = message.get("params") or {}
             if not isinstance(params, dict):
                 raise _RpcError(INVALID_PARAMS, "params must be an object")
-            result = await self._run(caller, method, params)
+            result = await run(method, params)
         except _RpcError as error:
-            return _error(request_id, error.code, error.message)
+            return _error(request_id, error.code, error.message, error.data)
         except HoldfastError as error:
             return _error(request_id, INTERNAL_ERROR, error.message)
         except Exception:  # noqa: BLE001 - one message of a batch must not fail the others
@@ -165,8 +213,38 @@ def _tool_value(tool: Tool) -> Message:
     }
 
 
-def _error(request_id: object, code: int, message: str) -> Message:
-    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+def _named_version(message: object) -> object:
+    """Return the version of the protocol that a message names; None if it names none."""
+    params = message.get("params") if isinstance(message, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta.get(f"{META}protocolVersion") if isinstance(meta, dict) else None
+
+
+def _check_envelope(request: Request, method: str, params: Message) -> None:
+    """Raise for a message whose version is not spoken, or that its headers contradict."""
+    meta = params.get("_meta")
+    version = meta.get(f"{META}protocolVersion") if isinstance(meta, dict) else None
+    if not isinstance(meta, dict) or not isinstance(version, str):
+        raise _RpcError(INVALID_PARAMS, f"params._meta needs {META}protocolVersion")
+    if f"{META}clientCapabilities" not in meta:
+        raise _RpcError(INVALID_PARAMS, f"params._meta needs {META}clientCapabilities")
+    expected = {b"mcp-protocol-version": version, b"mcp-method": method}
+    if method == "tools/call":
+        expected[b"mcp-name"] = str(params.get("name"))
+    for header, value in expected.items():
+        if request.header(header) != value:
+            name = header.decode()
+            raise _RpcError(HEADER_MISMATCH, f"the header {name} does not match the request")
+    if version not in STATELESS_VERSIONS:
+        data = {"supported": list(STATELESS_VERSIONS), "requested": version}
+        raise _RpcError(UNSUPPORTED_VERSION, "unsupported protocol version", data)
+
+
+def _error(request_id: object, code: int, message: str, data: object = None) -> Message:
+    error: Message = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return {"jsonrpc": "2.0", "id": request_id, "error": error}
 
 
 def _accepted() -> Reply:

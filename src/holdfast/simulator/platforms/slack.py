@@ -134,7 +134,7 @@ class SlackSimulator:
             self._emit(event)
 
     def edit(self, ts: str, text: str) -> None:
-        """Have the person edit a message."""
+        """Have whoever wrote a message edit it."""
         with self._lock:
             before = self._written[ts]
             edited = {"user": before.get("user"), "ts": self.next_ts()}
@@ -192,11 +192,11 @@ class SlackSimulator:
             self._deliver(_Delivery(payload, "interactive"))
 
     def deliver_again(self, count: int = 1) -> None:
-        """Deliver the last events once more, as after a timeout."""
+        """Deliver the last events that people caused once more, as after a timeout."""
         with self._lock:
             for delivery in self._history[-count:]:
                 again = _Delivery(delivery.payload, delivery.kind, delivery.attempt + 1)
-                self._deliver(again, is_new=False)
+                self._deliver(again, is_kept=False)
 
     # ── socket mode ─────────────────────────────────────────────────────────────────────────
 
@@ -230,10 +230,11 @@ class SlackSimulator:
             "event": event, "event_id": f"Ev{self._number('event')}",
             "event_time": int(time.time()),
         }  # fmt: skip
-        self._deliver(_Delivery(payload))
+        told = event.get("message") or event
+        self._deliver(_Delivery(payload), is_kept="bot_id" not in told)
 
-    def _deliver(self, delivery: _Delivery, *, is_new: bool = True) -> None:
-        if is_new:
+    def _deliver(self, delivery: _Delivery, *, is_kept: bool = True) -> None:
+        if is_kept:
             self._history.append(delivery)
         self._waiting.append(delivery)
         self._flush()

@@ -82,6 +82,10 @@ class Workspace(Protocol):
         """Tell the app of a message."""
         ...
 
+    def edit(self, ts: str, text: str) -> None:
+        """Change a message, and tell the app of it."""
+        ...
+
 
 Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
 
@@ -167,6 +171,7 @@ class SlackWebApi:
             "chat.update": self._update,
             "conversations.open": self._open_conversation,
             "conversations.info": self._conversation_info,
+            "conversations.replies": self._replies,
             "users.info": self._user_info,
             "files.info": self._file_info,
             "files.getUploadURLExternal": self._upload_url,
@@ -238,6 +243,7 @@ class SlackWebApi:
         found.is_markdown = arguments.get("mrkdwn", True) is not False
         if "blocks" in arguments:
             found.blocks = arguments["blocks"]
+        self._workspace.edit(ts, text)
         return _ok(channel=channel, ts=ts, text=text)
 
     # ── people and conversations ────────────────────────────────────────────────────────────
@@ -252,6 +258,12 @@ class SlackWebApi:
         channel = str(arguments.get("channel", ""))
         kind = self.channel_type(channel)
         return _ok(channel={"id": channel, "is_im": kind == "im", "is_mpim": kind == "mpim"})
+
+    def _replies(self, arguments: dict[str, Any]) -> PlatformAnswer:
+        parent = self._workspace.find(str(arguments.get("ts", "")))
+        if parent is None or parent["channel"] != arguments.get("channel"):
+            return _error("thread_not_found")
+        return _ok(messages=[{"type": "message", **parent}], has_more=False)
 
     def _user_info(self, arguments: dict[str, Any]) -> PlatformAnswer:
         user = str(arguments.get("user", ""))

@@ -41,10 +41,11 @@ class SentMessage:
 class TelegramSimulator:
     """One bot and its chats. Methods may be called from any thread."""
 
-    def __init__(self, token: str = "42:TEST") -> None:
+    def __init__(self, token: str = "42:TEST", port: int = 0) -> None:
         self.token = token
         self.bot = {"id": 42, "is_bot": True, "first_name": "Bot", "username": "testbot"}
         self._server = PlatformServer(self._handle)
+        self._server.port = port
         self._lock = threading.Condition()
         self._updates: list[dict[str, Any]] = []
         self._next_update, self._next_message = 1000, 1

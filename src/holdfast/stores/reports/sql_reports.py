@@ -22,7 +22,7 @@ PAGE_ROWS = 500
 MAX_ENTRIES = 200_000
 """Entries that one report of usage reads at most."""
 MAX_LATENCIES = 2000
-"""Durations that are kept for one row: enough for its percentiles."""
+"""Durations that are kept for one row: enough for its percentiles. Of more, an even share is."""
 
 WORKERS = Statement(
     "report_workers",
@@ -63,8 +63,9 @@ _read_request = msgspec.json.Decoder(_Request).decode
 class SqlReports:
     """Reports over a SQL store."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, *, max_entries: int = MAX_ENTRIES) -> None:
         self._store = store
+        self._max_pages = -(-max_entries // PAGE_ROWS)
 
     async def workers(self) -> list[WorkerView]:
         """Return the workers."""
@@ -93,13 +94,13 @@ class SqlReports:
         """Return usage by interval, tenant and model."""
         counter = _UsageCounter(INTERVAL_SECONDS[interval], since, until)
         pos = await self._store.query(lambda _: _first_pos(since))
-        for _ in range(MAX_ENTRIES // PAGE_ROWS):
+        for _ in range(self._max_pages):
             rows = await self._store.query(partial(_ends, pos, until))
             counter.add(rows)
             if len(rows) < PAGE_ROWS:
                 return UsageReport(counter.rows())
             pos = rows[-1][0] + 1
-        return UsageReport(counter.rows(), is_complete=False)
+        return counter.partial_report()
 
 
 def _ends(pos: int, until: float, _: float) -> Plan[list[Row]]:
@@ -120,6 +121,24 @@ def _first_pos(since: float) -> Plan[int]:
     return low
 
 
+class _Latencies:
+    """Keeps an even share of the durations that are added, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, milliseconds: int) -> None:
+        """Keep a duration, or every n-th once there are many."""
+        if self._seen % self._stride == 0:
+            self.kept.append(milliseconds)
+        self._seen += 1
+        if len(self.kept) > MAX_LATENCIES:
+            self.kept = self.kept[::2]
+            self._stride *= 2
+
+
 class _UsageCounter:
     """Adds the ends of runs and turns up by interval, tenant and model."""
 
@@ -127,6 +146,7 @@ class _UsageCounter:
         self._seconds = seconds
         self._since, self._until = since, until
         self._rows: dict[tuple[int, str, str], UsageRow] = {}
+        self._latencies: dict[tuple[int, str, str], _Latencies] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
         """Count a page of entries."""
@@ -141,19 +161,44 @@ class _UsageCounter:
                     self._add_run(self._row(start, tenant, _model_of(run, model)), run)
             if kind == ENDED and is_last and body.turn is not None:
                 used = _model_of(body.runs[-1], model) if body.runs else model
-                _add_turn(self._row(start, tenant, used), body.turn)
+                self._add_turn((start, tenant, used), body.turn)
 
     def rows(self) -> list[UsageRow]:
         """Return what was counted, oldest first."""
-        for row in self._rows.values():
-            row.latencies_ms.sort()
+        for key, latencies in self._latencies.items():
+            self._rows[key].latencies_ms = sorted(latencies.kept)
         return [self._rows[key] for key in sorted(self._rows)]
+
+    def partial_report(self) -> UsageReport:
+        """Return the intervals that were counted to their end, and where to go on."""
+        rows = self.rows()
+        last = rows[-1].start if rows else None
+        whole = [row for row in rows if row.start != last]
+        if not whole or last is None:
+            return UsageReport(rows, is_complete=False)
+        return UsageReport(whole, is_complete=False, next_since=float(last))
 
     def _row(self, start: int, tenant: str, model: str) -> UsageRow:
         key = (start, tenant, model)
         if key not in self._rows:
             self._rows[key] = UsageRow(start, tenant, model)
         return self._rows[key]
+
+    def _add_turn(self, key: tuple[int, str, str], turn: TurnState) -> None:
+        row = self._row(*key)
+        row.turns += 1
+        match turn.outcome:
+            case "completed":
+                row.completed += 1
+                if turn.started_at is not None and turn.ended_at is not None:
+                    latencies = self._latencies.setdefault(key, _Latencies())
+                    latencies.add(round((turn.ended_at - turn.started_at) * 1000))
+            case "failed":
+                row.failed += 1
+            case "cancelled":
+                row.cancelled += 1
+            case _:
+                row.interrupted += 1
 
     @staticmethod
     def _add_run(row: UsageRow, run: RunState) -> None:
@@ -169,20 +214,3 @@ def _model_of(run: RunState, requested: str) -> str:
     """Return the model that a run ended with: after a fall-back, another than was requested."""
     fallbacks = [heal.next_model for heal in read_heals(run.heals) if heal.next_model]
     return fallbacks[-1] if fallbacks else requested
-
-
-def _add_turn(row: UsageRow, turn: TurnState) -> None:
-    row.turns += 1
-    match turn.outcome:
-        case "completed":
-            row.completed += 1
-            is_timed = turn.started_at is not None and turn.ended_at is not None
-            if is_timed and len(row.latencies_ms) < MAX_LATENCIES:
-                seconds = (turn.ended_at or 0.0) - (turn.started_at or 0.0)
-                row.latencies_ms.append(round(seconds * 1000))
-        case "failed":
-            row.failed += 1
-        case "cancelled":
-            row.cancelled += 1
-        case _:
-            row.interrupted += 1

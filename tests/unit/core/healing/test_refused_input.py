@@ -31,9 +31,15 @@ def _log(*roles: str) -> list[StoredItem]:
     return items
 
 
-def test_only_the_last_message_of_the_input_is_refused() -> None:
+def test_the_messages_at_the_end_of_the_input_are_refused_together() -> None:
     found = find_refused_input(_log("user", "assistant", "user", "user"), 3, 4)
-    assert (found.first, found.unanswered) == (4, ())
+    assert (found.first, found.unanswered) == (3, ())
+
+
+def test_what_comes_before_the_messages_of_the_input_is_not_refused() -> None:
+    assert find_refused_input(_log("system", "user"), 1, 2).first == 2
+    assert find_refused_input(_log("user", "assistant", "user"), 1, 3).first == 3
+    assert find_refused_input(_log("user", "call", "output", "user"), 3, 4).first == 4
 
 
 def test_tool_outputs_at_the_end_are_refused_together() -> None:

@@ -55,6 +55,7 @@ def test_words_phrases_and_prefixes_are_told_apart() -> None:
 def test_a_snippet_shows_the_first_match_and_marks_all_it_shows() -> None:
     text = "word " * 100 + "the needle, and again the\nNeedle"
     shown = snippet(text, parse_query("needle"))
+    assert shown is not None
     assert [shown.text[start:end] for start, end in shown.highlights] == ["needle", "Needle"]
     assert shown.text.startswith("…word")
     assert "\n" not in shown.text

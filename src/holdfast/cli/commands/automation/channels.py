@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.client.gateway_client import api_path
+from holdfast.cli.commands.automation import channel_setup
 from holdfast.cli.options import ConfigFlag, JsonFlag, UrlFlag, connect
 from holdfast.cli.output.terminal import print_json, print_line, print_table
 
@@ -12,24 +13,6 @@ app = typer.Typer(help="Channels: state, set-up and pairings.", no_args_is_help=
 outbox = typer.Typer(help="The outbox: messages that are to be sent.", no_args_is_help=True)
 ChannelName = Annotated[str, typer.Argument(help="Name of the channel.")]
 MessageId = Annotated[str, typer.Argument(help="Id of the message, as `outbox list` shows it.")]
-
-TEMPLATES = {
-    "telegram": """[[channel]]
-name = "{name}"
-kind = "telegram"
-token_env = "TELEGRAM_BOT_TOKEN"    # from @BotFather: /newbot
-model = "MODEL"
-direct = "pairing"
-""",
-    "signal": """[[channel]]
-name = "{name}"
-kind = "signal"
-account = "+4915112345678"          # the account's number in signal-cli
-url = "http://127.0.0.1:8080"       # signal-cli daemon --http 127.0.0.1:8080 --receive-mode=manual
-model = "MODEL"
-direct = "pairing"
-""",
-}
 
 
 @app.command("list")
@@ -52,18 +35,7 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "-"
 
 
-@app.command()
-def add(
-    name: ChannelName,
-    kind: Annotated[str, typer.Option(help="Platform: telegram.")] = "telegram",
-) -> None:
-    """Print the configuration of a new channel, and what to do on the platform."""
-    template = TEMPLATES.get(kind)
-    if template is None:
-        raise typer.BadParameter(f"--kind is one of {', '.join(TEMPLATES)}, not {kind!r}")
-    print_line("# Add this to the configuration file, set the variable, and restart `serve`:")
-    for line in template.format(name=name).rstrip().split("\n"):
-        print_line(line)
+app.command("add")(channel_setup.add)
 
 
 @app.command("test")

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.client.gateway_client import GatewayClient
+from holdfast.cli.client.gateway_client import GatewayClient, RequestRejected
 from holdfast.cli.options import ConfigFlag, UrlFlag, connect
 from holdfast.cli.output.terminal import CommandFailed
 
 PARSE_ERROR, INTERNAL_ERROR = -32700, -32603
+VERSION = "io.modelcontextprotocol/protocolVersion"
+"""Where a message of the newer protocol names its version."""
 
 
 def mcp(
@@ -38,11 +40,27 @@ def _forward(client: GatewayClient, headers: dict[str, str], line: str) -> Any:
         return _error(None, PARSE_ERROR, "the line is not JSON")
     request_id = message.get("id") if isinstance(message, dict) else None
     try:
-        with client.request("POST", "/mcp", message, headers) as response:
+        sent = {**headers, **_routing_headers(message)}
+        with client.request("POST", "/mcp", message, sent) as response:
             raw = response.read()
         return json.loads(raw) if raw else None
     except CommandFailed as exc:
-        return _error(request_id, INTERNAL_ERROR, exc.message) if request_id is not None else None
+        code = exc.code if isinstance(exc, RequestRejected) else None
+        code = code if isinstance(code, int) else INTERNAL_ERROR
+        return _error(request_id, code, exc.message) if request_id is not None else None
+
+
+def _routing_headers(message: Any) -> dict[str, str]:
+    """Return the headers that repeat what a message of the newer protocol says of itself."""
+    params = message.get("params") if isinstance(message, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    version = meta.get(VERSION) if isinstance(meta, dict) else None
+    if not isinstance(version, str):
+        return {}
+    headers = {"MCP-Protocol-Version": version, "Mcp-Method": str(message.get("method"))}
+    if isinstance(params, dict) and isinstance(params.get("name"), str):
+        headers["Mcp-Name"] = params["name"]
+    return headers
 
 
 def _error(request_id: object, code: int, message: str) -> dict[str, Any]:

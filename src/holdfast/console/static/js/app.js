@@ -103,7 +103,8 @@ class App extends PageElement {
     if (this.access === "locked") return html`<hf-sign-in .failure=${this.failure}></hf-sign-in>`;
     const [name] = this.route;
     const current = name === "turns" ? "sessions" : name;
-    document.title = `${NAVIGATION.find(([one]) => one === current)?.[1] ?? "Sessions"} · Holdfast`;
+    // The page of a session or a turn has a title of its own.
+    if (!this.route[1]) document.title = `${NAVIGATION.find(([one]) => one === current)?.[1] ?? "Sessions"} · Holdfast`;
     return html`
       <a class="skip" href="#main" @click=${(/** @type {Event} */ event) => { event.preventDefault(); /** @type {HTMLElement | null} */ (this.querySelector("main h1") ?? this.querySelector("main"))?.focus(); }}>Skip to content</a>
       <header class="top">
@@ -135,7 +136,8 @@ function page(route) {
 }
 
 function readRoute() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+  // A browser would take dots for a way up in a request's path.
+  const parts = location.hash.replace(/^#\/?/, "").split("/").filter((part) => part && part !== "." && part !== "..");
   try {
     return parts.map(decodeURIComponent);
   } catch {

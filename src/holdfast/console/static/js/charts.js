@@ -33,7 +33,7 @@ export function barChart({ title, series, columns, format = compactNumber }) {
           const height = value * scale;
           y -= height;
           return height > 0 ? svg`<rect class="series-${place}" x=${(x + width * 0.12).toFixed(1)} y=${y.toFixed(1)} width=${Math.max(width * 0.76, 1).toFixed(1)} height=${Math.max(height, 0.5).toFixed(1)}><title>${column.label}, ${series[place]}: ${format(value)}</title></rect>` : nothing;
-        })}${index % labelled === 0 ? svg`<text class="axis" x=${x + width / 2} y=${HEIGHT - 6} text-anchor="middle">${column.label}</text>` : nothing}</g>`;
+        })}${index % labelled === 0 ? svg`<text class="axis" x=${Math.min(x + width / 2, WIDTH - 18)} y=${HEIGHT - 6} text-anchor="middle">${column.label}</text>` : nothing}</g>`;
       })}
     </svg>
     <details class="fold"><summary>As a table</summary><div class="table-scroll" tabindex="0" role="region" aria-label=${`${title} as a table`}><table class="list">

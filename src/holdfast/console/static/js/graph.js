@@ -11,7 +11,7 @@ const LANE = 22;
 /**
  * @param {any} session the session of the page
  * @param {any[]} generations all sessions of its key, oldest first
- * @param {any[]} forks the sessions that were forked from it
+ * @param {Map<string, any[]>} forks the sessions that were forked from each
  * @param {(session: any) => unknown} actions
  */
 export function lineage(session, generations, forks, actions) {
@@ -20,7 +20,7 @@ export function lineage(session, generations, forks, actions) {
   if (session.parent_session_id) rows.push({ session: null, id: session.parent_session_id, lane: 0, note: `parent; forked behind item ${session.parent_sequence}` });
   for (const one of generations.length ? generations : [session]) {
     rows.push({ session: one, id: one.id, lane: session.parent_session_id ? 1 : 0, note: "" });
-    if (one.id === session.id) for (const fork of forks) rows.push({ session: fork, id: fork.id, lane: 1, note: `fork behind item ${fork.parent_sequence}` });
+    for (const fork of forks.get(one.id) ?? []) rows.push({ session: fork, id: fork.id, lane: 1, note: `fork behind item ${fork.parent_sequence}` });
   }
   const height = rows.length * STEP;
   return html`<div class="graph">

@@ -102,6 +102,28 @@ function callBody(item) {
     ${codeBlock(given ?? input ?? action ?? rest, "Arguments")}</details>`;
 }
 
+/** A call that the gateway or the provider ran itself: with its output or its error. @param {any} item */
+function ranCallBody(item) {
+  const failure = item.error && (typeof item.error === "string" ? item.error : item.error.message ?? prettyJson(item.error));
+  return html`${callBody(item)}
+    ${failure ? html`<p>${badge("failed")} ${safeText(failure)}</p>` : nothing}
+    ${item.output == null ? nothing : outputBody(item)}`;
+}
+
+/** @param {any} item */
+function toolListBody(item) {
+  const tools = item.tools ?? [];
+  return html`<details class="fold"><summary>${tools.length === 1 ? "1 tool" : `${tools.length} tools`} of <span class="call-name">${safeText(item.server_label)}</span>
+    ${item.error ? badge("failed") : nothing}</summary>
+    ${item.error ? codeBlock(item.error, "Error") : nothing}
+    <ul>${tools.slice(0, 200).map((/** @type {any} */ tool) => html`<li><span class="call-name">${safeText(tool?.name)}</span> ${safeText(String(tool?.description ?? "").slice(0, 300))}</li>`)}</ul></details>`;
+}
+
+/** @param {any} item */
+function approvalBody(item) {
+  return html`<p>${item.approve ? badge("allowed", "good") : badge("denied", "warn")} ${safeText(item.reason ?? "")}</p>`;
+}
+
 /** @param {any} item */
 function outputBody(item) {
   const output = item.output ?? item;
@@ -117,8 +139,11 @@ function outputBody(item) {
 export function kindOf(item) {
   const type = item?.type ?? "message";
   if (type === "message") return item.role ?? "message";
-  if (type.endsWith("_call_output") || type.endsWith("_output")) return "tool output";
+  if (type.endsWith("_output")) return "tool output";
   if (type.endsWith("_call")) return "tool call";
+  if (type === "mcp_list_tools") return "tools";
+  if (type === "mcp_approval_request") return "approval needed";
+  if (type === "mcp_approval_response") return "approval";
   return type.replaceAll("_", " ");
 }
 
@@ -127,7 +152,10 @@ export function itemBody(item) {
   const type = item?.type ?? "message";
   if (type === "message") return messageBody(item);
   if (type === "reasoning") return reasoningBody(item);
+  if (type === "mcp_list_tools") return toolListBody(item);
   if (type === "mcp_approval_request") return callBody(item);
+  if (type === "mcp_approval_response") return approvalBody(item);
+  if (type === "mcp_call") return ranCallBody(item);
   if (type.endsWith("_output")) return outputBody(item);
   if (type.endsWith("_call")) return callBody(item);
   if (type === "compaction") return html`<p class="muted">A summary that stands for earlier items.</p>`;

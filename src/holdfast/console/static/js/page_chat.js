@@ -39,6 +39,8 @@ class ChatPage extends PageElement {
     /** A session that this page created is shown without loading the page again. */
     this.ownSession = "";
     this.shownSession = "";
+    /** @type {Promise<void>} */
+    this.modelsLoaded = Promise.resolve();
   }
 
   connectedCallback() {
@@ -49,7 +51,7 @@ class ChatPage extends PageElement {
       if (fact.type.startsWith("session.")) void this.loadSession();
     }));
     this.cleanups.push(onResume(() => void this.loadApprovals()));
-    void this.loadModels();
+    this.modelsLoaded = this.loadModels();
     void serves("/v1/approvals").then((is) => { this.hasApprovals = is; void this.loadApprovals(); });
   }
 
@@ -189,7 +191,6 @@ class ChatPage extends PageElement {
     const headers = { "Idempotency-Key": `console-${randomId()}`, "X-Session-History": history };
     if (this.sessionId) headers["X-Session-Id"] = this.sessionId;
     else headers["X-Session-Key"] = this.key.trim() || `console:${randomId().slice(0, 12)}`;
-    const json = { model: this.model, input, stream: true, background: true, store: true };
     const answer = new LiveAnswer();
     answer.input = shown;
     answer.rewrites = history === "whole";
@@ -198,6 +199,9 @@ class ChatPage extends PageElement {
     this.requestUpdate();
     await this.updateComplete;
     this.toEnd(true);
+    // Whoever is faster than the list of models means the first of them.
+    await this.modelsLoaded;
+    const json = { model: this.model, input, stream: true, background: true, store: true };
     let isSent = true;
     try {
       await this.transcript.follow(answer, { json, headers });
@@ -287,6 +291,10 @@ class ChatPage extends PageElement {
     return html`<button type="button" class="button small" @click=${() => this.edit(entry)}>Edit</button>
       <button type="button" class="button small" @click=${() => this.regenerate(entry)}>Regenerate</button>`;
   };
+
+  updated() {
+    if (this.sessionId) document.title = `Chat: ${safeText(this.session?.key ?? this.sessionId)} · Holdfast`;
+  }
 
   render() {
     const title = this.session ? this.session.key ?? "Chat with a session" : this.sessionId ? "Chat" : "New chat";

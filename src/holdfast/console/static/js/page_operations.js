@@ -1,15 +1,13 @@
-/** What runs and whether it is well: health, findings, workers, lanes, and what waits to be sent. */
+/** What runs and whether it is well: health, findings, workers and lanes. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { ApiError, get, segment, serves } from "./api.js";
+import { ApiError, get, segment } from "./api.js";
 import { ago, dateTime, number, safeText } from "./format.js";
 import { subscribe } from "./live.js";
 import { badge, empty, errorState, idText, loading, PageElement } from "./ui.js";
+import "./automation.js";
 
 const REFRESH_MS = 5000;
-/** Lists that a gateway may have, each shown as it comes. @type {[string, string][]} */
-const OPTIONAL = [["/v1/channels", "Channels"], ["/v1/outbox", "Outbox"], ["/v1/schedules", "Schedules"], ["/v1/approvals", "Approvals"]];
-
 class OperationsPage extends PageElement {
   constructor() {
     super();
@@ -19,8 +17,6 @@ class OperationsPage extends PageElement {
     this.findings = null;
     this.isReady = false;
     this.readiness = "";
-    /** @type {{title: string, data: any[]}[]} */
-    this.lists = [];
     this.timer = 0;
   }
 
@@ -28,7 +24,6 @@ class OperationsPage extends PageElement {
     super.connectedCallback();
     void this.load();
     void this.loadFindings();
-    void this.loadOptional();
     this.every(() => this.load(), REFRESH_MS);
     this.cleanups.push(subscribe(() => {
       clearTimeout(this.timer);
@@ -55,15 +50,6 @@ class OperationsPage extends PageElement {
     this.requestUpdate();
   }
 
-  async loadOptional() {
-    for (const [path, title] of OPTIONAL) {
-      if (!(await serves(path))) continue;
-      const listed = await get(path).catch(() => null);
-      if (listed?.data) this.lists = [...this.lists, { title, data: listed.data }];
-    }
-    this.requestUpdate();
-  }
-
   render() {
     if (this.failure instanceof ApiError && this.failure.status === 403) {
       return html`<h1 tabindex="-1">Operations</h1>${empty("Only for admins", "Your API key is not an admin key. Sign in with one to see workers, lanes and findings.")}`;
@@ -80,7 +66,7 @@ class OperationsPage extends PageElement {
       </div>
       <section><h2>Lanes in use</h2>${this.lanes()}</section>
       <section><h2>Workers</h2>${this.workerTable()}</section>
-      ${this.lists.map((list) => html`<section><h2>${list.title}</h2>${genericTable(list.title, list.data)}</section>`)}`;
+      <hf-automation></hf-automation>`;
   }
 
   findingList() {
@@ -116,16 +102,3 @@ class OperationsPage extends PageElement {
   }
 }
 customElements.define("hf-operations", OperationsPage);
-
-/**
- * A list whose fields the console does not know: as many columns as it has simple values.
- * @param {string} title
- * @param {any[]} rows
- */
-function genericTable(title, rows) {
-  if (!rows.length) return empty(`No ${title.toLowerCase()}`);
-  const names = Object.keys(rows[0]).filter((name) => name !== "object" && typeof rows[0][name] !== "object").slice(0, 8);
-  return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${title}><table class="list">
-    <thead><tr>${names.map((name) => html`<th scope="col">${safeText(name).replaceAll("_", " ")}</th>`)}</tr></thead>
-    <tbody>${rows.slice(0, 100).map((row) => html`<tr>${names.map((name) => html`<td>${name.endsWith("_at") && typeof row[name] === "number" ? dateTime(row[name]) : safeText(String(row[name] ?? "–"))}</td>`)}</tr>`)}</tbody></table></div>`;
-}

@@ -1,11 +1,12 @@
 /** One session: transcript, time line, generations and forks, compactions, metadata, actions. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { get, post, remove, segment } from "./api.js";
+import { ApiError, get, post, remove, segment } from "./api.js";
+import { blocks } from "./blocks.js";
 import { ago, dateTime, number, safeText } from "./format.js";
 import { lineage } from "./graph.js";
-import { longText } from "./items.js";
-import { subscribe } from "./live.js";
+import { logEntry, longText } from "./items.js";
+import { onResume, subscribe } from "./live.js";
 import { timeline } from "./timeline.js";
 import { ask, badge, empty, errorState, loading, notify, PageElement } from "./ui.js";
 import "./transcript.js";
@@ -14,6 +15,9 @@ import "./transcript.js";
 const TABS = [["transcript", "Transcript"], ["timeline", "Time line"], ["generations", "Generations and forks"], ["compactions", "Compactions"], ["metadata", "Metadata"]];
 const REFRESH_MS = 300;
 const MAX_EXPORT_PAGES = 1000;
+const CHECK_MS = 15_000;
+const MAX_GENERATIONS = 20;
+const MAX_REPLACED_PAGES = 50;
 
 class SessionPage extends PageElement {
   static properties = { sessionId: { attribute: false }, tab: { attribute: false } };
@@ -24,14 +28,17 @@ class SessionPage extends PageElement {
     this.tab = "transcript";
     /** @type {any} */
     this.session = null;
-    /** @type {any[]} */
+    /** The newest turns first, and whether there are older ones. @type {any[]} */
     this.turns = [];
+    this.hasOlderTurns = false;
     /** @type {any[]} */
     this.generations = [];
-    /** @type {any[]} */
-    this.forks = [];
+    /** Forks by the session that they were forked from. @type {Map<string, any[]>} */
+    this.forks = new Map();
     /** @type {any[]} */
     this.compactions = [];
+    /** Items that compactions replaced, as far as somebody asked for them. @type {Map<string, any[]>} */
+    this.replaced = new Map();
     this.showsHidden = false;
     this.timer = 0;
     /** @type {[string, string][] | null} */
@@ -46,6 +53,9 @@ class SessionPage extends PageElement {
       this.timer = window.setTimeout(() => void this.load(), REFRESH_MS);
     }));
     this.cleanups.push(() => clearTimeout(this.timer));
+    this.cleanups.push(onResume(() => void this.load()));
+    // The feed has no fact about a session that was erased.
+    this.every(() => this.load(), CHECK_MS);
   }
 
   get path() {
@@ -54,21 +64,71 @@ class SessionPage extends PageElement {
 
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
-    if (changed.has("sessionId")) this.session = null;
+    if (changed.has("sessionId")) {
+      this.session = null;
+      this.turns = [];
+      this.compactions = [];
+      this.replaced.clear();
+      this.editedMetadata = null;
+    }
     if (changed.has("sessionId") || changed.has("tab")) void this.load();
   }
 
   load() {
     return this.attempt(async () => {
-      const session = await get(this.path);
+      const session = await get(this.path).catch((error) => {
+        // An erased session does not stay on the screen.
+        if (error instanceof ApiError && error.status === 404) this.session = null;
+        throw error;
+      });
       this.session = session;
-      if (this.tab === "timeline") this.turns = (await get(`${this.path}/turns`, { order: "desc", limit: 100 })).data;
+      if (this.tab === "timeline") await this.loadTurns();
       if (this.tab === "compactions") this.compactions = (await get(`${this.path}/compactions`, { limit: 100 })).data;
-      if (this.tab === "generations") {
-        this.generations = session.key === null ? [] : (await get("/v1/sessions", { key: session.key, generations: true, limit: 100, order: "asc" })).data
-          .sort((/** @type {any} */ one, /** @type {any} */ other) => one.generation - other.generation);
-        this.forks = (await get(`${this.path}/forks`)).data;
+      if (this.tab === "generations") await this.loadLineage(session);
+    });
+  }
+
+  /** Read the newest turns again; older ones that were loaded have ended and stay as they are. */
+  async loadTurns() {
+    const page = await get(`${this.path}/turns`, { order: "desc", limit: 100 });
+    const oldest = page.data[page.data.length - 1]?.number ?? 0;
+    const older = this.turns.filter((turn) => turn.number < oldest);
+    this.turns = [...page.data, ...older];
+    if (!older.length) this.hasOlderTurns = page.has_more;
+  }
+
+  loadOlderTurns() {
+    return this.attempt(async () => {
+      const page = await get(`${this.path}/turns`, { order: "desc", limit: 100, after: this.turns[this.turns.length - 1]?.id });
+      this.turns = [...this.turns, ...page.data];
+      this.hasOlderTurns = page.has_more;
+    });
+  }
+
+  /** @param {any} session */
+  async loadLineage(session) {
+    this.generations = session.key === null ? [session] : (await get("/v1/sessions", { key: session.key, generations: true, limit: 100, order: "asc" })).data
+      .sort((/** @type {any} */ one, /** @type {any} */ other) => one.generation - other.generation);
+    const parents = [...new Set([session, ...this.generations.slice(-MAX_GENERATIONS)])];
+    const lists = await Promise.all(parents.map((one) => get(`/v1/sessions/${segment(one.id)}/forks`)));
+    this.forks = new Map(parents.map((one, index) => [one.id, lists[index].data]));
+  }
+
+  /** @param {any} compaction */
+  async loadReplaced(compaction) {
+    if (this.replaced.has(compaction.id)) return;
+    await this.attempt(async () => {
+      /** @type {any[]} */
+      const found = [];
+      let after;
+      for (let read = 0; read < MAX_REPLACED_PAGES; read += 1) {
+        const page = await get(`${this.path}/items`, { view: "log", order: "asc", limit: 100, after });
+        const kept = new Set(compaction.kept_sequences ?? []);
+        found.push(...page.data.filter((/** @type {any} */ entry) => entry.sequence >= compaction.first_sequence && entry.sequence <= compaction.last_sequence && !kept.has(entry.sequence)));
+        after = page.last_id;
+        if (!page.has_more || page.data[page.data.length - 1].sequence >= compaction.last_sequence) break;
       }
+      this.replaced.set(compaction.id, found);
     });
   }
 
@@ -139,11 +199,22 @@ class SessionPage extends PageElement {
   }
 
   /** @param {any} entry */
+  async deleteItem(entry) {
+    const text = "The model is not shown this item any more. It stays in the log and in exports, marked as hidden.";
+    if ((await ask({ title: `Delete item ${entry.sequence}?`, text, action: "Delete item", isDangerous: true })) === null) return;
+    await this.act("The item was deleted", () => remove(this.itemPath(entry)));
+  }
+
+  /** @param {any} entry */
+  itemPath(entry) {
+    return `/v1/conversations/${segment(this.sessionId.replace(/^ses_/, "conv_"))}/items/${segment(entry.id)}`;
+  }
+
+  /** @param {any} entry */
   async eraseItem(entry) {
     const text = "The content of this item is removed for good, here and in every fork that shows it. Its place in the log stays.";
     if ((await ask({ title: `Erase item ${entry.sequence}?`, text, action: "Erase item", isDangerous: true })) === null) return;
-    const conversation = this.sessionId.replace(/^ses_/, "conv_");
-    await this.act("The item was erased", () => remove(`/v1/conversations/${segment(conversation)}/items/${segment(entry.id)}?erase=true`));
+    await this.act("The item was erased", () => remove(`${this.itemPath(entry)}?erase=true`));
   }
 
   /** Collect everything over the API and hand it to the person as a file. */
@@ -162,11 +233,19 @@ class SessionPage extends PageElement {
   }
 
   async saveMetadata() {
-    const metadata = Object.fromEntries((this.editedMetadata ?? []).filter(([name]) => name !== ""));
+    const pairs = (this.editedMetadata ?? []).filter(([name]) => name !== "");
+    const names = pairs.map(([name]) => name);
+    const twice = names.find((name, index) => names.indexOf(name) !== index);
+    if (twice !== undefined) return notify(`Not saved: the name “${safeText(twice)}” is used twice.`);
+    const metadata = Object.fromEntries(pairs);
     await this.act("The metadata was saved", async () => {
       await post(this.path, { metadata });
       this.editedMetadata = null;
     });
+  }
+
+  updated() {
+    if (this.session) document.title = `${safeText(this.session.key ?? this.session.id)} · Holdfast`;
   }
 
   render() {
@@ -178,6 +257,7 @@ class SessionPage extends PageElement {
       ${errorState(this.failure)}
       <dl class="facts">
         <div><dt>Id</dt><dd><code class="break">${safeText(session.id)}</code></dd></div>
+        <div><dt>Started by</dt><dd>${safeText(session.source)}</dd></div>
         <div><dt>Generation</dt><dd>${session.generation}</dd></div>
         <div><dt>Items</dt><dd>${number(session.item_count)}</dd></div>
         <div><dt>Turns</dt><dd>${number(session.turn_count)}${session.queued_turns ? html` <span class="muted">+ ${session.queued_turns} waiting</span>` : nothing}</dd></div>
@@ -203,7 +283,8 @@ class SessionPage extends PageElement {
   view() {
     switch (this.tab) {
       case "timeline":
-        return this.turns.length ? timeline(this.turns) : this.isLoading ? loading() : empty("No turns yet");
+        return html`${this.turns.length ? timeline(this.turns) : this.isLoading ? loading() : empty("No turns yet")}
+          ${this.hasOlderTurns ? html`<div class="older"><button type="button" class="button" ?disabled=${this.isLoading} @click=${this.loadOlderTurns}>Load older turns</button></div>` : nothing}`;
       case "generations":
         return lineage(this.session, this.generations, this.forks, (one) => one.status === "retired" && one.key !== null
           ? html`<button type="button" class="button small" @click=${() => this.restore(one)}>Restore</button>` : nothing);
@@ -217,8 +298,9 @@ class SessionPage extends PageElement {
     }
   }
 
-  entryActions = (/** @type {any} */ entry) => html`<details class="menu-fold"><summary class="button small" aria-label=${`Actions for item ${entry.sequence}`}>⋯</summary><div class="menu-list">
+  entryActions = (/** @type {any} */ entry) => html`<details class="menu-fold" @keydown=${closeOnEscape}><summary class="button small" aria-label=${`Actions for item ${entry.sequence}`}>⋯</summary><div class="menu-list">
     <button type="button" class="button small" @click=${() => this.fork(entry)}>Fork behind this item</button>
+    ${entry.hidden_by ? nothing : html`<button type="button" class="button small danger" @click=${() => this.deleteItem(entry)}>Delete for the model…</button>`}
     ${entry.session_id === this.sessionId && !entry.hidden_by ? html`<button type="button" class="button small danger" @click=${() => this.eraseItem(entry)}>Erase content…</button>` : nothing}</div></details>`;
 
   compactionList() {
@@ -227,7 +309,9 @@ class SessionPage extends PageElement {
       <div class="row"><h2>${one.first_sequence === null ? "Shortened outputs" : `Items ${one.first_sequence} to ${one.last_sequence}`}</h2> ${badge(one.status)} ${badge(one.reason, "quiet")}<span class="spacer"></span>
         ${one.status === "in_force" ? html`<button type="button" class="button small" @click=${() => this.act("The compaction was undone", () => post(`${this.path}/compactions/${segment(one.id)}/undo`))}>Undo</button>` : nothing}</div>
       <p class="muted small">${dateTime(one.created_at)} · ${number(one.tokens_before)} → ${number(one.tokens_after)} tokens · kept unchanged: ${one.kept_sequences?.length ? safeText(one.kept_sequences.join(", ")) : "none"} ${one.turn_id ? html`· <a href=${`#/turns/${segment(one.turn_id)}`}>turn</a>` : nothing}</p>
-      ${one.summary ? html`<h3>Sent to the model instead</h3>${longText(one.summary, true)}` : nothing}</article>`);
+      ${one.summary ? html`<h3>Sent to the model instead</h3>${longText(one.summary, true)}` : nothing}
+      ${one.first_sequence === null ? nothing : html`<details class="fold" @toggle=${(/** @type {any} */ event) => event.target.open && void this.loadReplaced(one)}>
+        <summary>What it replaced</summary>${blocks(this.replaced.get(one.id) ?? [], (entry) => logEntry(entry))}</details>`}</article>`);
   }
 
   metadata() {
@@ -250,6 +334,14 @@ class SessionPage extends PageElement {
 }
 customElements.define("hf-session", SessionPage);
 
+/** @param {KeyboardEvent} event */
+function closeOnEscape(event) {
+  const menu = /** @type {HTMLDetailsElement} */ (event.currentTarget);
+  if (event.key !== "Escape" || !menu.open) return;
+  menu.open = false;
+  /** @type {HTMLElement} */ (menu.firstElementChild).focus();
+}
+
 /**
  * Return every entry of a list.
  * @param {string} path
@@ -267,5 +359,3 @@ export async function all(path, query) {
   }
   throw new Error("This session is too long for the console; use `holdfast sessions export`.");
 }
-
-

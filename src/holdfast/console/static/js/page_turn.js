@@ -81,6 +81,10 @@ class TurnPage extends PageElement {
     void this.load();
   }
 
+  updated() {
+    if (this.turn) document.title = `Turn ${this.turn.number} · Holdfast`;
+  }
+
   render() {
     const turn = this.turn;
     if (!turn) return html`<h1 tabindex="-1">Turn</h1>${this.failure ? errorState(this.failure) : loading("Rebuilding the request from the log…")}`;

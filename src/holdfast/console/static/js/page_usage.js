@@ -6,6 +6,7 @@ import { barChart } from "./charts.js";
 import { compactNumber, duration, number, safeText } from "./format.js";
 import { empty, errorState, loading, PageElement } from "./ui.js";
 
+const MAX_REPORTS = 50;
 /** @type {[string, string, number][]} */
 const RANGES = [["24 hours", "hour", 1], ["7 days", "day", 7], ["30 days", "day", 30], ["90 days", "day", 90]];
 
@@ -27,7 +28,15 @@ class UsagePage extends PageElement {
     const [, interval, days] = RANGES[this.range];
     const to = Math.floor(Date.now() / 1000) + 1;
     return this.attempt(async () => {
-      this.report = await get("/v1/usage", { from: to - days * 86_400, to, interval });
+      const report = await get("/v1/usage", { from: to - days * 86_400, to, interval });
+      // A report counts so many entries at most, and says where the next one goes on.
+      for (let read = 1; report.next_from !== null && read < MAX_REPORTS; read += 1) {
+        const next = await get("/v1/usage", { from: report.next_from, to, interval });
+        report.data.push(...next.data);
+        report.next_from = next.next_from;
+        report.is_complete = next.is_complete;
+      }
+      this.report = report;
     });
   }
 
@@ -62,7 +71,7 @@ class UsagePage extends PageElement {
     const worst = (/** @type {any[]} */ rows, /** @type {string} */ name) => Math.max(0, ...rows.map((row) => row.latency_ms[name] ?? 0));
     const tenants = [...new Set(this.report.data.map((/** @type {any} */ row) => row.tenant))];
     return html`
-      ${this.report.is_complete ? "" : html`<p class="state">There is more than could be counted; the newest part is missing. Choose a shorter range.</p>`}
+      ${this.report.is_complete ? "" : html`<p class="state">There is more than could be counted: some turns of the newest interval are missing. Choose a shorter range.</p>`}
       ${tenants.length > 1 ? html`<label class="field"><span>Tenant</span><select @change=${(/** @type {any} */ event) => { this.tenant = event.target.value; this.requestUpdate(); }}>
         <option value="">All tenants</option>${tenants.map((tenant) => html`<option value=${tenant}>${safeText(tenant)}</option>`)}</select></label>` : ""}
       <div class="columns">
@@ -85,7 +94,7 @@ class UsagePage extends PageElement {
     }
     return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Usage by model"><table class="list">
       <thead><tr><th scope="col">Model</th><th scope="col" class="num">Turns</th><th scope="col" class="num">Failed</th><th scope="col" class="num">Heals</th><th scope="col" class="num">Input</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Output</th></tr></thead>
-      <tbody>${[...models].map(([model, total]) => html`<tr><th scope="row">${safeText(model) || "none"}</th><td class="num">${number(total.turns)}</td><td class="num">${number(total.failed)}</td><td class="num">${number(total.heals)}</td>
+      <tbody>${[...models].map(([model, total]) => html`<tr><th scope="row">${safeText(model) || html`<span class="muted">items added without a model</span>`}</th><td class="num">${number(total.turns)}</td><td class="num">${number(total.failed)}</td><td class="num">${number(total.heals)}</td>
         <td class="num">${compactNumber(total.input_tokens)}</td><td class="num">${compactNumber(total.cached_tokens)}</td><td class="num">${compactNumber(total.output_tokens)}</td></tr>`)}</tbody></table></div>`;
   }
 }

@@ -27,7 +27,7 @@ export function pieces(turn) {
   for (const run of turn.runs) {
     if (before?.ended_at && run.step > before.step) {
       const wait = Math.max(0, run.started_at - before.ended_at) * 1000;
-      found.push({ kind: "tools", ms: Math.max(wait, 1), label: `waited ${duration(wait)} for the client's tools` });
+      found.push({ kind: "tools", ms: Math.max(wait, 1), label: `waited ${duration(wait)} for tools or an approval` });
     }
     const heals = run.heals ?? [];
     for (const heal of heals) {
@@ -39,6 +39,11 @@ export function pieces(turn) {
     found.push({ kind: `run-${run.status}`, ms: Math.max(ms, 1), label: `run ${run.status} after ${duration(ms)}` });
     before = run;
   }
+  if (turn.status === "requires_action" && before?.ended_at) {
+    const wait = Math.max(0, Date.now() / 1000 - before.ended_at) * 1000;
+    found.push({ kind: "tools", ms: Math.max(wait, 1), label: `waits for tools or an approval since ${duration(wait)}` });
+  }
+  if (turn.ended_at !== null && turn.runs.length) found.push({ kind: "commit", ms: 0, label: `committed ${dateTime(turn.ended_at)}` });
   return found;
 }
 
@@ -53,7 +58,7 @@ export function healText(heal) {
 export function timeline(turns) {
   const longest = Math.max(1, ...turns.map((turn) => pieces(turn).reduce((sum, piece) => sum + piece.ms, 0)));
   return html`
-    <p class="legend" aria-hidden="true">${[["queued", "queued"], ["run-completed", "run"], ["tools", "tool wait"], ["heal", "heal"], ["retry", "retry"], ["fallback", "fall-back"], ["run-failed", "failed"], ["run-cancelled", "cut off"]].map(([kind, label]) => html`
+    <p class="legend" aria-hidden="true">${[["queued", "queued"], ["run-completed", "run"], ["tools", "tool wait"], ["heal", "heal"], ["retry", "retry"], ["fallback", "fall-back"], ["run-failed", "failed"], ["run-cancelled", "cut off"], ["commit", "commit"]].map(([kind, label]) => html`
       <span><svg width="12" height="12"><rect class="piece ${kind}" width="12" height="12" rx="3"></rect></svg>${label}</span>`)}</p>
     <ol class="timeline">${turns.map((turn) => turnRow(turn, longest))}</ol>`;
 }

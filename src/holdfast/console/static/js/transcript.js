@@ -38,6 +38,8 @@ class Transcript extends PageElement {
     /** @type {Promise<void>} */
     this.queue = Promise.resolve();
     this.isDrawing = false;
+    /** @type {Promise<void> | null} */
+    this.older = null;
     this.hasScrolled = false;
     /** @type {IntersectionObserver | null} */
     this.topObserver = null;
@@ -132,13 +134,19 @@ class Transcript extends PageElement {
     this.requestUpdate();
   }
 
-  async readOlder() {
+  /** Read the page before the oldest item; whoever asks meanwhile waits for the same page. */
+  readOlder() {
+    this.older ??= this.loadOlder().finally(() => { this.older = null; });
+    return this.older;
+  }
+
+  async loadOlder() {
     const first = this.entries[0];
-    if (!first || this.isLoading) return;
+    if (!first) return;
     const { sessionId, path } = this;
     await this.attempt(async () => {
       const page = await get(`${path}/items`, { view: "log", order: "desc", limit: 100, after: first.id });
-      if (sessionId !== this.sessionId) return;
+      if (sessionId !== this.sessionId || first !== this.entries[0]) return;
       const before = document.documentElement.scrollHeight;
       const isAtTop = window.scrollY === 0;
       this.entries = [...page.data.reverse(), ...this.entries];

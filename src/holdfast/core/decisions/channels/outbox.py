@@ -56,7 +56,11 @@ def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxR
     if known is not None:
         if known.owner == command.worker or known.state != "open":
             return Decision(known)
-        taken = replace(known, owner=command.worker)
+        taken = replace(
+            known,
+            owner=command.worker,
+            is_maybe_duplicate=known.is_maybe_duplicate or known.external_id is None,
+        )
         return Decision(taken, (OutboxSaved(taken, known),))
     row = message_row(
         to_message(command.delivery, ""), tenant=session.tenant, source=session.active_turn_id,
@@ -125,8 +129,10 @@ def claim_deliveries(
         if row.state == "sending" and row.owner == command.worker:
             claimed.append(row)  # by this very command, whose answer was lost
             continue
-        # Its sender died: the message may have arrived. An edit that arrives twice is one edit.
-        is_doubtful = row.state == "sending" and row.external_id is None
+        # Who sent it, or kept its placeholder up to date, died: something may have arrived of which
+        # the id is not known. An edit that arrives twice is one edit.
+        is_other = row.owner is not None and row.owner != command.worker
+        is_doubtful = row.external_id is None and (row.state == "sending" or is_other)
         taken = replace(
             row,
             state="sending",

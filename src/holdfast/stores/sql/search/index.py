@@ -6,6 +6,7 @@ query: an item that was erased is never found, also not by an index that is behi
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
@@ -34,6 +35,9 @@ CANDIDATES = 400
 """Matches of one term that are compared where no item has all terms."""
 SCOPE = "\ue000"
 """Begins terms that are no words: text has none with this character."""
+LONG = SCOPE + "long"
+"""Marks items whose phrases PostgreSQL cannot find: it counts only so many places of terms."""
+MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 FIRST_PLACE, LAST_PLACE = 0, 2**62
 FOREVER = 1e18
 FOUND_ON_REQUEST = frozenset({"rewind"})
@@ -108,7 +112,16 @@ def _indexed_items(
         found = item_text(state.body)
         if found is not None:
             words = (*scope, *terms(found.text))
+            if _is_long(words):
+                words = (*words, LONG)
             yield IndexedItem(session, n, seq, found.role, at, words)
+
+
+def _is_long(words: Sequence[str]) -> bool:
+    """Whether an item has more places than PostgreSQL stores, of all terms or of one."""
+    if len(words) <= MAX_REPETITIONS:
+        return False
+    return len(words) > MAX_PLACES or max(Counter(words).values()) > MAX_REPETITIONS
 
 
 def _erased_ranges(session: int, body: bytes) -> Iterable[RemovedItems]:
@@ -193,7 +206,7 @@ class _Search:
         while True:
             matches = yield from self._matches(self._phrases, before, limit + 1)
             for match in matches:
-                hits += yield from self._hit(match)
+                hits += yield from self._hit(match, self._phrases)
             if len(hits) > limit or len(matches) <= limit:
                 break
             before = matches[-1].place
@@ -217,7 +230,7 @@ class _Search:
                 weights[match.place] = weights.get(match.place, 0.0) + weight
         hits: list[SearchHit] = []
         for place in sorted(found, key=lambda place: (-weights[place], -place)):
-            hits += yield from self._hit(found[place])
+            hits += yield from self._hit(found[place], ())
             if len(hits) == self._limit:
                 break
         return hits
@@ -251,12 +264,21 @@ class _Search:
         for phrase in phrases:
             star = "*" if phrase.is_prefix else ""
             fts5.append(f'"{" ".join(phrase.terms)}"{star}')
-            words = " <-> ".join(f"'{term}'" for term in phrase.terms)
-            tsquery.append(f"({words}{':*' if phrase.is_prefix else ''})")
+            quoted = [f"'{term}'" for term in phrase.terms]
+            if phrase.is_prefix:
+                quoted[-1] += ":*"
+            words = f"({' <-> '.join(quoted)})"
+            if len(quoted) > 1:
+                # Of long items the index proposes those with all terms; the text decides.
+                words = f"({words} | ('{LONG}' & {' & '.join(quoted)}))"
+            tsquery.append(words)
         return " AND ".join(fts5), " & ".join(tsquery)
 
-    def _hit(self, match: _Match) -> Plan[list[SearchHit]]:
-        """Return a match as the log has it now; nothing if it may not be seen."""
+    def _hit(self, match: _Match, required: Sequence[Phrase]) -> Plan[list[SearchHit]]:
+        """Return a match as the log has it now; nothing if it may not be seen.
+
+        Its text must have all phrases that are `required`, and one of the query's at least.
+        """
         visibility = yield from self._visibility(match)
         if visibility is None:
             return []
@@ -269,7 +291,7 @@ class _Search:
         listed = read_items(bytes(entry[1])).listed
         state = listed[match.seq - (entry[0] - len(listed) + 1)]
         found = item_text(state.body)
-        shown = snippet(found.text, self._phrases) if found is not None else None
+        shown = snippet(found.text, self._phrases, required) if found is not None else None
         if shown is None or not shown.highlights:
             return []
         session = visibility.session

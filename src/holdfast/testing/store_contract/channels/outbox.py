@@ -81,6 +81,17 @@ class OutboxContract:
         taken = [row.chat for rows in found for row in rows]
         assert sorted(taken) == [str(number) for number in range(8)]
 
+    async def test_a_placeholder_of_a_dead_worker_may_be_a_duplicate(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        assert not (await _placeholder(caller, run)).is_maybe_duplicate
+        await caller.finish(run, "b", outbox=to_chat("b"))
+        clock.advance(LEASE_SECONDS * 2)
+        await other.enlist()
+        (row,) = await claim(other)
+        assert (row.external_id, row.is_maybe_duplicate) == (None, True)
+
     async def test_of_two_followers_one_writes_a_fact(
         self, caller: StoreClient, other: StoreClient
     ) -> None:

@@ -1,0 +1,132 @@
+"""Simulated platforms as a crash test uses them: people write, answers arrive, calls are cut."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast.simulator.platforms.signal import ACCOUNT, user_uuid
+from holdfast.testing.platforms import (
+    PlatformAnswer,
+    SignalSimulator,
+    SlackSimulator,
+    TelegramSimulator,
+)
+
+Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
+
+
+class ChatPlatform(Protocol):
+    """One simulated platform."""
+
+    @property
+    def config(self) -> str:
+        """The platform's fields of the `[[channel]]` table."""
+        ...
+
+    @property
+    def simulator(self) -> Any:
+        """The simulator, a context manager."""
+        ...
+
+    def say(self, text: str, person: int) -> None:
+        """Have a person write a direct message."""
+        ...
+
+    def answers(self, person: int) -> list[str]:
+        """Return the messages to a person, as they read now."""
+        ...
+
+    def session_key(self, person: int) -> str:
+        """Return the key of a person's session."""
+        ...
+
+    def on_call(self, fault: Fault) -> None:
+        """Ask `fault` about every call to the platform."""
+        ...
+
+
+class TelegramChats:
+    """Telegram."""
+
+    config = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'
+
+    def __init__(self) -> None:
+        self.simulator = TelegramSimulator("42:TEST")
+
+    def say(self, text: str, person: int) -> None:
+        """Write to the bot."""
+        self.simulator.say(text, user=person)
+
+    def answers(self, person: int) -> list[str]:
+        """Return the bot's messages."""
+        return self.simulator.texts(person)
+
+    def session_key(self, person: int) -> str:
+        """Return the key of a private chat."""
+        return f"agent:main:telegram:direct:{person}"
+
+    def on_call(self, fault: Fault) -> None:
+        """Ask about every method."""
+        self.simulator.fail(fault)
+
+
+class SignalChats:
+    """Signal, with a daemon that numbers its events."""
+
+    config = f'kind = "signal"\naccount = "{ACCOUNT}"'
+
+    def __init__(self) -> None:
+        self.simulator = SignalSimulator()
+
+    def say(self, text: str, person: int) -> None:
+        """Write to the account."""
+        self.simulator.say(text, user=person)
+
+    def answers(self, person: int) -> list[str]:
+        """Return the account's messages."""
+        return self.simulator.texts(user_uuid(person))
+
+    def session_key(self, person: int) -> str:
+        """Return the key of a direct chat."""
+        return f"agent:main:signal:direct:{user_uuid(person)}"
+
+    def on_call(self, fault: Fault) -> None:
+        """Ask about every method."""
+        self.simulator.fail(fault)
+
+
+class SlackChats:
+    """Slack, in socket mode."""
+
+    config = 'kind = "slack"\nbot_token_env = "BOT_TOKEN"\napp_token_env = "APP_TOKEN"'
+
+    def __init__(self) -> None:
+        self.simulator = SlackSimulator("42:TEST", "xapp-TEST")
+
+    def say(self, text: str, person: int) -> None:
+        """Write to the app."""
+        self.simulator.say(text, user=f"U{person}")
+
+    def answers(self, person: int) -> list[str]:
+        """Return the app's messages."""
+        return self.simulator.texts(self.simulator.direct_channel(f"U{person}"))
+
+    def session_key(self, person: int) -> str:
+        """Return the key of a direct chat."""
+        return f"agent:main:slack:direct:U{person}"
+
+    def on_call(self, fault: Fault) -> None:
+        """Ask about every method."""
+        self.simulator.fail(fault)
+
+
+PLATFORMS: dict[str, Callable[[], ChatPlatform]] = {
+    "telegram": TelegramChats,
+    "signal": SignalChats,
+    "slack": SlackChats,
+}
+SEND_METHODS = {
+    "telegram": ("sendMessage", "editMessageText"),
+    "signal": ("send",),
+    "slack": ("chat.postMessage", "chat.update"),
+}
+"""Methods that deliver something to a person."""
