@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.stories import store_url
 from tests.cli_agents.agents import open_agent_gateway, processes_of
 from tests.cli_agents.test_agent_approvals import MODEL, asking
 from tests.integration.upstream_gateway import UpstreamGateway
+
+__all__ = ["store_url"]
 
 
 async def fork(gateway: UpstreamGateway, session_id: str) -> str:
@@ -26,10 +29,10 @@ def names(directory: Path) -> set[str]:
 
 
 async def test_an_erasure_takes_processes_and_directories_of_forks_with_it(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, store_url: str
 ) -> None:
     more: dict[str, Any] = {"workdir": str(tmp_path / "work/{session}")}
-    async with open_agent_gateway(asking(root, **more)) as gateway:
+    async with open_agent_gateway(asking(root, **more), store_url=store_url) as gateway:
         first = await gateway.post("/v1/responses", input="hello", model=MODEL)
         session = first.headers["x-session-id"]
         child = await fork(gateway, session)

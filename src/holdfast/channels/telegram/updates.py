@@ -132,7 +132,7 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         is_bot=sender is not None and sender.is_bot,
         is_own=sender is not None and sender.id == bot.id,
         is_anonymous=sender is None or message.sender_chat is not None,
-        sent_at=float(message.date) if message.date and not edit else None,
+        sent_at=float(message.date) if message.date and not is_edit else None,
         message_id=str(message.message_id),
         reply_to=str(replied.message_id) if replied is not None else "",
         answered_id=f"{bot.id}:{chat.id}:{replied.message_id}" if replied is not None else "",
