@@ -26,6 +26,7 @@ ASKING = "asking"
 """The mark of a turn that waits for a permission: only its own process can go on with it."""
 MAX_REQUEST_BYTES = 64 * 1024
 """A call that is longer cannot be shown in full, and is refused."""
+MAX_NAME = 200
 _PERMISSION = "session/request_permission"
 _SHOWN = ("kind", "rawInput", "locations", "content")
 """What a person is shown of a call beside its title."""
@@ -169,14 +170,16 @@ class _TurnReading:
         """Return a call that a person is asked about; None where it cannot be shown in full."""
         call = self._known(tool_call if isinstance(tool_call, dict) else {})
         shown = {name: call[name] for name in _SHOWN if call.get(name)}
-        arguments = msgspec.json.encode(shown)
         name = str(call.get("title") or call.get("kind") or "tool")
-        if not shown or len(arguments) + len(name.encode()) > MAX_REQUEST_BYTES:
+        if len(name) > MAX_NAME:
+            shown["title"] = name  # a name is cut, and a title may be the whole command
+        arguments = msgspec.json.encode(shown)
+        if not shown or len(arguments) > MAX_REQUEST_BYTES:
             return None
         return PermissionRequest(
             call_id=f"call_{uuid.uuid4().hex}",
             upstream="",
-            name=name[:200],
+            name=name[:MAX_NAME],
             arguments=arguments.decode(),
         )
 
