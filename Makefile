@@ -18,7 +18,7 @@ serve: $(SERVE_READY)  ## run a gateway on SQLite with the demo model
 	$(BIN)/holdfast serve
 
 test: $(READY) lint  ## run everything that CI runs
-	$(BIN)/pytest -n 2 --dist worksteal $(COVERAGE)
+	$(BIN)/pytest -n 3 --dist worksteal $(COVERAGE)
 
 check: $(READY) lint  ## run the fast tests only
 	$(BIN)/pytest tests/unit tests/test_code_rules.py tests/test_docs.py tests/test_exports.py

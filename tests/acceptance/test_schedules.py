@@ -5,7 +5,9 @@ from typing import Any
 
 import httpx
 
-from tests.acceptance.stories import MODEL, HttpUser, store_url
+from holdfast.testing.simulator.process import ProviderSimulator
+from tests.acceptance.gateway_process import sqlite_url
+from tests.acceptance.stories import MODEL, HttpUser, gateway_before, store_url
 from tests.acceptance.telegram_story import QUICK, telegram_story
 
 __all__ = ["store_url"]
@@ -52,6 +54,33 @@ def test_an_isolated_run_is_healed_delivered_and_can_be_answered_with_yes(
         assert any(line.startswith("holdfast_outbox_oldest_seconds ") for line in metrics)
         # Turns of the channel and of the schedule count like those of requests.
         assert sum(float(line.rpartition(" ")[2]) for line in ended) >= 3
+
+
+def test_a_provider_that_forgets_between_the_tool_steps_of_a_cron_run_is_healed(
+    tmp_path: Path,
+) -> None:
+    chain = 'state = "chain"'
+    with (
+        ProviderSimulator() as provider,
+        gateway_before(provider, sqlite_url(tmp_path), tmp_path, upstream=chain) as gateway,
+    ):
+        user = HttpUser(gateway)
+        provider.add_fault("R01", times=1, when={"nth": 2})
+        prompt = "call session_status {} and report"
+        _schedule(user, every="1h", prompt=prompt, tools=["session_status"])
+        for count in (1, 2):
+            assert user.post("/v1/schedules/report/run").status_code == 200
+            runs = _until_ended(user, count)
+        assert [run["outcome"] for run in runs] == ["completed"] * 2
+        keys = {session["key"] for session in user.get("/v1/sessions")["data"]}
+        assert len(keys) == 2, "each run has a session of its own"
+        first = min(runs, key=lambda run: run["scheduled_at"])
+        turn = user.get(f"/v1/turns/{first['turn_id']}")
+        assert [heal["failure_class"] for heal in turn["runs"][-1]["heals"]] == ["stale_state"]
+        asked = [request.body for request in provider.requests()]
+        assert asked[1]["previous_response_id"], "the provider's memory of the first step was used"
+        assert "function_call_output" in str(asked[2]["input"]), "the tool did not run twice"
+        assert len(asked) == 5
 
 
 def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(

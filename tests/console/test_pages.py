@@ -231,6 +231,11 @@ def test_metadata_is_edited_and_the_session_exported(page: Page, gateway: Gatewa
     page.get_by_role("button", name="Add").click()
     page.get_by_label("Name").fill("owner")
     page.get_by_label("Value").fill("ops")
+    page.get_by_role("button", name="Add").click()
+    page.get_by_label("Name").last.fill("owner")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("the name “owner” is used twice")).to_be_visible()
+    page.get_by_role("button", name="Remove owner").last.click()
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("The metadata was saved")).to_be_visible()
     assert gateway.session("annotated")["metadata"] == {"owner": "ops"}
@@ -357,7 +362,7 @@ def test_a_page_is_titled_by_what_it_shows(page: Page, gateway: Gateway, story: 
     expect(page).to_have_title("Usage · Holdfast")
 
 
-def test_the_first_paint_is_fast(page: Page, gateway: Gateway) -> None:
+def test_the_browser_reports_a_first_paint(page: Page, gateway: Gateway) -> None:
     show(page, gateway, "/sessions")
     entries = page.evaluate("performance.getEntriesByType('paint').map(one => one.name)")
     assert "first-contentful-paint" in entries

@@ -14,6 +14,7 @@ from holdfast.engine.logging import log
 from holdfast.ports.channel import DeliveryDelayed
 
 CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 3.0
 CHECK_SECONDS = 1.0
 LOST_SECONDS = 15.0
 """How long a connection may be replaced by another one before it counts as lost."""
@@ -83,9 +84,17 @@ class SocketConnection:
     async def _close(self) -> None:
         client = self._client
         tasks = [client.message_processor, client.current_session_monitor, client.message_receiver]
-        await client.close()  # type: ignore[no-untyped-call]  # of the library
+        try:
+            # Bounded: a peer that is gone does not answer the closing frame.
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await client.close()  # type: ignore[no-untyped-call]  # of the library
+        except TimeoutError:
+            log.info("channel.socket_not_closed")
         left = [task for task in tasks if task is not None]
+        for task in left:
+            task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        await client.aiohttp_client_session.close()
 
     async def next(self) -> SocketModeRequest | None:
         """Return the next envelope; `None` when the connection is lost.

@@ -201,6 +201,8 @@ class ChatPage extends PageElement {
     this.toEnd(true);
     // Whoever is faster than the list of models means the first of them.
     await this.modelsLoaded;
+    // Whoever left the session meanwhile has not sent anything.
+    if (this.answer !== answer) return false;
     const json = { model: this.model, input, stream: true, background: true, store: true };
     let isSent = true;
     try {

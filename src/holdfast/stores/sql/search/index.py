@@ -40,6 +40,7 @@ LONG = SCOPE + "long"
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 FIRST_PLACE, LAST_PLACE = 0, 2**62
 FOREVER = 1e18
+EVERYTHING = 2**31 - 1
 FOUND_ON_REQUEST = frozenset({"rewind"})
 """Items that only such records hide are found with `include_hidden`."""
 _ERASED = b"is_erased"
@@ -174,7 +175,8 @@ class _Match(msgspec.Struct, frozen=True):
     seq: int
     role: str
     at: float
-    session_id: SessionId
+    session_id: SessionId | None
+    """None for an item that a filter leaves out."""
 
 
 class _Visibility(msgspec.Struct, frozen=True):
@@ -251,6 +253,8 @@ class _Search:
             query.until if query.until is not None else FOREVER,
             limit,
             tsquery,
+            # Few sessions may have the prefix: the limit holds behind that filter.
+            EVERYTHING if query.key_prefix else limit,
         )
         return [_Match(*row) for row in rows]
 
@@ -303,6 +307,8 @@ class _Search:
         ]  # fmt: skip
 
     def _visibility(self, match: _Match) -> Plan[_Visibility | None]:
+        if match.session_id is None:
+            return None
         if match.session not in self._sessions:
             row = yield from session_row(match.session_id)
             session = read_session(row) if row is not None else None

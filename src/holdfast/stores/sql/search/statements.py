@@ -70,16 +70,25 @@ _ALLOWED = (
     "order by i.id desc limit ?10"
 )
 _TABLES = "search_text join search_items i on i.id = search_text.rowid "
+# PostgreSQL reads the index first and then the sessions of its matches. Left to itself it reads
+# the index once for each session of a tenant. A match that is filtered out has no session.
 MATCHES = Statement(
     "search_matches",
     _FOUND
     + _TABLES
-    + _ALLOWED.format(match="search_text match ?1 and ?11 <> ''").replace(
+    + _ALLOWED.format(match="search_text match ?1 and ?11 <> '' and ?12 > 0").replace(
         "i.id", "search_text.rowid"
     ),
-    postgres=_FOUND
-    + "search_items i "
-    + _ALLOWED.format(match="cast(?1 as text) <> '' and i.terms @@ cast(?11 as text)::tsquery"),
+    postgres="with m as materialized (select i.id, i.session, i.n, i.seq, i.role, i.at "
+    "from search_items i where cast(?1 as text) <> '' and i.terms @@ cast(?11 as text)::tsquery "
+    "and i.id < ?3 and (cast(?6 as bigint) = 0 or i.session = ?6) "
+    "and (?7 = '' or ?7 like '%|' || i.role || '|%') and i.at >= ?8 and i.at < ?9 "
+    "order by i.id desc limit ?12) "
+    "select m.id, m.session, m.n, m.seq, m.role, m.at, s.id from m "
+    "left join lateral (select id from sessions where no = m.session and tenant = ?2 "
+    "and is_visible = 1 and deleted_at is null and (?4 = '' or key = ?4) "
+    "and (?5 = '' or substr(key, 1, length(?5)) = ?5) offset 0) s on true "
+    "where ?5 = '' or s.id is not null order by m.id desc limit ?10",
 )
 # How common a term is, up to a bound: a term of nearly every item is not counted to its end.
 COUNT_MATCHES = Statement(
