@@ -242,22 +242,24 @@ def _admin_services(
         store,
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
-        services=lambda: _server_findings(toolbox),
+        services=lambda: _service_findings(settings, toolbox),
         channels=channels.listing,
     )
     console = load_files() if settings.server.console else {}
     return AdminServices(SqlReports(store), doctor.diagnose, console)
 
 
-def _server_findings(toolbox: GatewayTools) -> "list[Finding]":
-    """Return the MCP servers that have failed, as findings."""
+async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[Finding]":
+    """Return the MCP servers that have failed, and what is wrong with agents."""
+    from holdfast.doctor.configuration import check_agents
     from holdfast.doctor.findings import Finding
 
-    return [
+    failed = [
         Finding(code="mcp_unavailable", subject=each.name, detail=each.error or "it has ended")
         for each in toolbox.server_status()
         if each.state == "failed"
     ]
+    return failed + await check_agents(settings.upstreams)
 
 
 def _new_executor(

@@ -97,6 +97,19 @@ def test_a_mistyped_command_is_not_sent_and_a_leading_space_sends_it(
     assert "/etc/hosts is a file" in second
 
 
+def test_a_line_that_starts_with_a_space_is_sent_even_if_it_is_a_command(
+    gateway: GatewayUnderTest,
+) -> None:
+    commands = ["/quit", "/status", "/history", "/help", "/new"]
+    said = "".join(f" {command}\n" for command in commands)
+    outcome = in_pipe("chat", "escaped", said=said, env=gateway.env)
+    assert outcome.code == 0, outcome.err
+    answers = outcome.out.splitlines()
+    assert len(answers) == len(commands)
+    for command, answer in zip(commands, answers, strict=True):
+        assert command in answer
+
+
 @pytest.mark.parametrize(
     ("line", "hint"),
     [

@@ -66,7 +66,7 @@ def test_an_address_for_others_needs_an_api_key(
     subject = f"server 0.0.0.0:{check.port}"
     is_ok, detail = check.run(host="0.0.0.0")[subject]
     assert not is_ok
-    assert "`holdfast keys create`" in detail
+    assert "`holdfast keys create --store sqlite:///" in detail
     monkeypatch.setenv("GATEWAY_KEY", "hf_a-key-of-an-admin")
     assert check.run('[[key]]\nkey_env = "GATEWAY_KEY"\n', host="0.0.0.0")[subject][0]
 

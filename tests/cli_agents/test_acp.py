@@ -1,6 +1,8 @@
 """An agent of the Agent Client Protocol behind the gateway: opencode, with its real program."""
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,37 @@ async def test_a_session_is_loaded_by_a_new_process_and_rebuilt_when_it_is_gone(
 def data_folders(root: Path) -> list[Path]:
     """Return the folders with the agent's own data."""
     return list(root.glob("opencode/*/config/.local/share/opencode"))
+
+
+@pytest.mark.soak
+async def test_what_the_real_agent_asks_for_waits_for_a_person(
+    simulator: ProviderSimulator, root: Path
+) -> None:
+    programs.bubblewrap()
+    settings = opencode(simulator, root, permissions="write")
+    config = json.loads(settings.runtime.environment["OPENCODE_CONFIG_CONTENT"])
+    environment = {
+        **settings.runtime.environment,
+        "OPENCODE_CONFIG_CONTENT": json.dumps({**config, "permission": {"bash": "ask"}}),
+    }
+    settings = replace(settings, runtime=replace(settings.runtime, environment=environment))
+    command = {"command": "echo made > made.txt; cat made.txt", "description": "make a file"}
+    call = {"name": "bash", "arguments": command}
+    simulator.add_answer(tool_calls=[call], when={"text": "make it"}, times=1)
+    async with open_agent_gateway(settings) as gateway:
+        await gateway.respond("I am Ada", model=MODEL)  # its title is made now
+        asked = await gateway.respond("make it", model=MODEL)
+        request = asked["output"][-1]
+        assert request["type"] == "mcp_approval_request"
+        assert "echo made > made.txt" in request["arguments"]
+        assert list(root.glob("opencode/*/work/made.txt")) == []  # noqa: ASYNC240 - a test may look
+        response = {
+            "type": "mcp_approval_response",
+            "approval_request_id": request["id"],
+            "approve": True,
+        }
+        answer = await gateway.respond([response], model=MODEL)
+        (used,) = [item for item in answer["output"] if item["type"] == "agent_tool_call"]
+        assert "made" in used["output"]
+        assert list(root.glob("opencode/*/work/made.txt"))  # noqa: ASYNC240 - as above
+        assert await heals(gateway) == []

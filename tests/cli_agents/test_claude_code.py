@@ -317,3 +317,19 @@ async def test_two_gateways_never_go_on_from_an_old_process(
 def processes_of_groups(root: Path) -> set[int]:
     """Return the process groups of the agents that run."""
     return {os.getpgid(process.pid) for process in processes_of(root)}
+
+
+@pytest.mark.soak
+async def test_the_agent_goes_on_where_a_plain_model_fails(
+    simulator: ProviderSimulator, root: Path
+) -> None:
+    plain = upstream(simulator, name="plain", models=("gpt-*",), fallback=(MODEL,))
+    agent = claude_code(simulator, root)
+    async with open_agent_gateway(plain, agent) as gateway:
+        await gateway.respond("I am Ada", model="gpt-5.4")
+        simulator.add_fault("error", status=401, when={"api": "responses"})
+        answer = await gateway.respond("who am I?", model="gpt-5.4")
+        assert answer["model"] == MODEL
+        assert text_of(answer).endswith("Last text: who am I?")
+    (request,) = simulator.requests(api="messages")
+    assert '{"role":"user","text":"I am Ada"}' in "\n".join(texts(request))

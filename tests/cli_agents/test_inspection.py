@@ -13,6 +13,7 @@ from holdfast.ports.provider import ModelCall
 from holdfast.providers.cli_agents.launcher import Launcher
 from holdfast.providers.cli_agents.registry import agent_of, open_agent
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings
+from tests.integration.upstream_gateway import open_upstream_gateway
 
 
 def agent(folder: Path, script: str = "echo 9.9.9", **more: Any) -> UpstreamSettings:
@@ -84,6 +85,16 @@ async def test_turns_that_begin_at_once_ask_for_the_version_once(tmp_path: Path)
     launcher = Launcher(settings, agent_of(settings))
     assert await asyncio.gather(*(launcher.version() for _ in range(20))) == ["9.9.9"] * 20
     assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+async def test_the_gateway_lists_findings_about_its_agents(tmp_path: Path) -> None:
+    settings = agent(tmp_path, "echo 1.0.3", env=(), credentials=str(tmp_path / "none.json"))
+    async with open_upstream_gateway(settings) as gateway:
+        answer = await gateway.client.get("/v1/doctor")
+        listed = {each["code"]: each for each in answer.json()["data"]}
+        assert listed["agent_too_old"]["subject"] == "claude"
+        assert "npm install --global" in listed["agent_too_old"]["detail"]
+        assert "run `claude auth login`" in listed["agent_not_logged_in"]["detail"]
 
 
 async def test_directories_that_others_can_read_are_found(tmp_path: Path) -> None:

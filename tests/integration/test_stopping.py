@@ -66,15 +66,14 @@ async def _stop_while_one_is_accepted(steps: int, *, is_stream: bool) -> tuple[i
 
 async def test_a_turn_that_is_accepted_at_any_step_of_a_stop_is_answered() -> None:
     answers = [await _stop_while_one_is_accepted(steps, is_stream=False) for steps in range(STEPS)]
-    assert {status for status, _ in answers} == {200, 503}
-    for status, text in answers:
-        assert ('"re:two"' if status == 200 else '"turn_interrupted"') in text
+    # There is time left, so that no turn is interrupted.
+    assert {status for status, _ in answers} == {200}
+    assert all('"re:two"' in text for _, text in answers)
 
 
 async def test_a_stream_that_is_accepted_at_any_step_of_a_stop_comes_to_an_end() -> None:
     answers = [await _stop_while_one_is_accepted(steps, is_stream=True) for steps in range(STEPS)]
     assert {status for status, _ in answers} == {200}
     ends = [re.findall(r"event: response\.(\w+)\n", text)[-1] for _, text in answers]
-    assert set(ends) <= {"completed", "incomplete", "failed"}
-    assert len(set(ends)) > 1, "the stop was felt"
+    assert set(ends) == {"completed"}
     assert all(text.endswith("data: [DONE]\n\n") for _, text in answers)

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.channel_services import platform_proxy
 from holdfast.channels.open import open_channel
 from holdfast.channels.settings import ChannelSettings
-from holdfast.cli.output.masking import mask_url
+from holdfast.cli.output.masking import create_key_hint, mask_url
 from holdfast.core.errors import HoldfastError, InvalidSetting
 from holdfast.core.healing.redaction import redact
 from holdfast.doctor.configuration import CheckResult, check_store, check_upstreams
@@ -79,7 +79,7 @@ async def _key_problem(settings: Settings) -> str | None:
         return None
     return (
         f"{settings.server.host} is reachable from other machines and there is no API key: "
-        "create one with `holdfast keys create`, or listen on 127.0.0.1"
+        f"{create_key_hint(settings.store.url)}, or listen on 127.0.0.1"
     )
 
 

@@ -25,7 +25,7 @@ class DoctorService:
         store_url: str,
         *,
         turn_seconds: float,
-        services: Callable[[], Iterable[Finding]] = tuple,
+        services: Callable[[], Awaitable[Iterable[Finding]]] | None = None,
         channels: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None,
     ) -> None:
         self._services = services
@@ -51,7 +51,9 @@ class DoctorService:
     async def _check(self) -> list[Finding]:
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
-        findings = [*check_inspection(inspection), *self._services()]
+        findings = [*check_inspection(inspection)]
+        if self._services is not None:
+            findings += await self._services()
         if self._channels is not None:
             findings += check_receivers(await self._channels())
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):

@@ -35,6 +35,10 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """False after the provider refused encrypted content: send none."""
     is_plain: bool = False
     """True after the provider refused the form of a call: use the plainest form."""
+    approval_seconds: float | None = None
+    """How long a person has to answer an agent's request for permission; None: nobody can."""
+    permissions: dict[str, bool] = {}
+    """Answers to an agent's requests for permission, by the ids of the calls."""
 
 
 def call_params(call: ModelCall) -> tuple[object, ...]:
@@ -60,8 +64,18 @@ class StateUse(msgspec.Struct, frozen=True):
     """Whether it stays on this machine, so that a request not to store concerns others only."""
 
 
+class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an agent's own tool that a person must allow; the agent waits for the answer."""
+
+    call_id: str
+    upstream: str
+    name: str
+    arguments: str
+    """Everything that is known of the call, as JSON."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's final answer."""
+    """A model's final answer, or the part of it before an agent asks for permission."""
 
     items: list[bytes]
     status: Literal["completed", "incomplete"] = "completed"
@@ -73,6 +87,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state that the next call may chain to."""
     fields: dict[str, msgspec.Raw] = {}
     """Fields of the provider's response to copy into ours, such as `service_tier`."""
+    request: PermissionRequest | None = None
+    """What the agent waits for; a call with the answer among its `permissions` goes on."""
 
 
 class ModelEvent(msgspec.Struct, frozen=True):

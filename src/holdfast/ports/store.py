@@ -179,6 +179,10 @@ class SessionReader(Protocol):
         """Return the first sessions that were forked from a session; hidden ones are left out."""
         ...
 
+    async def descendants(self, session_id: SessionId) -> list[SessionId]:
+        """Return all sessions that were forked from a session or its forks, erased ones too."""
+        ...
+
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:

@@ -155,6 +155,11 @@ class UpstreamRouter:
         for agent in self._agents:
             await agent.start()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no command-line agent."""
+        return not self._agents
+
     async def end_session(self, session_id: str) -> None:
         """End what runs for a session between its turns."""
         for agent in self._agents:

@@ -101,7 +101,7 @@ def _read_lines(*, is_interactive: bool) -> Iterator[str]:
         except KeyboardInterrupt:
             print_line()
             return
-        if line.strip() == "/quit":
+        if line.rstrip() == "/quit":
             return
         if line.strip():
             yield line
@@ -123,13 +123,14 @@ def _handle(
     if not _is_text(line):
         print_error("the line is not UTF-8 text and was not sent")
         return False
-    word, _, rest = line.strip().partition(" ")
+    # A line that starts with a space is always sent.
+    word, _, rest = line.rstrip().partition(" ")
     if word in triggers:
         new_session = conversation.reset(word)
         if new_session is not None:
             print_line(f"generation {new_session['generation']} starts; the old one stays")
         return not rest.strip() or _print_answer(conversation, rest, is_interactive=is_interactive)
-    match line.strip():
+    match line.rstrip():
         case "/history":
             print_items(conversation.items(), is_log=False)
         case "/status":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.app import connection_limits, open_application
-from holdfast.cli.output.masking import mask_url
+from holdfast.cli.output.masking import create_key_hint, mask_url
 from holdfast.core.errors import InvalidSetting
 from holdfast.engine.logging import configure_logging, log
 from holdfast.http.app import Application
@@ -56,7 +56,7 @@ async def serve(settings: Settings) -> None:
     grace = settings.server.grace_seconds
     try:
         async with open_application(settings) as application:
-            await _require_keys_beyond_loopback(settings.server, application)
+            await _require_keys_beyond_loopback(settings, application)
             config = server_config(
                 application,
                 connection_limits(settings),
@@ -111,12 +111,13 @@ def _return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(MALLOPT_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
-async def _require_keys_beyond_loopback(server: ServerSettings, application: Application) -> None:
+async def _require_keys_beyond_loopback(settings: Settings, application: Application) -> None:
     """Refuse to listen beyond loopback while no API key exists."""
+    server = settings.server
     if not server.is_loopback and not await application.requires_key():
         raise InvalidSetting(
             f"server.host = {server.host!r} listens beyond this machine, and there is no API key: "
-            "create one with `holdfast keys create`, or listen on 127.0.0.1"
+            f"{create_key_hint(settings.store.url)}, or listen on 127.0.0.1"
         )
 
 

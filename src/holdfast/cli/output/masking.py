@@ -19,3 +19,8 @@ def _mask_parameter(part: str) -> str:
     name, mark, _ = part.partition("=")
     is_secret = mark and any(word in name.lower() for word in SECRET_WORDS)
     return f"{name}={SECRET}" if is_secret else part
+
+
+def create_key_hint(store_url: str) -> str:
+    """Return how to create an API key in a store: a command of its own would use the default."""
+    return f"create one with `holdfast keys create --store {mask_url(store_url)}`"

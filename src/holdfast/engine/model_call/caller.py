@@ -210,6 +210,8 @@ class ModelCaller:
             keeps_state=request.is_stored or attempt.use is not None,
             allows_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
+            approval_seconds=run.approval_seconds,
+            permissions=run.permissions,
         )
         if attempt.state is not None:
             state, new_items = attempt.state

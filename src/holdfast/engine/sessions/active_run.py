@@ -69,10 +69,12 @@ class ActiveRun:
         "_shown_records",
         "_store",
         "_unsaved",
+        "approval_seconds",
         "ended",
         "fence",
         "is_lost",
         "left_out",
+        "permissions",
         "preface",
         "sent",
         "session",
@@ -105,6 +107,10 @@ class ActiveRun:
         """The last request that was sent to a provider."""
         self.left_out: tuple[int, ...] = ()
         """Earlier items that the provider refused: it answered without them."""
+        self.approval_seconds: float | None = None
+        """How long an agent may wait for a permission; None where nobody can give it."""
+        self.permissions: dict[str, bool] = {}
+        """Answers to the agent's requests for permission, by the ids of the calls."""
         self.ended: Ended | None = None
         """The committed end of the run."""
         self._finishing: Finish | None = None

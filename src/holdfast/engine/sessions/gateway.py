@@ -323,14 +323,18 @@ class Gateway:
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Submit a command; while the store does not answer, ask again for its outcome.
 
-        What runs for a session between its turns ends before the session does.
+        What runs for a session between its turns ends before the session does. An erasure
+        takes the session's forks with it.
         """
         runtimes = self._runtimes
         if runtimes is not None and isinstance(command, Reset | Restore | Delete):
             await runtimes.end_session(command.session_id)
         outcome = await submit(self.store, command)
-        if runtimes is not None and isinstance(command, Delete):
+        if runtimes is not None and not runtimes.is_empty and isinstance(command, Delete):
             await runtimes.remove_session(command.session_id)
+            # Read afterwards: nobody can fork an erased session.
+            for fork in await self.read.descendants(command.session_id):
+                await runtimes.remove_session(fork)
         return outcome
 
     def new_session_id(self) -> SessionId:

@@ -49,8 +49,8 @@ from holdfast.engine.settings import HealSettings, ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
+from holdfast.engine.turns.agent_approvals import AgentApprovals
 from holdfast.engine.turns.attachments import load_attachments
-from holdfast.engine.turns.steering import join_waiting_input
 from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolTurn
 from holdfast.ports.channel import ChannelMessages
@@ -108,6 +108,7 @@ class TurnExecutor:
         self._tools = (
             ToolLoop(gateway, self._caller, toolbox, tools) if toolbox is not None else None
         )
+        self._agents = AgentApprovals(gateway, self._caller, tools)
         self._records = ResponseRecords(gateway.read)
 
     async def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
@@ -183,9 +184,7 @@ class TurnExecutor:
         if has_tools and self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
-        if run.turn.step:
-            await join_waiting_input(self._gateway.read, run, writer)
-        return await self._caller.call(run, request, writer), None
+        return await self._agents.run(run, request, writer)
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
         """Raise if the response that was waited for in the lane cannot be continued."""

@@ -26,12 +26,10 @@ from holdfast.core.model.gateway_items import (
     complete,
     load_item,
     store_item,
-    words_item,
 )
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
-from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.approval_words import CODE_LETTERS
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
 from holdfast.core.tools.requested import (
@@ -46,7 +44,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.turns.steering import has_waiting, waiting_input
-from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn
+from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn, chat_words
 from holdfast.engine.turns.tool_stream import (
     ToolSink,
     begin_events,
@@ -246,20 +244,7 @@ class ToolLoop:
             place += 1
 
     def _words(self, progress: ToolProgress, items: Sequence[NewItem]) -> list[NewItem]:
-        """Return what a chat client is told, where no item of the answer says just that.
-
-        The client repeats it with its history, and is recognized by it.
-        """
-        if progress.request.api != "chat":
-            return []
-        shown = client_output([*progress.bodies, *(item.body for item in items)])
-        told = message_of(shown)["content"] or ""
-        if progress.request.is_stream:
-            told = streamed_text(shown)
-        last = items[-1] if items else None
-        words = words_item(self._gateway.ids.new("gww"), "assistant", told)
-        is_said = last is not None and last.fingerprint == words.fingerprint
-        return [] if is_said or not told else [words]
+        return chat_words(progress.request, progress.bodies, items, self._gateway.ids.new)
 
     def _show_call(self, progress: ToolProgress, call: GatewayCall, place: int) -> None:
         if call.code is None:

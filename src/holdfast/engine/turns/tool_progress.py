@@ -1,13 +1,15 @@
 """The state of one run of a turn with tools, and how such a run ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import msgspec
 
-from holdfast.core.model.gateway_items import client_output
+from holdfast.core.model.gateway_items import client_output, words_item
+from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
+from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.open_calls import ToolUse
 from holdfast.core.tools.requested import RequestedTools, function_names
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -98,3 +100,25 @@ class ToolProgress:
         """Add what a model call used to the total of the run."""
         self.usage = sum_usage(self.usage, answer.usage)
         self.usage_detail = sum_details(self.usage_detail, answer.usage_detail)
+
+
+def chat_words(
+    request: TurnRequest,
+    earlier: Sequence[bytes],
+    items: Sequence[NewItem],
+    new_id: Callable[[str], str],
+) -> list[NewItem]:
+    """Return what a chat client is told, where no item of the answer says just that.
+
+    The client repeats it with its history, and is recognized by it.
+    """
+    if request.api != "chat":
+        return []
+    shown = client_output([*earlier, *(item.body for item in items)])
+    told = message_of(shown)["content"] or ""
+    if request.is_stream:
+        told = streamed_text(shown)
+    last = items[-1] if items else None
+    words = words_item(new_id("gww"), "assistant", told)
+    is_said = last is not None and last.fingerprint == words.fingerprint
+    return [] if is_said or not told else [words]

@@ -345,12 +345,16 @@ class TurnService:
             task.cancel()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let running turns finish for a while; the others stay durable for the next worker."""
+        """Let running turns finish for a while; the others stay durable for the next worker.
+
+        Requests that were read before the stop may still become turns: they have the same time.
+        """
         self.begin_stop()
         assert self._stopping_since is not None
-        elapsed = asyncio.get_running_loop().time() - self._stopping_since
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(grace_seconds - elapsed, 0.0))
+        loop = asyncio.get_running_loop()
+        ends_at = self._stopping_since + grace_seconds
+        while self._tasks and (seconds := ends_at - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=seconds)
         for task, ticket in self._tasks.items():
             log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
             task.cancel()

@@ -67,6 +67,8 @@ class HttpProtocol(HttpToolsProtocol):
     limits: ConnectionLimits
     addresses: Counter[str]
     """Open connections by client address, shared by all connections of a server."""
+    is_draining = False
+    """Whether each response closes its connection, so that clients open the next one elsewhere."""
     exchange_class: type[Exchange] = Exchange
 
     cycle: Any
@@ -233,7 +235,12 @@ class HttpProtocol(HttpToolsProtocol):
         exchange = self.exchange_class(method, path, query, self.headers)
         exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
         exchange.is_http_1_0 = parser.get_http_version() == "1.0"
-        if not parser.should_keep_alive() or exchange.is_http_1_0 or self._ignore_input:
+        if (
+            self.is_draining
+            or self._ignore_input
+            or not parser.should_keep_alive()
+            or exchange.is_http_1_0
+        ):
             exchange.keep_alive = False
         if exchange.by_name.get(b"expect", b"").lower() == b"100-continue":
             exchange.waiting_for_100_continue = True

@@ -16,6 +16,7 @@ from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocke
 from holdfast.engine.logging import log
 from holdfast.http.server.protocol import (
     ConnectionLimits,
+    HttpProtocol,
     RequestHandler,
     client_network,
     protocol_class,
@@ -104,6 +105,9 @@ class Server(uvicorn.Server):
         drain_seconds: float = 0.0,
     ) -> None:
         super().__init__(config)
+        assert isinstance(config.http, type)
+        assert issubclass(config.http, HttpProtocol)
+        self._protocol: type[HttpProtocol] = config.http
         self._application = application
         self._grace_seconds = grace_seconds
         self._drain_seconds = drain_seconds
@@ -119,8 +123,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.force_exit:
             stopping.cancel()
-            await self._application.stop(0.0)
         await asyncio.gather(stopping, return_exceptions=True)
+        # Requests that were under way when no turn ran any more may have begun one since.
+        await self._application.stop(0.0 if self.force_exit else self._grace_seconds)
         log.info("serve.drained", ms=round((monotonic() - began) * 1000, 1))
 
     @contextlib.contextmanager
@@ -149,6 +154,7 @@ class Server(uvicorn.Server):
         else:
             # Load balancers see /readyz fail and move on; until then requests still succeed.
             self._application.drain()
+            self._protocol.is_draining = True
             loop = asyncio.get_running_loop()
             self._drain_timer = loop.call_later(self._drain_seconds, self._exit)
         self._is_stopping = True

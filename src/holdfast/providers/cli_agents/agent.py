@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.core.model.session import Usage
+from holdfast.ports.provider import PermissionRequest
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
@@ -45,12 +46,24 @@ class Invocation(msgspec.Struct, frozen=True):
     variables: Mapping[str, str]
 
 
+class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is told to begin a turn, or to go on where it asked for permission."""
+
+    prompt: Prompt = []
+    is_allowed: bool | None = None
+    """The answer to what the session asked for; None where a turn begins."""
+    can_ask: bool = False
+    """Whether somebody can answer requests for permission."""
+
+
 class AgentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn of an agent ended; its output was written as it came."""
+    """How a turn of an agent ended, or why it waits; its output was written as it came."""
 
     usage: Usage | None = None
     mark: str = ""
     """What must be in the agent's own files before its session can be resumed; empty: nothing."""
+    request: PermissionRequest | None = None
+    """What the agent waits for in the middle of its turn."""
 
 
 class AgentSession(Protocol):
@@ -61,8 +74,8 @@ class AgentSession(Protocol):
         """The agent's own id of the session."""
         ...
 
-    async def run(self, prompt: Prompt, output: AgentOutput) -> AgentTurn:
-        """Run one turn; raise `ProviderFailure` where the agent fails."""
+    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+        """Run a turn to its end or to a request; raise `ProviderFailure` where the agent fails."""
         ...
 
 

@@ -43,11 +43,20 @@ class AgentSessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SessionDirectory:
     """The directory of one session of one upstream."""
 
-    def __init__(self, path: Path, work: Path | None, account: UnixAccount | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        work: Path | None,
+        account: UnixAccount | None,
+        *,
+        owns_work: bool = False,
+    ) -> None:
         self.path = path
         self.config = path / "config"
         self.work = work or path / "work"
         self.account = account
+        self._owns_work = owns_work
+        """Whether a working directory elsewhere is this session's alone."""
         self.is_temporary = path.name.startswith(_TEMPORARY)
 
     def create(self) -> None:
@@ -112,8 +121,10 @@ class SessionDirectory:
         new.replace(self.path / _RECORD)
 
     def remove(self) -> None:
-        """Delete the directory with everything in it; a working directory elsewhere stays."""
+        """Delete the directories with everything in them; one that sessions share stays."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._owns_work:
+            shutil.rmtree(self.work, ignore_errors=True)
         if self.account is not None:
             claim = self.path.parent / _CLAIMS / str(self.account.uid)
             claim.unlink(missing_ok=True)
@@ -164,6 +175,8 @@ class AgentDirectories:
         self.root = root
         self._workdir = workdir
         self._accounts = accounts
+        parts = Path(workdir).parts
+        self._owns_work = ".." not in parts and any("{session}" in part for part in parts)
 
     def session(self, session_id: str) -> SessionDirectory:
         """Return the directory of a session."""
@@ -178,7 +191,9 @@ class AgentDirectories:
 
     def _directory(self, name: str) -> SessionDirectory:
         path = self.root / name
-        return SessionDirectory(path, self._work(name), self._account(path))
+        return SessionDirectory(
+            path, self._work(name), self._account(path), owns_work=self._owns_work
+        )
 
     def _account(self, path: Path) -> UnixAccount | None:
         """Return the account of a session: the only one there is, or one of its own."""
@@ -218,7 +233,8 @@ class AgentDirectories:
             return
         for path in sorted(self.root.iterdir()):
             if path.is_dir() and path.name != _CLAIMS:
-                yield SessionDirectory(path, None, None)
+                work = self._work(path.name)
+                yield SessionDirectory(path, work, None, owns_work=self._owns_work)
 
 
 def _end_leftover(directory: SessionDirectory) -> bool:

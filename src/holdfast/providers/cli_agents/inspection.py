@@ -1,6 +1,8 @@
 """Inspect the agents of a configuration without a turn: what would fail, and what helps."""
 
+import asyncio
 import os
+import stat
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +41,7 @@ async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
     problems = [
         *_check_version(settings, agent, version),
         *_check_login(settings, agent, launcher),
-        *_check_directory(settings.runtime.root / settings.name),
+        *await asyncio.to_thread(_check_directory, settings.runtime.root / settings.name),
     ]
     try:
         await launcher.check()
@@ -81,9 +83,18 @@ def _check_directory(root: Path) -> list[AgentProblem]:
         path
         for session in root.iterdir()
         for path in (session / "config", session / "work")
-        if path.exists() and (not path.is_dir() or path.stat().st_mode & 0o077)
+        if _is_broken(path)
     ]
     return [
         AgentProblem("agent_directory_broken", f"{path} is not a directory for its owner alone")
         for path in broken[:10]
     ]
+
+
+def _is_broken(path: Path) -> bool:
+    """Return whether a path is there, but no directory for its owner alone."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISDIR(mode) or bool(mode & 0o077)

@@ -22,7 +22,9 @@ class RunningAgent:
     session: AgentSession
     options: tuple[str | None, str]
     token: str = ""
-    """The last turn that it completed."""
+    """The last turn that it completed, or in which it waits for a permission."""
+    asked: str = ""
+    """The id of the call that it waits to be allowed."""
     idle_timer: asyncio.TimerHandle | None = None
 
 
@@ -56,17 +58,23 @@ class ProcessPool:
             if self._count < self._max_processes:
                 self._count += 1
                 return None
-            oldest = next(iter(self._warm), None)
+            oldest = self._oldest()
             if oldest is not None:
                 await self.end(oldest)
                 continue
             async with self._freed:
                 await self._freed.wait()
 
-    def keep(self, name: str, agent: RunningAgent) -> None:
-        """Keep an agent warm after its turn."""
+    def _oldest(self) -> str | None:
+        """Return the least recently used warm session; those that wait for a person come last."""
+        idle = (name for name, agent in self._warm.items() if not agent.asked)
+        return next(idle, next(iter(self._warm), None))
+
+    def keep(self, name: str, agent: RunningAgent, at_least: float = 0.0) -> None:
+        """Keep an agent warm after its turn, or for as long as a person may take to answer it."""
         loop = asyncio.get_running_loop()
-        agent.idle_timer = loop.call_later(self._idle_seconds, self._end_idle, name, agent)
+        seconds = max(self._idle_seconds, at_least)
+        agent.idle_timer = loop.call_later(seconds, self._end_idle, name, agent)
         self._warm[name] = agent
         self._notify()
 

@@ -36,12 +36,14 @@ Prompt = list[Part]
 def new_prompt(items: Sequence[bytes]) -> Prompt:
     """Return the prompt for an agent that knows everything before these items."""
     values = [msgspec.json.decode(item) for item in items]
-    if len(values) == 1 and values[0].get("role", "user") == "user":
-        return _parts(values[0].get("content"))
     prompt: Prompt = []
     for value in values:
-        prompt += _parts(value.get("content")) if value.get("role") == "user" else [_line(value)]
+        prompt += _parts(value.get("content")) if _is_users(value) else [_line(value)]
     return prompt
+
+
+def _is_users(value: dict[str, object]) -> bool:
+    return value.get("type", "message") == "message" and value.get("role", "user") == "user"
 
 
 def whole_prompt(items: Sequence[bytes]) -> Prompt:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import InvalidInput, ProviderFailure
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
-from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn
+from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn, TurnInput
 from holdfast.providers.cli_agents.directories import (
     AgentDirectories,
     AgentSessionRecord,
@@ -162,6 +162,8 @@ class CliAgentProvider:
         agent = await self._pool.take(name)
         is_kept = False
         try:
+            if agent is not None and agent.asked and not _answers(call, agent.asked):
+                agent.token = ""  # nobody can go on with a turn that waits
             agent = await self._prepare(agent, self._request(call, directory, state), state)
             # Until the turn has completed, nobody may resume this session of the agent.
             directory.write(_record(agent, ""))
@@ -170,11 +172,12 @@ class CliAgentProvider:
             directory.write(_record(agent, agent.token))
             is_kept = not directory.is_temporary and agent.process.is_running
             if is_kept:
-                self._pool.keep(name, agent)
+                seconds = call.approval_seconds if turn.request is not None else None
+                self._pool.keep(name, agent, seconds or 0.0)
         finally:
             if not is_kept:
                 await asyncio.shield(self._discard(agent))
-        answer = Answer(items=output.items, usage=turn.usage)
+        answer = Answer(items=output.items, usage=turn.usage, request=turn.request)
         if directory.is_temporary or not call.keeps_state:
             return answer
         saved = AgentState(
@@ -227,11 +230,16 @@ class CliAgentProvider:
         return RunningAgent(process=process, session=session, options=request.options)
 
     async def _turn(self, agent: RunningAgent, call: ModelCall, output: AgentOutput) -> AgentTurn:
-        is_new = call.state is None
-        prompt = whole_prompt(call.items) if is_new else new_prompt(call.new_items)
+        can_ask = call.approval_seconds is not None and self._settings.permissions != "none"
+        if agent.asked:
+            given = TurnInput(is_allowed=call.permissions[agent.asked], can_ask=can_ask)
+        else:
+            is_new = call.state is None
+            prompt = whole_prompt(call.items) if is_new else new_prompt(call.new_items)
+            given = TurnInput(prompt=prompt, can_ask=can_ask)
         agent.process.begin_turn()
         try:
-            turn = await agent.session.run(prompt, output)
+            turn = await agent.session.run(given, output)
         except ProviderFailure:
             output.end_part()
             if agent.process.exceeds_memory:
@@ -239,7 +247,11 @@ class CliAgentProvider:
                 raise agent_failure(f"the agent used more than {limit} bytes of memory") from None
             raise
         output.end_part()
-        return turn
+        if turn.request is None:
+            agent.asked = ""
+            return turn
+        agent.asked = turn.request.call_id
+        return replace(turn, request=replace(turn.request, upstream=self.name))
 
     async def _discard(self, agent: RunningAgent | None) -> None:
         """Kill the process of a turn that did not complete, and give its place back."""
@@ -318,6 +330,12 @@ class _CountedLock:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
+
+
+def _answers(call: ModelCall, asked: str) -> bool:
+    """Return whether a call only answers what the agent asked for."""
+    kinds = [msgspec.json.decode(item).get("type") for item in call.new_items]
+    return asked in call.permissions and set(kinds) <= {"function_call_output"}
 
 
 def _record(agent: RunningAgent, token: str) -> AgentSessionRecord:

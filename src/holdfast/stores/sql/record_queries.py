@@ -176,6 +176,18 @@ def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[Se
     return found
 
 
+def descendants(of: SessionId) -> Plan[list[SessionId]]:
+    """Return all sessions below a session, hidden and erased ones too."""
+    found: list[SessionId] = []
+    front = [of]
+    while front:
+        rows = yield from every(sql.EVERY_FORK_OF, front.pop())
+        children = [SessionId(row[0]) for row in rows]
+        found += children
+        front += children
+    return found
+
+
 def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:

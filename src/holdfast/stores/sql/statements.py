@@ -140,6 +140,8 @@ LAST_GENERATION = Statement(
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
 
+EVERY_FORK_OF = Statement("every_fork_of", "select id from sessions where parent_id = ?1")
+
 LIST_FORKS = Statement(
     "list_forks",
     _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "

@@ -120,6 +120,10 @@ class SqlReader:
         """Return the visible sessions that were forked from a session."""
         return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
+    async def descendants(self, session_id: SessionId) -> list[SessionId]:
+        """Return all sessions below a session, hidden and erased ones too."""
+        return await self._run(lambda _: records.descendants(session_id))
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))

@@ -1,23 +1,35 @@
 """Any agent of the Agent Client Protocol, in one process for several turns.
 
-The protocol cannot take an agent's own tools away. So such an agent always runs isolated,
-and what it asks permission for is refused.
+The protocol cannot take an agent's own tools away. So such an agent always runs isolated. What it
+asks permission for is refused, unless its settings give it tools and a person can be asked.
 """
 
 import hashlib
+import uuid
 from typing import Any
 
+import msgspec
+
 from holdfast.core.model.session import Usage
-from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
+from holdfast.ports.provider import PermissionRequest
+from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.failures import agent_broken, agent_failure, stale_session
-from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc, result_of
+from holdfast.providers.cli_agents.kinds.json_rpc import LATER, JsonRpc, result_of
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
-from holdfast.providers.cli_agents.prompt import ImagePart, Prompt
+from holdfast.providers.cli_agents.prompt import ImagePart
 
 Json = dict[str, Any]
 PROTOCOL_VERSION = 1
+ASKING = "asking"
+"""The mark of a turn that waits for a permission: only its own process can go on with it."""
+MAX_REQUEST_BYTES = 64 * 1024
+"""A call that is longer cannot be shown in full, and is refused."""
+MAX_NAME = 200
+_PERMISSION = "session/request_permission"
+_SHOWN = ("kind", "rawInput", "locations", "content")
+"""What a person is shown of a call beside its title."""
 _NO_CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
 
@@ -44,7 +56,8 @@ class AcpAgent:
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "AcpSession":
         """Start a session or load one; one that cannot be loaded is stale."""
-        rpc = JsonRpc(process, _refuse_permission)
+        permissions = _Permissions()
+        rpc = JsonRpc(process, permissions.answer)
         answer = await rpc.call(
             "initialize",
             {
@@ -60,51 +73,75 @@ class AcpAgent:
             session_id = (await rpc.call("session/new", params)).get("sessionId")
             if not isinstance(session_id, str):
                 raise agent_broken("the agent's new session has no id")
-            return AcpSession(rpc, session_id, request.instructions)
+            return AcpSession(rpc, session_id, request.instructions, permissions)
         if not (answer.get("agentCapabilities") or {}).get("loadSession"):
             raise stale_session("the agent cannot load its sessions")
         params["sessionId"] = request.session_id
         await rpc.call("session/load", params, is_stale_on_error=True)
         if _digest(_last_answer(rpc.take_waiting())) != request.mark:
             raise stale_session("the agent's session does not end with the last turn")
-        return AcpSession(rpc, request.session_id, request.instructions)
+        return AcpSession(rpc, request.session_id, request.instructions, permissions)
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
-        """Return True: a session that is loaded tells its whole history, which is compared."""
-        del directory, session_id, mark
-        return True
+        """Return whether a turn ended: a loaded session tells its history, which is compared."""
+        del directory, session_id
+        return mark != ASKING
 
 
 class AcpSession:
     """A session of a running agent."""
 
-    def __init__(self, rpc: JsonRpc, session_id: str, instructions: str) -> None:
+    def __init__(
+        self, rpc: JsonRpc, session_id: str, instructions: str, permissions: "_Permissions"
+    ) -> None:
         self._rpc = rpc
         self.session_id = session_id
         self._instructions = instructions
+        self._permissions = permissions
+        self._prompt_id = 0
+        self._reading = _TurnReading()
+        self._held: Json | None = None
+        """The request for permission that has no answer yet."""
 
-    async def run(self, prompt: Prompt, output: AgentOutput) -> AgentTurn:
-        """Send a prompt and read until its answer."""
+    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+        """Send a prompt, or the answer to a request; read until the end or the next request."""
+        self._permissions.can_ask = given.can_ask
+        if self._held is not None and given.is_allowed is not None:
+            held, self._held = self._held, None
+            await self._rpc.reply(held, _outcome(held.get("params"), is_allowed=given.is_allowed))
+        else:
+            await self._send(given)
+        while True:
+            message = await self._rpc.next_message()
+            if "method" not in message and message.get("id") == self._prompt_id:
+                return self._end(message)
+            params = message.get("params") or {}
+            if message.get("method") == "session/update" and self._is_ours(params):
+                self._reading.read(params.get("update") or {}, output)
+                await output.drain()
+            elif message.get("method") == _PERMISSION and "id" in message:
+                request = self._reading.describe(params.get("toolCall"))
+                if request is not None:
+                    self._held = message
+                    return AgentTurn(mark=ASKING, request=request)
+                await self._rpc.reply(message, _outcome(params, is_allowed=False))
+
+    async def _send(self, given: TurnInput) -> None:
+        prompt = given.prompt
         if self._instructions:
             # The protocol has no system prompt.
             prompt = [f"Instructions for this conversation:\n{self._instructions}\n\n", *prompt]
             self._instructions = ""
         blocks = [_block(part) for part in prompt]
         params: Json = {"sessionId": self.session_id, "prompt": blocks}
-        call_id = await self._rpc.send("session/prompt", params)
-        reading = _TurnReading(output)
-        while True:
-            message = await self._rpc.next_message()
-            if "method" not in message and message.get("id") == call_id:
-                break
-            params = message.get("params") or {}
-            if message.get("method") == "session/update" and self._is_ours(params):
-                reading.read(params.get("update") or {})
-                await output.drain()
+        self._prompt_id = await self._rpc.send("session/prompt", params)
+        self._reading = _TurnReading()
+
+    def _end(self, message: Json) -> AgentTurn:
         result = result_of(message)
         if result.get("stopReason") not in ("end_turn", "max_tokens", "max_turn_requests"):
             raise agent_failure(f"the agent stopped: {result.get('stopReason')}", 400)
-        return AgentTurn(usage=_usage(result.get("usage")), mark=_digest(reading.text))
+        return AgentTurn(usage=_usage(result.get("usage")), mark=_digest(self._reading.text))
 
     def _is_ours(self, params: Json) -> bool:
         return bool(params.get("sessionId", self.session_id) == self.session_id)
@@ -113,29 +150,50 @@ class AcpSession:
 class _TurnReading:
     """Reads the updates of one turn."""
 
-    def __init__(self, output: AgentOutput) -> None:
-        self._output = output
+    def __init__(self) -> None:
         self._calls: dict[str, Json] = {}
         self.text = ""
 
-    def read(self, update: Json) -> None:
+    def read(self, update: Json, output: AgentOutput) -> None:
         """Read an update."""
         text = _text((update.get("content") or {}) if "content" in update else {})
         match update.get("sessionUpdate"):
             case "agent_message_chunk" if text:
                 self.text += text
-                self._output.add_text(text)
+                output.add_text(text)
             case "agent_thought_chunk" if text:
-                self._output.add_reasoning(text)
+                output.add_reasoning(text)
             case "tool_call" | "tool_call_update":
-                self._read_tool(update)
+                self._read_tool(update, output)
 
-    def _read_tool(self, update: Json) -> None:
+    def describe(self, tool_call: Any) -> PermissionRequest | None:
+        """Return a call that a person is asked about; None where it cannot be shown in full."""
+        call = self._known(tool_call if isinstance(tool_call, dict) else {})
+        shown = {name: call[name] for name in _SHOWN if call.get(name)}
+        name = str(call.get("title") or call.get("kind") or "tool")
+        if len(name) > MAX_NAME:
+            shown["title"] = name  # a name is cut, and a title may be the whole command
+        arguments = msgspec.json.encode(shown)
+        if not shown or len(arguments) > MAX_REQUEST_BYTES:
+            return None
+        return PermissionRequest(
+            call_id=f"call_{uuid.uuid4().hex}",
+            upstream="",
+            name=name[:MAX_NAME],
+            arguments=arguments.decode(),
+        )
+
+    def _known(self, update: Json) -> Json:
+        """Add an update of a call to what is known of it; return all that."""
         call = self._calls.setdefault(str(update.get("toolCallId")), {})
         call |= {name: value for name, value in update.items() if value is not None}
+        return call
+
+    def _read_tool(self, update: Json, output: AgentOutput) -> None:
+        call = self._known(update)
         if call.get("status") in ("completed", "failed") and not call.get("is_written"):
             call["is_written"] = True
-            self._output.add_tool_call(
+            output.add_tool_call(
                 str(call.get("title") or call.get("kind") or "tool"),
                 call.get("rawInput") or {},
                 _tool_output(call),
@@ -143,16 +201,38 @@ class _TurnReading:
             )
 
 
-def _refuse_permission(method: str, params: Json) -> Json | None:
-    """Answer a request for permission with its refusal; every other request is refused."""
-    if method != "session/request_permission":
-        return None
-    options = [option for option in params.get("options") or () if isinstance(option, dict)]
-    for kind in ("reject_once", "reject_always"):
-        for option in options:
-            if option.get("kind") == kind:
-                return {"outcome": {"outcome": "selected", "optionId": option.get("optionId")}}
+class _Permissions:
+    """Decides which requests of an agent a person is asked about."""
+
+    def __init__(self) -> None:
+        self.can_ask = False
+
+    def answer(self, method: str, params: Json) -> Json | None:
+        """Refuse every request but one for a permission that can be given once."""
+        if method != _PERMISSION:
+            return None
+        if self.can_ask and _option(params, "allow_once") is not None:
+            return LATER
+        return _outcome(params, is_allowed=False)
+
+
+def _outcome(params: Any, *, is_allowed: bool) -> Json:
+    """Return the answer to a request for permission; what is allowed is allowed once."""
+    for kind in ("allow_once",) if is_allowed else ("reject_once", "reject_always"):
+        option = _option(params, kind)
+        if option is not None:
+            return {"outcome": {"outcome": "selected", "optionId": option}}
     return {"outcome": {"outcome": "cancelled"}}
+
+
+def _option(params: Any, kind: str) -> str | None:
+    """Return the id of the first option of a kind."""
+    options = params.get("options") if isinstance(params, dict) else None
+    for option in options if isinstance(options, list) else ():
+        if isinstance(option, dict) and option.get("kind") == kind:
+            option_id = option.get("optionId")
+            return option_id if isinstance(option_id, str) else None
+    return None
 
 
 def _last_answer(messages: list[Json]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
+from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.failures import (
     agent_broken,
@@ -17,7 +17,7 @@ from holdfast.providers.cli_agents.failures import (
 )
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
-from holdfast.providers.cli_agents.prompt import ImagePart, Prompt
+from holdfast.providers.cli_agents.prompt import ImagePart
 
 Json = dict[str, Any]
 _UNKNOWN = "No conversation found with session ID"
@@ -102,9 +102,9 @@ class ClaudeSession:
         self._process = process
         self.session_id = session_id
 
-    async def run(self, prompt: Prompt, output: AgentOutput) -> AgentTurn:
+    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
         """Send a message and read until its result."""
-        message = {"role": "user", "content": [_block(part) for part in prompt]}
+        message = {"role": "user", "content": [_block(part) for part in given.prompt]}
         await self._process.write_line(_encode({"type": "user", "message": message}))
         reading = _TurnReading(output)
         while line := await self._process.read_line():

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
+from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.failures import agent_broken, agent_failure
 from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
-from holdfast.providers.cli_agents.prompt import ImagePart, Prompt
+from holdfast.providers.cli_agents.prompt import ImagePart
 
 Json = dict[str, Any]
 _TOOL_FEATURES = (
@@ -111,9 +111,10 @@ class CodexSession:
         self._rpc = rpc
         self.session_id = session_id
 
-    async def run(self, prompt: Prompt, output: AgentOutput) -> AgentTurn:
+    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
         """Start a turn and read until it is completed."""
-        params: Json = {"threadId": self.session_id, "input": [_input(part) for part in prompt]}
+        parts = [_input(part) for part in given.prompt]
+        params: Json = {"threadId": self.session_id, "input": parts}
         turn = (await self._rpc.call("turn/start", params)).get("turn") or {}
         reading = _TurnReading(output, str(turn.get("id")))
         waiting = self._rpc.take_waiting()

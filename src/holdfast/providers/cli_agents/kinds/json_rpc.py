@@ -10,7 +10,9 @@ from holdfast.providers.cli_agents.process import AgentProcess
 
 Json = dict[str, Any]
 Answer = Callable[[str, Json], Json | None]
-"""Returns the result of an agent's request by its method; None refuses it."""
+"""Returns the result of an agent's request by its method; None refuses it, `LATER` holds it."""
+LATER: Json = {"later": True}
+"""The result of a request that the reader of the messages answers with `reply`."""
 _REFUSED = -32601
 _encode = msgspec.json.Encoder().encode
 
@@ -57,7 +59,10 @@ class JsonRpc:
         return waiting
 
     async def next_message(self) -> Json:
-        """Return the next notification or answer; requests of the agent are answered here."""
+        """Return the next notification or answer, or a request that is answered later.
+
+        Every other request of the agent is answered here.
+        """
         while line := await self._process.read_line():
             try:
                 message = msgspec.json.decode(line)
@@ -67,17 +72,26 @@ class JsonRpc:
                 continue
             if "method" not in message or "id" not in message:
                 return message
-            await self._respond(message)
+            if not await self._respond(message):
+                return message
         code = await self._process.exit_code()
         raise agent_exited(self._process.errors, code)
 
-    async def _respond(self, request: Json) -> None:
+    async def reply(self, request: Json, result: Json) -> None:
+        """Answer a request that was held."""
+        await self._write({"id": request["id"], "result": result})
+
+    async def _respond(self, request: Json) -> bool:
+        """Answer a request; return False where that is done later."""
         result = self._answer(str(request["method"]), request.get("params") or {})
+        if result is LATER:
+            return False
         if result is not None:
-            await self._write({"id": request["id"], "result": result})
+            await self.reply(request, result)
         else:
             refusal = {"code": _REFUSED, "message": "not available in this session"}
             await self._write({"id": request["id"], "error": refusal})
+        return True
 
     async def _write(self, message: Json) -> None:
         await self._process.write_line(_encode({"jsonrpc": "2.0", **message}))

@@ -1,0 +1,167 @@
+"""Requests of command-line agents for permission: approvals as for tools.
+
+An agent that asks waits in its own process, in the middle of its turn. The run ends with an
+approval request that holds the lane. The answer starts the next run, which tells the agent. If
+its process has ended meanwhile, the agent starts again from the log and has to ask again.
+"""
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.model.gateway_items import (
+    GatewayApproval,
+    GatewayCall,
+    client_output,
+    complete,
+    store_item,
+)
+from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.synthetic_outputs import NOT_APPROVED
+from holdfast.core.tools.open_calls import find_open_calls
+from holdfast.engine.model_call.caller import ModelCaller
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.settings import ToolSettings
+from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.turns.steering import join_waiting_input
+from holdfast.engine.turns.tool_loop import UNATTENDED, approval_code
+from holdfast.engine.turns.tool_progress import ToolTurn, chat_words
+from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
+from holdfast.ports.provider import Answer, PermissionRequest
+
+APPROVED = "The call was approved. If no result of it follows, it did not run: ask again."
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class AgentApprovals:
+    """Executes turns without tools of the gateway, whose upstream may be an agent that asks."""
+
+    def __init__(
+        self, gateway: Gateway, model: ModelCaller, settings: ToolSettings | None = None
+    ) -> None:
+        self._gateway = gateway
+        self._model = model
+        self._settings = settings or ToolSettings()
+
+    async def run(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> tuple[Answer, ToolTurn | None]:
+        """Return the answer, and with it what an agent waits for or was allowed."""
+        settled: Sequence[bytes] = ()
+        if run.turn.step or run.turn.attempts > 1:
+            settled = await self._settle(run, writer)
+        if run.turn.step and not settled:
+            await join_waiting_input(self._gateway.read, run, writer)
+        if run.turn.source not in UNATTENDED:
+            run.approval_seconds = self._settings.approval_seconds
+        answer = await self._model.call(run, request, self._sink(writer, len(settled)))
+        if answer.request is not None:
+            return await self._pause(run, request, answer, answer.request, settled, writer)
+        if not settled:
+            return answer, None
+        items = [read_item(body) for body in answer.items]
+        items += chat_words(request, settled, items, self._gateway.ids.new)
+        bodies = [item.body for item in items]
+        turn = ToolTurn(
+            answer=replace(answer, items=bodies), output=client_output([*settled, *bodies])
+        )
+        return turn.answer, turn
+
+    def _sink(self, writer: JournalWriter | None, offset: int) -> JournalWriter | ToolSink | None:
+        """Return where the model's events go: behind what this run has shown already."""
+        if writer is None or not offset:
+            return writer
+        return ToolSink(writer, lambda _: None, offset=offset, new_id=self._gateway.ids.new)
+
+    async def _settle(self, run: ActiveRun, writer: JournalWriter | None) -> Sequence[bytes]:
+        """Commit the answers to the requests of earlier runs; a request without one is denied."""
+        left = find_open_calls(
+            item
+            for item in await run.items()
+            if item.turn_number == run.turn.number and item.session_id == run.session.id
+        )
+        completions = []
+        for call in left.calls:
+            denial = _denial(left.approvals.get(call.id))
+            run.permissions[call.call_id] = denial is None
+            completions.append(complete(call, APPROVED if denial is None else None, denial))
+        if not completions:
+            return ()
+        items = [store_item(each) for each in completions]
+        await _commit(run, items, writer)
+        if writer is not None:
+            for index, (call, completion) in enumerate(zip(left.calls, completions, strict=True)):
+                writer.write([*begin_events(call, index), *end_events(completion, index)])
+            writer.begin_step()
+        return [item.body for item in items]
+
+    async def _pause(
+        self,
+        run: ActiveRun,
+        request: TurnRequest,
+        answer: Answer,
+        asked: PermissionRequest,
+        settled: Sequence[bytes],
+        writer: JournalWriter | None,
+    ) -> tuple[Answer, ToolTurn]:
+        """Commit what the agent has said and what it asks for; hold the lane for the answer."""
+        call = self._call(asked)
+        items = [*(read_item(body) for body in answer.items), store_item(call)]
+        items += chat_words(request, settled, items, self._gateway.ids.new)
+        await _commit(run, items, writer, answer)
+        if writer is not None:
+            place = len(client_output([*settled, *answer.items]))
+            writer.write(request_events(call, place))
+            writer.begin_step()
+        rest = replace(answer, items=[], state=None)
+        turn = ToolTurn(
+            answer=rest,
+            output=client_output([*settled, *(item.body for item in items)]),
+            pending=(call.id,),
+            hold_seconds=self._settings.approval_seconds,
+            counted=answer.usage,
+        )
+        return rest, turn
+
+    def _call(self, asked: PermissionRequest) -> GatewayCall:
+        approval_id = self._gateway.ids.new("mcpr")
+        function = _NOT_IN_NAMES.sub("_", f"{asked.upstream}__{asked.name}")
+        return GatewayCall(
+            id=approval_id,
+            item_id=self._gateway.ids.new("mcp"),
+            call_id=asked.call_id,
+            function=function[:64],
+            server_label=asked.upstream,
+            name=asked.name,
+            arguments=asked.arguments,
+            code=approval_code(approval_id),
+        )
+
+
+def _denial(approval: GatewayApproval | None) -> str | None:
+    """Return why a call is not allowed; None where it is."""
+    if approval is None or not approval.approve:
+        reason = approval.reason if approval is not None else None
+        return f"{NOT_APPROVED} Reason: {reason}" if reason else NOT_APPROVED
+    return None
+
+
+async def _commit(
+    run: ActiveRun,
+    items: Sequence[NewItem],
+    writer: JournalWriter | None,
+    answer: Answer | None = None,
+) -> None:
+    """Commit items while nothing else of the run is written."""
+    if writer is not None:
+        await writer.settle()
+    await run.commit_step(
+        items,
+        state=answer.state if answer is not None else None,
+        usage=answer.usage if answer is not None else None,
+    )
+    if writer is not None:
+        writer.begin_step()
