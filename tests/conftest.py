@@ -1,11 +1,25 @@
 """What every test may ask for."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from tests import postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
 
 __all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
+
+
+@pytest.fixture(autouse=True)
+def restore_logging() -> Iterator[None]:
+    """Undo what a test configures: its handler would write to a stream that is closed by then."""
+    loggers = [logging.getLogger(name) for name in ("holdfast", "opentelemetry")]
+    before = [(one.handlers, one.propagate, one.level) for one in loggers]
+    yield
+    for one, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        one.handlers, one.propagate = handlers, propagate
+        one.setLevel(level)
 
 
 def _is_worker(config: pytest.Config) -> bool:
