@@ -124,7 +124,7 @@ def judge(
         doubts = sum(row["is_maybe_duplicate"] for row in mine)
         seen = platform.answers(person)
         final = [text.partition("Last text: ")[2] for text in seen if not text.endswith("…")]
-        assert list(dict.fromkeys(final)) == said, "each answered, in order"
+        assert list(dict.fromkeys(final)) == said, f"each answered, in order: {seen}"
         repeated = sum(count > 1 for count in Counter(final).values())
         left_over = sum(text.endswith("…") for text in seen)
         assert repeated + left_over <= doubts, f"{seen} without a doubt"

@@ -96,7 +96,12 @@ class LiveReply:
 
     async def _open(self) -> bool:
         """Reserve the message, if this turn still runs here."""
-        turn = self._ticket.turn
+        turn, delivery = self._ticket.turn, self._delivery
+        # What was said before comes first: after a restart an earlier answer may not be sent yet.
+        # Earlier turns have ended, so that no such message can be added now.
+        channels = self._gateway.store.channels
+        if await channels.has_waiting(delivery.channel, delivery.chat, delivery.thread):
+            return False
         view = await self._gateway.read.session(turn.tenant, session_id=turn.session_id)
         session = view.session if view is not None else None
         if session is None or session.active_turn_id != turn.id or session.active_run_id is None:
@@ -105,7 +110,7 @@ class LiveReply:
         command = OpenPlaceholder(
             fence=fence,
             worker=self._gateway.worker.id,
-            delivery=self._delivery,
+            delivery=delivery,
             step=self._ticket.step,
         )
         row = await self._gateway.submit(command)

@@ -47,6 +47,10 @@ class ChannelReader(Protocol):
         """
         ...
 
+    async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
+        """Whether a message to a conversation is complete and not sent yet."""
+        ...
+
     async def counts(self) -> list[OutboxCount]:
         """Return how many messages are not sent, by channel and state."""
         ...

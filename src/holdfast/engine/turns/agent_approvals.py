@@ -57,7 +57,8 @@ class AgentApprovals:
             await join_waiting_input(self._gateway.read, run, writer)
         if run.turn.source not in UNATTENDED:
             run.approval_seconds = self._settings.approval_seconds
-        answer = await self._model.call(run, request, self._sink(writer, len(settled)))
+        sink = self._sink(writer, len(settled)) if settled else writer
+        answer = await self._model.call(run, request, sink)
         if answer.request is not None:
             return await self._pause(run, request, answer, answer.request, settled, writer)
         if not settled:
@@ -70,10 +71,10 @@ class AgentApprovals:
         )
         return turn.answer, turn
 
-    def _sink(self, writer: JournalWriter | None, offset: int) -> JournalWriter | ToolSink | None:
+    def _sink(self, writer: JournalWriter | None, offset: int) -> ToolSink | None:
         """Return where the model's events go: behind what this run has shown already."""
-        if writer is None or not offset:
-            return writer
+        if writer is None:
+            return None
         return ToolSink(writer, lambda _: None, offset=offset, new_id=self._gateway.ids.new)
 
     async def _settle(self, run: ActiveRun, writer: JournalWriter | None) -> Sequence[bytes]:

@@ -108,7 +108,10 @@ class TurnSubmitter:
         is_new = _is_new(headers, target, items)
         if self._default_tools is not None:
             turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
-        items = await self._with_approvals(request, target, items)
+        for item in items:
+            if item.kind in APPROVAL_ITEMS:
+                items = await self._with_approvals(request, target, items)
+                break
         digest = await body_hash(request)
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
@@ -210,8 +213,6 @@ class TurnSubmitter:
 
         What a client repeats of earlier requests and answers is left out: the log has it.
         """
-        if not any(item.kind in APPROVAL_ITEMS for item in items):
-            return items
         session = await self.known_session(request, target)
         waiting = (
             await self.approvals.of_session(request.tenant, session.id)

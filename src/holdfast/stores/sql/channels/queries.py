@@ -34,6 +34,10 @@ class SqlChannelReader:
             lambda _: _session_of(tenant, channel, chat, external_id, message_key)
         )
 
+    async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
+        """Whether a message to a conversation is complete and not sent yet."""
+        return await self._run(lambda _: _has_waiting(channel, chat, thread))
+
     async def counts(self) -> list[OutboxCount]:
         """Return how many messages are not sent, by channel and state."""
         return await self._run(lambda _: _counts())
@@ -72,6 +76,10 @@ def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]
         sql.MESSAGES, tenant or "", query.channel or "", query.state or "", place, query.limit
     )
     return [read_message(row) for row in rows]
+
+
+def _has_waiting(channel: str, chat: str, thread: str) -> Plan[bool]:
+    return (yield from one(sql.WAITING_MESSAGE, channel, chat, thread)) is not None
 
 
 def _message(message_id: str) -> Plan[OutboxRow | None]:

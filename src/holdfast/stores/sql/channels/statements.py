@@ -51,6 +51,11 @@ SENT_MESSAGE = Statement(
 )
 MESSAGE = Statement("message", f"select {_COLUMNS} from outbox o where o.id = ?1")
 
+WAITING_MESSAGE = Statement(
+    "waiting_message",
+    "select 1 from outbox where channel = ?1 and chat = ?2 and thread = ?3 "
+    "and state in ('pending', 'sending') limit 1",
+)
 # The oldest waiting message of each conversation, if it is due and its sender is not alive. What
 # another worker keeps up to date is left to that worker until ?4.
 DUE_MESSAGES = Statement(
