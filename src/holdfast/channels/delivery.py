@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from holdfast.channels.approvals import approval_buttons
+from holdfast.channels.live_reply import EditBudget
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (
@@ -40,14 +41,18 @@ PRUNE_EVERY_SECONDS = 3600.0
 class Sender:
     """Sends rows of one channel."""
 
-    def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
+    def __init__(
+        self, channel: Channel, current_chat: Callable[[str], str], budget: EditBudget
+    ) -> None:
         self._channel = channel
+        self._budget = budget
         self._current_chat = current_chat
         """Returns the id under which a chat goes on, where it was moved."""
 
     async def send(self, row: OutboxRow) -> str | None:
         """Send a message, or edit the one that is there; return the platform's id."""
         place = ChatPlace(self._current_chat(row.chat), row.thread)
+        self._budget.spend()
         try:
             return await self._send(row, place, plain=False)
         except DeliveryRefused as exc:

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
-from holdfast.channels.live_reply import LiveReply
+from holdfast.channels.live_reply import EditBudget, LiveReply
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
@@ -117,9 +118,14 @@ class ChannelService:
             for settings, channel in channels
         }  # fmt: skip
         self._successors: dict[tuple[str, str], str] = {}
+        self._budgets = {
+            name: EditBudget(channel.capabilities.sends_per_second, time.monotonic)
+            for name, channel in self._channels.items()
+        }
         senders: dict[str, SendRow] = {}
         for name, channel in self._channels.items():
-            senders[name] = Sender(channel, self._current_chat(name)).send
+            sender = Sender(channel, self._current_chat(name), self._budgets[name])
+            senders[name] = sender.send
         self.deliverer = Deliverer(
             gateway,
             senders,
@@ -237,7 +243,8 @@ class ChannelService:
         if delivery is None or delivery.channel not in self._channels:
             return
         channel = self._channels[delivery.channel]
-        live_reply = LiveReply(self._gateway, channel, ticket, delivery)
+        budget = self._budgets[delivery.channel]
+        live_reply = LiveReply(self._gateway, channel, ticket, delivery, budget)
         settings = self._settings[delivery.channel]
         is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(

@@ -110,6 +110,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     direct_edit_seconds: float = 1.0
     """Least time between two edits in a direct chat."""
     group_edit_seconds: float = 4.0
+    sends_per_second: float = 1.0
+    """Messages and edits that the platform accepts of one account, over all chats."""
     is_polled: bool = False
     """Whether at most one process may receive at a time."""
     command_prefix: str = "/"

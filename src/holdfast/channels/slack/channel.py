@@ -43,6 +43,8 @@ MAX_UNITS = 3500
 MAX_SECTION = 3000
 """Characters of one section of a message with buttons."""
 EDIT_SECONDS = 3.0
+SENDS_PER_SECOND = 50 / 60
+"""Slack allows about fifty calls of `chat.update` a minute."""
 FILE_SECONDS = 30.0
 MAX_REMEMBERED = 2000
 MAX_CLOCK_DIFFERENCE = 300.0
@@ -121,6 +123,7 @@ class SlackChannel:
             can_edit=True,
             direct_edit_seconds=EDIT_SECONDS,
             group_edit_seconds=EDIT_SECONDS,
+            sends_per_second=SENDS_PER_SECOND,
             command_prefix="!",
             has_bare_commands=True,
             follows_threads=True,

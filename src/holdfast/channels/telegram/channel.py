@@ -87,6 +87,7 @@ class TelegramChannel:
             can_type=True,
             direct_edit_seconds=1.0,
             group_edit_seconds=4.0,
+            sends_per_second=25.0,
             is_polled=settings.receive == "poll",
         )
         self._base = settings.base_url

@@ -78,7 +78,11 @@ def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
         return Decision(False)
     if row.external_id is not None:
         return Decision(row.state == "open" and row.external_id == command.external_id)
-    saved = replace(row, external_id=command.external_id)
+    saved = replace(
+        row,
+        external_id=command.external_id,
+        is_maybe_duplicate=row.is_maybe_duplicate or command.external_id is None,
+    )
     return Decision(saved.state == "open", (OutboxSaved(saved, row),))
 
 

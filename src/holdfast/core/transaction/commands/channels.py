@@ -28,11 +28,14 @@ class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
 
 
 class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
-    """Record the platform's id of a placeholder before its first edit; False if it is not open."""
+    """Record the platform's id of a placeholder before its first edit; False if it is not open.
+
+    Without an id it records that a placeholder may have arrived whose id will never be known.
+    """
 
     id: str
     worker: WorkerId
-    external_id: str
+    external_id: str | None
 
 
 class QueueMessages(Command[bool], frozen=True, kw_only=True):

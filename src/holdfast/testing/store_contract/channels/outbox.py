@@ -175,6 +175,17 @@ class OutboxContract:
         assert (sent.text, sent.external_id, sent.part) == ("b1", "55", 0)
         assert not sent.is_maybe_duplicate
 
+    async def test_a_placeholder_that_may_have_arrived_makes_its_answer_a_doubtful_one(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        keep = cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id=None)
+        assert await caller.submit(keep)
+        await caller.finish(run, "b", outbox=to_chat("b"))
+        (sent,) = await claim(caller)
+        assert (sent.text, sent.external_id, sent.is_maybe_duplicate) == ("b", None, True)
+
     async def test_each_step_of_a_turn_sends_messages_of_its_own(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
