@@ -49,6 +49,7 @@ MAX_REMEMBERED = 4096
 MAX_FILES = 20
 MAX_QUOTE = 2000
 MAX_TEXT = 100_000
+MAX_REASON = 300
 REFUSAL_SECONDS = 600.0
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
@@ -145,8 +146,12 @@ class InboundHandler:
 
     async def _bury(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
+        await self.reject(message.unique_id, reason)
+
+    async def reject(self, update_id: str, reason: str) -> None:
+        """Record an update that cannot be handled, for an operator to look at."""
         command = BuryUpdate(
-            channel=self._settings.name, update_id=message.unique_id, reason=reason
+            channel=self._settings.name, update_id=update_id, reason=reason[:MAX_REASON]
         )
         await self._gateway.submit(command)
 

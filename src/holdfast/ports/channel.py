@@ -203,6 +203,10 @@ class Inbox(Protocol):
         """Act on a pressed button; exceptions as for `handle`."""
         ...
 
+    async def reject(self, update_id: str, reason: str) -> None:
+        """Record something that cannot be read, so that it may be acknowledged."""
+        ...
+
 
 class Channel(Protocol):
     """One account on one platform."""

@@ -66,6 +66,7 @@ class CollectingInbox:
         self.failures = failures
         self.messages: list[InboundMessage] = []
         self.presses: list[ButtonPress] = []
+        self.rejected: list[str] = []
         self.news = asyncio.Event()
 
     async def handle(self, message: InboundMessage) -> None:
@@ -81,6 +82,11 @@ class CollectingInbox:
         self.news.set()
         self.presses.append(press)
         return PressResult("Allowed.", is_final=True)
+
+    async def reject(self, update_id: str, reason: str) -> None:  # noqa: ARG002 - of the port
+        """Take something that cannot be read."""
+        self.news.set()
+        self.rejected.append(update_id)
 
     async def wait(self) -> None:
         """Wait until something arrives."""
@@ -121,6 +127,19 @@ class ChannelContract:
         assert (first.unique_id, first.text) == (second.unique_id, second.text)
         assert first.is_direct
         assert not first.is_own
+
+    async def test_a_message_that_is_no_valid_text_keeps_no_other_waiting(
+        self, platform: Platform
+    ) -> None:
+        inbox = CollectingInbox()
+        platform.say("lone \ud800 surrogate")
+        platform.say("next")
+        receiving = asyncio.ensure_future(platform.channel.receive(inbox))
+        while len(inbox.messages) < 2:
+            await inbox.wait()
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        assert [message.text for message in inbox.messages] == ["lone \ufffd surrogate", "next"]
 
     async def test_a_message_is_sent_and_edited_and_the_same_edit_is_no_error(
         self, platform: Platform

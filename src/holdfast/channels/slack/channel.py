@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json, encode_json
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.rendering.styles import escape_slack, to_slack
 from holdfast.channels.settings import ChannelSettings
@@ -154,10 +155,10 @@ class SlackChannel:
         async with SocketConnection(self._open_socket, self._socket_proxy) as connection:
             while (envelope := await connection.next()) is not None:
                 if envelope.type == "events_api":
-                    event = msgspec.json.encode(envelope.payload.get("event"))
+                    event = encode_json(envelope.payload.get("event"))
                     await self._handle(event, inbox)
                 elif envelope.type == "interactive":
-                    await self._press(msgspec.json.encode(envelope.payload), inbox)
+                    await self._press(encode_json(envelope.payload), inbox)
                 # Only now: an envelope that was not handled is delivered again.
                 await connection.acknowledge(envelope)
         if time.monotonic() - started < SHORT_CONNECTION_SECONDS:
@@ -179,7 +180,7 @@ class SlackChannel:
             await self._press(form["payload"][0].encode(), inbox)
             return b""
         try:
-            callback = msgspec.json.decode(body, type=EventCallback)
+            callback = decode_json(body, EventCallback)
         except msgspec.DecodeError:
             return b"{}"  # signed, but of a kind that we did not subscribe to
         if callback.type == "url_verification":
@@ -199,7 +200,7 @@ class SlackChannel:
 
     async def _handle(self, raw: bytes, inbox: Inbox) -> None:
         try:
-            event = msgspec.json.decode(raw, type=SlackEvent)
+            event = decode_json(raw, SlackEvent)
         except msgspec.DecodeError:
             return  # of a form that no version of the API has for messages
         account = await self._me()
@@ -235,7 +236,7 @@ class SlackChannel:
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
         """Have a pressed button answered, and show in its message what became of it."""
         try:
-            actions = msgspec.json.decode(raw, type=BlockActions)
+            actions = decode_json(raw, BlockActions)
         except msgspec.DecodeError:
             return  # a view, a shortcut: nothing of ours
         press = read_press(actions, await self._me())

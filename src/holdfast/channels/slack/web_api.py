@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json
 from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
@@ -45,9 +46,6 @@ T = TypeVar("T")
 class _Reply(msgspec.Struct):
     ok: bool
     error: str = ""
-
-
-_read_reply = msgspec.json.Decoder(_Reply).decode
 
 
 class WebApi:
@@ -91,7 +89,7 @@ class WebApi:
             raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
         self._check(method, result)
         try:
-            return msgspec.json.decode(result.body, type=answer)
+            return decode_json(result.body, answer)
         except msgspec.DecodeError:
             reason = f"{method}: a reply without the fields that it must have"
             raise DeliveryDelayed(reason, is_uncertain=True) from None
@@ -100,7 +98,7 @@ class WebApi:
         if result.status == 429:
             raise DeliveryDelayed(f"{method}: ratelimited", _retry_after(result))
         try:
-            reply = _read_reply(result.body)
+            reply = decode_json(result.body, _Reply)
         except msgspec.DecodeError:
             # Whatever answered instead of the API, the API may have done what was asked.
             reason = f"{method}: HTTP {result.status} without a reply"

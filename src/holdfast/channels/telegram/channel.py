@@ -3,10 +3,12 @@
 import contextlib
 import hmac
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json
 from holdfast.channels.rendering.styles import to_telegram
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.updates import (
@@ -65,10 +67,6 @@ class _FilePath(msgspec.Struct):
     file_path: str = ""
 
 
-_read_reply = msgspec.json.Decoder(_Reply).decode
-_read_updates = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
 class _UpdateId(msgspec.Struct):
     update_id: int
 
@@ -110,17 +108,21 @@ class TelegramChannel:
             if self._offset is not None:
                 parameters["offset"] = self._offset
             raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
-            for one in _read_updates(raw):
-                number = msgspec.json.decode(one, type=_UpdateId).update_id
+            for one in decode_json(raw, list[msgspec.Raw]):
+                number = decode_json(one, _UpdateId).update_id
                 await self._handle(bytes(one), bot, inbox)
                 # Only now: an update that was not handled is delivered again.
                 self._offset = number + 1
 
     async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
+        """Hand on an update; one that cannot be read is recorded and not asked for again."""
         try:
-            update = msgspec.json.decode(raw, type=Update)
-        except msgspec.DecodeError:
-            return  # of a form that no version of the API has for messages
+            update = decode_json(raw, Update)
+        except msgspec.DecodeError as exc:
+            await inbox.reject(
+                f"{bot.id}:update:{blake2b(raw, digest_size=8).hexdigest()}", str(exc)
+            )
+            return
         if update.callback_query is not None:
             await self._press(update.callback_query, bot, inbox)
             return
@@ -248,7 +250,7 @@ class TelegramChannel:
         except HttpUnavailable as exc:
             raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
         try:
-            reply = _read_reply(result.body)
+            reply = decode_json(result.body, _Reply)
         except msgspec.DecodeError:
             # Whatever answered instead of the API, the API may have done what was asked.
             reason = f"{method}: HTTP {result.status} without a reply"
