@@ -39,6 +39,10 @@ class ChatPlatform(Protocol):
         """Return the key of a person's session."""
         ...
 
+    def chat(self, person: int) -> str:
+        """Return the platform's id of a person's direct chat."""
+        ...
+
     def on_call(self, fault: Fault) -> None:
         """Ask `fault` about every call to the platform."""
         ...
@@ -63,6 +67,10 @@ class TelegramChats:
     def session_key(self, person: int) -> str:
         """Return the key of a private chat."""
         return f"agent:main:telegram:direct:{person}"
+
+    def chat(self, person: int) -> str:
+        """Return the id of a private chat."""
+        return str(person)
 
     def on_call(self, fault: Fault) -> None:
         """Ask about every method."""
@@ -89,6 +97,10 @@ class SignalChats:
         """Return the key of a direct chat."""
         return f"agent:main:signal:direct:{user_uuid(person)}"
 
+    def chat(self, person: int) -> str:
+        """Return the id of a person."""
+        return user_uuid(person)
+
     def on_call(self, fault: Fault) -> None:
         """Ask about every method."""
         self.simulator.fail(fault)
@@ -114,6 +126,10 @@ class SlackChats:
         """Return the key of a direct chat."""
         return f"agent:main:slack:direct:U{person}"
 
+    def chat(self, person: int) -> str:
+        """Return the id of a direct chat."""
+        return self.simulator.direct_channel(f"U{person}")
+
     def on_call(self, fault: Fault) -> None:
         """Ask about every method."""
         self.simulator.fail(fault)
@@ -130,3 +146,9 @@ SEND_METHODS = {
     "slack": ("chat.postMessage", "chat.update"),
 }
 """Methods that deliver something to a person."""
+FILE_METHODS = {
+    "telegram": ("sendDocument",),
+    "signal": ("send",),
+    "slack": ("files.getUploadURLExternal", "files.completeUploadExternal"),
+}
+"""Methods that deliver a file."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from holdfast.ports.channel import OperatorMessage
 from tests.in_process import ScriptedModel
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
@@ -89,7 +90,8 @@ async def test_a_conversation_is_compacted_on_command_once() -> None:
 async def test_a_reply_below_a_message_of_an_operator_carries_that_message() -> None:
     model = ScriptedModel()
     async with open_chat_room("slack", model, allow_groups=("C1",)) as room:
-        await room.service.send("slack", "C1", "Shall I order **lunch**?")
+        question = OperatorMessage(chat="C1", text="Shall I order **lunch**?")
+        await room.service.send("slack", question)
         await room.until_text("Shall I order lunch?")
         thread = room.slack.posted[0].ts
         room.slack.say("yes", channel="C1", thread=thread)

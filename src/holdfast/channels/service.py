@@ -4,22 +4,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import EditBudget, LiveReply
+from holdfast.channels.operator_messages import check_message, to_parts
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.errors import HoldfastError, NotFound
 from holdfast.core.healing.redaction import redact
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
-    MAX_TARGET,
-    OutboxMessage,
     OutboxRow,
     outbox_id,
 )
@@ -44,6 +46,7 @@ from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
+    OperatorMessage,
     ReceiveConflict,
 )
 
@@ -83,6 +86,11 @@ class MessageFormats:
         """Return how many bytes the files of a turn may have together."""
         settings = self._settings.get(channel)
         return settings.media_bytes if settings is not None else 0
+
+    def file_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of an answer may have together; 0 if none are sent."""
+        known = self._channels.get(channel)
+        return min(known.capabilities.max_file_bytes, self.media_bytes(channel)) if known else 0
 
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
         """Return the content of a file."""
@@ -124,8 +132,9 @@ class ChannelService:
         }
         senders: dict[str, SendRow] = {}
         for name, channel in self._channels.items():
-            sender = Sender(channel, self._current_chat(name), self._budgets[name])
-            senders[name] = sender.send
+            senders[name] = Sender(
+                channel, self._current_chat(name), self._budgets[name], gateway.store.channels.file
+            ).send
         self.deliverer = Deliverer(
             gateway,
             senders,
@@ -310,22 +319,23 @@ class ChannelService:
             )
         return found
 
-    async def send(
-        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
-    ) -> list[str]:
-        """Queue a message to a chat; return the ids of its parts in the outbox."""
+    async def send(self, name: str, message: OperatorMessage) -> list[str]:
+        """Queue a message to a chat; return the ids of its parts in the outbox.
+
+        With an idempotency key the ids are made from the key: a repeat returns the same ones.
+        """
         settings = self._find(name)
-        if not chat or len(chat) > MAX_TARGET or not text.strip():
-            raise InvalidInput("a message needs a chat and a text", param="to")
-        record_id = self._gateway.ids.new("rec")
-        parts = self._formats.split(name, text)
+        check_message(name, message, self._formats.file_bytes(name))
+        key = message.key
+        named = blake2b(f"{name}\x1f{key}".encode(), digest_size=16).hexdigest()
+        record_id = self._gateway.ids.new("rec") if key is None else f"rec_{named}"
+        parts = to_parts(name, message, self._formats.split)
         command = QueueMessages(
             tenant=Tenant(settings.tenant),
             record_id=record_id,
             idempotency_key=f"{GATEWAY_KEY_PREFIX}send:{name}:{key}" if key is not None else None,
-            messages=tuple(
-                OutboxMessage(channel=name, chat=chat, thread=thread, text=part) for part in parts
-            ),
+            messages=parts,
+            body_hash=blake2b(msgspec.msgpack.encode(message), digest_size=16).digest(),
         )
         await self._gateway.submit(command)
         self.deliverer.wake()

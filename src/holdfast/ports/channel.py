@@ -119,8 +119,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a message that is only our name and the word of a command is that command."""
     follows_threads: bool = False
     """Whether messages in a thread with a conversation of ours need no mention."""
+    max_file_bytes: int = 0
+    """Bytes of one file that is sent; 0 where files cannot be sent."""
     escapes: str = ""
     """Characters that the platform counts as entities such as `&amp;`."""
+
+
+class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to send."""
+
+    name: str
+    media_type: str
+    content: bytes
 
 
 class DeliveryError(HoldfastError):
@@ -261,6 +271,10 @@ class Channel(Protocol):
         """Replace a message that was sent; the same text again is no error."""
         ...
 
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a file and return the platform's id of it; only called with `max_file_bytes`."""
+        ...
+
     async def show_typing(self, place: ChatPlace) -> None:
         """Show for some seconds that an answer is being written."""
         ...
@@ -293,9 +307,24 @@ class ChannelMessages(Protocol):
         """Return how many bytes the files of a turn may have together."""
         ...
 
+    def file_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of an answer may have together; 0 if none are sent."""
+        ...
+
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
         """Return the content of a file; raise `DeliveryError`."""
         ...
+
+
+class OperatorMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator has sent to a chat: a text, files, or both."""
+
+    chat: str
+    text: str = ""
+    thread: str = ""
+    files: tuple[OutgoingFile, ...] = ()
+    key: str | None = None
+    """With an idempotency key it is sent once."""
 
 
 class ChannelDirectory(Protocol):
@@ -305,9 +334,7 @@ class ChannelDirectory(Protocol):
         """Return every channel with what it does."""
         ...
 
-    async def send(
-        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
-    ) -> list[str]:
+    async def send(self, name: str, message: OperatorMessage) -> list[str]:
         """Queue a message to a chat; return the ids of its parts in the outbox."""
         ...
 

@@ -17,8 +17,11 @@ from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
+    OutgoingFile,
     PressResult,
 )
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
 class Platform(Protocol):
@@ -43,6 +46,10 @@ class Platform(Protocol):
 
     def texts(self) -> list[str]:
         """Return the messages that arrived, as they read now."""
+        ...
+
+    def files(self) -> list[tuple[str, bytes]]:
+        """Return the files that arrived: names and contents."""
         ...
 
     def block(self) -> None:
@@ -153,12 +160,28 @@ class ChannelContract:
             assert platform.texts() == ["three"]
         await channel.show_typing(platform.place)
 
+    async def test_a_file_arrives_with_its_name_and_bytes(self, platform: Platform) -> None:
+        channel = platform.channel
+        sent = [
+            OutgoingFile(name="größe 1.png", media_type="image/png", content=PNG),
+            OutgoingFile(name="notes.txt", media_type="text/plain", content=b"--\r\nline\r\n"),
+            OutgoingFile(name="broken.png", media_type="image/png", content=b"no picture"),
+        ]
+        if channel.capabilities.max_file_bytes:
+            ids = [await channel.send_file(platform.place, file) for file in sent]
+            assert len(set(ids)) == len(sent)
+            assert platform.files() == [(file.name, file.content) for file in sent]
+
     async def test_a_chat_that_blocked_us_and_a_platform_that_is_away_are_told_apart(
         self, platform: Platform
     ) -> None:
         platform.block()
         with pytest.raises(DeliveryImpossible):
             await platform.channel.send(platform.place, "hello", plain=True)
+        file = OutgoingFile(name="a.txt", media_type="text/plain", content=b"a")
+        if platform.channel.capabilities.max_file_bytes:
+            with pytest.raises(DeliveryImpossible):
+                await platform.channel.send_file(platform.place, file)
         platform.go_away()
         with pytest.raises(DeliveryDelayed):
             await platform.channel.send(platform.place, "hello", plain=True)

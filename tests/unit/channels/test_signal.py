@@ -55,6 +55,10 @@ class SignalPlatform:
     def texts(self) -> list[str]:
         return self.simulator.texts()
 
+    def files(self) -> list[tuple[str, bytes]]:
+        found = [file for one in self.simulator.sent for file in one.attachments]
+        return [(file.name, file.content) for file in found]
+
     def block(self) -> None:
         self.simulator.unregistered.add(self.place.chat)
 

@@ -52,6 +52,11 @@ class SlackPlatform:
     def texts(self) -> list[str]:
         return self.simulator.texts()
 
+    def files(self) -> list[tuple[str, bytes]]:
+        shared = [file_id for one in self.simulator.posted for file_id in one.files]
+        found = [self.simulator.files[file_id] for file_id in shared]
+        return [(name, content) for name, _, content in found]
+
     def block(self) -> None:
         self.simulator.blocked.add("D7")
 

@@ -37,6 +37,10 @@ class TelegramPlatform:
     def texts(self) -> list[str]:
         return self.simulator.texts()
 
+    def files(self) -> list[tuple[str, bytes]]:
+        found = [one.file for one in self.simulator.sent if one.file is not None]
+        return [(file.name, file.content) for file in found]
+
     def block(self) -> None:
         self.simulator.blocked.add(7)
 

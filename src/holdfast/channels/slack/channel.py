@@ -24,7 +24,7 @@ from holdfast.channels.slack.events import (
     read_event,
     read_press,
 )
-from holdfast.channels.slack.web_api import WebApi
+from holdfast.channels.slack.web_api import MISSING_SCOPE, WebApi
 from holdfast.ports.channel import (
     Attachment,
     Button,
@@ -32,9 +32,11 @@ from holdfast.ports.channel import (
     ChatPlace,
     DeliveryDelayed,
     DeliveryError,
+    DeliveryImpossible,
     DeliveryRefused,
     InboundMessage,
     Inbox,
+    OutgoingFile,
     WebhookRejected,
 )
 from holdfast.ports.http_client import HttpCaller
@@ -47,6 +49,8 @@ EDIT_SECONDS = 3.0
 SENDS_PER_SECOND = 50 / 60
 """Slack allows about fifty calls of `chat.update` a minute."""
 FILE_SECONDS = 30.0
+UPLOAD_SECONDS = 60.0
+MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
 MAX_CLOCK_DIFFERENCE = 300.0
 """Seconds by which the time of a signed request may differ from ours."""
@@ -102,6 +106,11 @@ class _FileInfo(msgspec.Struct):
     file: _File
 
 
+class _Upload(msgspec.Struct):
+    upload_url: str
+    file_id: str
+
+
 class _Replies(msgspec.Struct):
     messages: list[SlackMessage] = []
 
@@ -125,6 +134,7 @@ class SlackChannel:
             direct_edit_seconds=EDIT_SECONDS,
             group_edit_seconds=EDIT_SECONDS,
             sends_per_second=SENDS_PER_SECOND,
+            max_file_bytes=MAX_FILE_BYTES,
             command_prefix="!",
             has_bare_commands=True,
             follows_threads=True,
@@ -338,6 +348,43 @@ class SlackChannel:
             **_text(text, buttons, plain=plain),
         }
         await self._api.call("chat.update", arguments, _Anything)
+
+    async def send_file(
+        self,
+        place: ChatPlace,
+        file: OutgoingFile,
+        *,
+        reply_to: str = "",  # noqa: ARG002 - the thread says it
+    ) -> str:
+        """Upload a file and share it; only the last step shows anything to anybody."""
+        channel = await self._conversation(place.chat)
+        ticket = await self._open_upload(file)
+        await self._api.upload(ticket.upload_url, file.content, seconds=UPLOAD_SECONDS)
+        arguments: dict[str, Any] = {
+            "files": [{"id": ticket.file_id, "title": file.name}],
+            "channel_id": channel,
+        }
+        if place.thread:
+            arguments["thread_ts"] = place.thread
+        await self._api.call("files.completeUploadExternal", arguments, _Anything)
+        return ticket.file_id
+
+    async def _open_upload(self, file: OutgoingFile) -> _Upload:
+        arguments = {"filename": file.name, "length": str(len(file.content))}
+        try:
+            ticket = await self._api.call(
+                "files.getUploadURLExternal", arguments, _Upload, is_read=True
+            )
+        except DeliveryDelayed as exc:
+            if MISSING_SCOPE in exc.message:
+                # It would hold up the conversation until the app is installed again.
+                hint = "add the scope files:write and install the app again"
+                raise DeliveryImpossible(f"{exc.message}; {hint}") from exc
+            exc.is_uncertain = False  # nothing is shown yet
+            raise
+        if not self._is_slack(ticket.upload_url):
+            raise DeliveryRefused("the address for uploads is not on Slack's own hosts")
+        return ticket
 
     async def _conversation(self, chat: str) -> str:
         """Return the id of a chat; a person stands for the direct chat with that person."""

@@ -18,9 +18,10 @@ from holdfast.ports.http_client import HttpCaller, HttpResult, HttpUnavailable
 CALL_SECONDS = 4.0
 """Of a call that sends something: below half a lease."""
 CREDENTIAL_PAUSE_SECONDS = 30.0
+MISSING_SCOPE = "missing_scope"
 _CREDENTIALS = frozenset(
     {
-        "account_inactive", "invalid_auth", "missing_scope", "no_permission",
+        "account_inactive", "invalid_auth", MISSING_SCOPE, "no_permission",
         "not_allowed_token_type", "not_authed", "team_access_not_granted", "token_expired",
         "token_revoked",
     }
@@ -28,7 +29,8 @@ _CREDENTIALS = frozenset(
 """Errors that concern everything that is sent: it waits until the operator has corrected them."""
 _IMPOSSIBLE = frozenset(
     {
-        "cannot_dm_bot", "channel_not_found", "is_archived", "messages_tab_disabled",
+        "cannot_dm_bot", "channel_not_found", "invalid_channel", "is_archived",
+        "messages_tab_disabled",
         "not_in_channel", "restricted_action", "restricted_action_read_only_channel",
         "restricted_action_thread_only_channel", "user_disabled", "user_not_found",
         "user_not_visible",
@@ -120,6 +122,22 @@ class WebApi:
         if result.status != 200:
             raise DeliveryRefused(f"the file cannot be read: {result.status}")
         return result.body
+
+    async def upload(self, url: str, content: bytes, *, seconds: float) -> None:
+        """Put the bytes of a file where Slack asked for them; nobody sees it yet."""
+        headers = {"content-type": "application/octet-stream"}
+        try:
+            result = await self._http.call(
+                "POST", url, headers=headers, body=content, seconds=seconds
+            )
+        except HttpUnavailable as exc:
+            raise DeliveryDelayed(f"upload: {exc.message}") from exc
+        if result.status == 429:
+            raise DeliveryDelayed("upload: ratelimited", _retry_after(result))
+        if result.status >= 500:
+            raise DeliveryDelayed(f"upload: {result.status}")
+        if result.status != 200:
+            raise DeliveryRefused(f"upload: {result.status}")
 
 
 def _retry_after(result: HttpResult) -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hmac
+import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from holdfast.ports.channel import (
     DeliveryRefused,
     Inbox,
     MessageGone,
+    OutgoingFile,
     ReceiveConflict,
     WebhookRejected,
 )
@@ -43,6 +45,13 @@ MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
 MAX_NOTICE = 200
 """Characters of the notice that a pressed button shows."""
+UPLOAD_SECONDS = 60.0
+"""Of a call that sends a file: nobody else sends it while this worker lives."""
+MAX_FILE_BYTES = 50_000_000
+MAX_PHOTO_BYTES = 10_000_000
+PHOTO_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+_NO_PHOTO = ("PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED", "PHOTO_SAVE_FILE_INVALID")
+"""Errors of pictures that can still be sent as documents."""
 SECRET_HEADER = "x-telegram-bot-api-secret-token"
 
 
@@ -86,6 +95,7 @@ class TelegramChannel:
             direct_edit_seconds=1.0,
             group_edit_seconds=4.0,
             sends_per_second=25.0,
+            max_file_bytes=MAX_FILE_BYTES,
             is_polled=settings.receive == "poll",
         )
         self._base = settings.base_url
@@ -174,11 +184,30 @@ class TelegramChannel:
         if place.thread:
             parameters["message_thread_id"] = int(place.thread)
         if reply_to:
-            parameters["reply_parameters"] = {
-                "message_id": int(reply_to),
-                "allow_sending_without_reply": True,
-            }
+            parameters["reply_parameters"] = _reply_parameters(reply_to)
         sent = await self._call("sendMessage", parameters)
+        return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
+
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a picture as a photo and everything else, or what is no photo, as a document."""
+        fields: dict[str, Any] = {"chat_id": place.chat}
+        if place.thread:
+            fields["message_thread_id"] = place.thread
+        if reply_to:
+            fields["reply_parameters"] = _reply_parameters(reply_to)
+        if file.media_type in PHOTO_TYPES and len(file.content) <= MAX_PHOTO_BYTES:
+            try:
+                return await self._upload("sendPhoto", "photo", fields, file)
+            except DeliveryRefused as exc:
+                if not any(word in exc.message for word in _NO_PHOTO):
+                    raise
+        return await self._upload("sendDocument", "document", fields, file)
+
+    async def _upload(
+        self, method: str, field: str, fields: Mapping[str, Any], file: OutgoingFile
+    ) -> str:
+        content_type, body = multipart(fields, field, file)
+        sent = await self._request(method, content_type, body, seconds=UPLOAD_SECONDS)
         return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
 
     async def edit(
@@ -237,13 +266,20 @@ class TelegramChannel:
     async def _call(
         self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
     ) -> bytes:
+        """Return the result of a method."""
+        body = msgspec.json.encode(parameters)
+        return await self._request(method, "application/json", body, seconds=seconds)
+
+    async def _request(
+        self, method: str, content_type: str, body: bytes, *, seconds: float
+    ) -> bytes:
         """Return the result of a method; every failure says whether it concerns the message."""
         try:
             result = await self._http.call(
                 "POST",
                 f"{self._base}/bot{self._token}/{method}",
-                headers={"content-type": "application/json"},
-                body=msgspec.json.encode(parameters),
+                headers={"content-type": content_type},
+                body=body,
                 seconds=seconds,
                 may_repeat=method.startswith("get"),
             )
@@ -258,6 +294,27 @@ class TelegramChannel:
         if not reply.ok:
             _raise(method, reply)
         return bytes(reply.result)
+
+
+def _reply_parameters(reply_to: str) -> dict[str, Any]:
+    return {"message_id": int(reply_to), "allow_sending_without_reply": True}
+
+
+def multipart(fields: Mapping[str, Any], name: str, file: OutgoingFile) -> tuple[str, bytes]:
+    """Return a form with a file, and its content type; values with structure are JSON."""
+    boundary = secrets.token_hex(16)
+    parts: list[bytes] = []
+    for field, value in fields.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n'
+        parts.append(f"{head}{text}\r\n".encode())
+    shown = "".join(one for one in file.name if one.isprintable() and one not in '"\\')
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{shown}"\r\n'
+        f"Content-Type: {file.media_type}\r\n\r\n"
+    )
+    parts += [head.encode(), file.content, f"\r\n--{boundary}--\r\n".encode()]
+    return f"multipart/form-data; boundary={boundary}", b"".join(parts)
 
 
 def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any]:
@@ -286,6 +343,8 @@ def _raise(method: str, reply: _Reply) -> NoReturn:
         raise DeliveryImpossible(text)
     if code >= 500:
         raise DeliveryDelayed(text)
+    if code == 413:
+        raise DeliveryImpossible(text)
     if "message to edit not found" in reply.description:
         raise MessageGone(text)
     raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)

@@ -49,6 +49,8 @@ class QueueMessages(Command[bool], frozen=True, kw_only=True):
     """What the messages belong to; minted by the caller."""
     idempotency_key: str | None = None
     messages: tuple[OutboxMessage, ...] = ()
+    body_hash: bytes = b""
+    """What the key was used with: another body with the same key is refused."""
 
 
 class QueueFacts(Command[bool], frozen=True, kw_only=True):
