@@ -1,14 +1,22 @@
 """What every test may ask for."""
 
+import functools
 import logging
 from collections.abc import Iterator
 
+import httpx._config
+import httpx._transports.default
 import pytest
 
 from tests import postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
 
 __all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
+
+# Each httpx client reads the certificates of the system, which takes 36 ms of processor time.
+# No test speaks TLS over httpx, so that all clients may share what the first one has read.
+_shared = functools.cache(httpx._config.create_ssl_context)
+httpx._transports.default.create_ssl_context = _shared  # type: ignore[attr-defined]  # not ours
 
 
 @pytest.fixture(autouse=True)
