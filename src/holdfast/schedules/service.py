@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.decisions.schedules import ScheduleChanged, ScheduleNotFound
+from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
@@ -131,9 +131,14 @@ class Scheduler:
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> None:
         """Pass over a due time that finds the run before it still going."""
-        view = await self._gateway.read.turn(row.tenant, row.running_turn or TurnId(""))
-        if view is not None and view.turn.is_open:
+        if await self._is_running(row):
             await self._skip(row, now, "skipped: the run before was still going")
+
+    async def _is_running(self, row: ScheduleRow) -> bool:
+        if row.running_turn is None:
+            return False
+        view = await self._gateway.read.turn(row.tenant, row.running_turn)
+        return view is not None and view.turn.is_open
 
     async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
         assert row.next_run_at is not None
@@ -175,7 +180,12 @@ class Scheduler:
         except HoldfastError as exc:
             await self._skip(row, now, f"not accepted: {exc.message}")
             return False
-        return ticket.task is not None
+        if ticket.task is None:
+            # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
+            # the schedule would otherwise stay due at this time for good.
+            await self._skip(row, now, "skipped: it ran before")
+            return False
+        return True
 
     def _key(self, spec: ScheduleSpec, due: float) -> Key:
         if spec.session == ISOLATED:
@@ -320,18 +330,23 @@ class Scheduler:
         return row
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
-        """Make a schedule due now."""
-        row = await self._gateway.store.schedules.schedule(tenant, name)
-        if row is None:
-            raise ScheduleNotFound(f"no schedule {name}")
-        now = self._gateway.clock.now()
-        if row.next_run_at is not None:
+        """Make a schedule due now; refuse if that would not run it."""
+        while True:
+            row = await self._gateway.store.schedules.schedule(tenant, name)
+            if row is None:
+                raise ScheduleNotFound(f"no schedule {name}")
+            if row.is_paused:
+                raise ScheduleBusy(f"schedule {name} is paused: resume it first")
+            if await self._is_running(row):
+                raise ScheduleBusy(f"the last run of schedule {name} still goes on")
+            now = self._gateway.clock.now()
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=now, reason="run by hand"
             )
-            await self._gateway.submit(command)
-        self._news.set()
-        return await self._gateway.store.schedules.schedule(tenant, name) or row
+            if await self._gateway.submit(command):
+                self._news.set()
+                return msgspec.structs.replace(row, next_run_at=now, reason=command.reason)
+            # The due time changed in between, so look at the schedule again.
 
     async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
         """Pause or resume a schedule."""

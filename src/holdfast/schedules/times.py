@@ -1,7 +1,7 @@
 """When a schedule runs: cron in its zone, a period, or one time."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -100,7 +100,7 @@ def _at(spec: ScheduleSpec) -> float:
 
 def time_name(at: float) -> str:
     """Return a scheduled time as keys and ids contain it."""
-    whole = datetime.fromtimestamp(at, UTC)
-    if whole.microsecond:
-        whole = whole.replace(microsecond=0) + timedelta(0)
-    return whole.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = datetime.fromtimestamp(at, UTC)
+    # Two runs by hand within one second have two names.
+    fraction = f".{time.microsecond:06}" if time.microsecond else ""
+    return f"{time:%Y-%m-%dT%H:%M:%S}{fraction}Z"

@@ -39,6 +39,12 @@ class ScheduleChanged(Conflict):
     code = "schedule_changed"
 
 
+class ScheduleBusy(Conflict):
+    """The schedule cannot run now: it is paused, or its last run still goes on."""
+
+    code = "schedule_busy"
+
+
 def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
     """Return why a scheduled turn may not be accepted: its due time is no longer the next one."""
     claim = command.schedule
