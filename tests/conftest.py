@@ -18,6 +18,10 @@ __all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
 _shared = functools.cache(httpx._config.create_ssl_context)
 httpx._transports.default.create_ssl_context = _shared  # type: ignore[attr-defined]  # not ours
 
+# A server that shares its processor with other tests may take longer than the usual five seconds.
+for _wait in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 60.0)
+
 
 @pytest.fixture(autouse=True)
 def restore_logging() -> Iterator[None]:
