@@ -48,8 +48,6 @@ MAX_SECTION = 3000
 EDIT_SECONDS = 3.0
 SENDS_PER_SECOND = 50 / 60
 """Slack allows about fifty calls of `chat.update` a minute."""
-FILE_SECONDS = 30.0
-UPLOAD_SECONDS = 60.0
 MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
 MAX_CLOCK_DIFFERENCE = 300.0
@@ -358,8 +356,12 @@ class SlackChannel:
     ) -> str:
         """Upload a file and share it; only the last step shows anything to anybody."""
         channel = await self._conversation(place.chat)
-        ticket = await self._open_upload(file)
-        await self._api.upload(ticket.upload_url, file.content, seconds=UPLOAD_SECONDS)
+        try:
+            ticket = await self._open_upload(file)
+            await self._api.upload(ticket.upload_url, file.content)
+        except DeliveryDelayed as exc:
+            exc.is_uncertain = False  # nothing is shown yet
+            raise
         arguments: dict[str, Any] = {
             "files": [{"id": ticket.file_id, "title": file.name}],
             "channel_id": channel,
@@ -380,7 +382,6 @@ class SlackChannel:
                 # It would hold up the conversation until the app is installed again.
                 hint = "add the scope files:write and install the app again"
                 raise DeliveryImpossible(f"{exc.message}; {hint}") from exc
-            exc.is_uncertain = False  # nothing is shown yet
             raise
         if not self._is_slack(ticket.upload_url):
             raise DeliveryRefused("the address for uploads is not on Slack's own hosts")
@@ -409,12 +410,7 @@ class SlackChannel:
             raise DeliveryRefused(f"the file has {found.size} bytes")
         if not self._is_slack(found.url_private):
             raise DeliveryRefused("the file is not on Slack's own hosts")
-        content = await self._api.fetch(
-            found.url_private, seconds=FILE_SECONDS, max_bytes=max_bytes + 1
-        )
-        if len(content) > max_bytes:
-            raise DeliveryRefused(f"the file has {len(content)} bytes")
-        return content
+        return await self._api.download(found.url_private, max_bytes)
 
     def _is_slack(self, url: str) -> bool:
         """Whether an address may be given our token."""

@@ -6,17 +6,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from holdfast.channels.platform_json import decode_json
+from holdfast.channels.platform_calls import UPLOAD_SECONDS, download_file, post, read_reply
 from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     DeliveryRefused,
     MessageGone,
 )
-from holdfast.ports.http_client import HttpCaller, HttpResult, HttpUnavailable
+from holdfast.ports.http_client import HttpCaller, HttpResult
 
-CALL_SECONDS = 4.0
-"""Of a call that sends something: below half a lease."""
 CREDENTIAL_PAUSE_SECONDS = 30.0
 MISSING_SCOPE = "missing_scope"
 _CREDENTIALS = frozenset(
@@ -75,63 +73,36 @@ class WebApi:
             name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
             for name, value in arguments.items()
         }
-        try:
-            result = await self._http.call(
-                "POST",
-                f"{self.base_url}/{method}",
-                headers={
-                    "authorization": f"Bearer {token or self._token}",
-                    "content-type": "application/x-www-form-urlencoded; charset=utf-8",
-                },
-                body=urlencode(fields).encode(),
-                seconds=CALL_SECONDS,
-                may_repeat=is_read,
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
-        self._check(method, result)
-        try:
-            return decode_json(result.body, answer)
-        except msgspec.DecodeError:
-            reason = f"{method}: a reply without the fields that it must have"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
-
-    def _check(self, method: str, result: HttpResult) -> None:
+        result = await post(
+            self._http,
+            method,
+            f"{self.base_url}/{method}",
+            headers={
+                "authorization": f"Bearer {token or self._token}",
+                "content-type": "application/x-www-form-urlencoded; charset=utf-8",
+            },
+            body=urlencode(fields).encode(),
+            may_repeat=is_read,
+        )
         if result.status == 429:
             raise DeliveryDelayed(f"{method}: ratelimited", _retry_after(result))
-        try:
-            reply = decode_json(result.body, _Reply)
-        except msgspec.DecodeError:
-            # Whatever answered instead of the API, the API may have done what was asked.
-            reason = f"{method}: HTTP {result.status} without a reply"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        reply = read_reply(method, result, _Reply)
         if not reply.ok:
             _raise(method, reply.error, result)
+        return read_reply(method, result, answer)
 
-    async def fetch(self, url: str, *, seconds: float, max_bytes: int) -> bytes:
+    async def download(self, url: str, max_bytes: int) -> bytes:
         """Return a file from Slack's own hosts, with the token that they ask for."""
         headers = {"authorization": f"Bearer {self._token}"}
-        try:
-            result = await self._http.call(
-                "GET", url, headers=headers, seconds=seconds, may_repeat=True, max_bytes=max_bytes
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(exc.message) from exc
-        if result.status == 429 or result.status >= 500:
-            raise DeliveryDelayed(f"the file cannot be read: {result.status}")
-        if result.status != 200:
-            raise DeliveryRefused(f"the file cannot be read: {result.status}")
-        return result.body
+        return await download_file(self._http, url, max_bytes, headers=headers)
 
-    async def upload(self, url: str, content: bytes, *, seconds: float) -> None:
+    async def upload(self, url: str, content: bytes) -> None:
         """Put the bytes of a file where Slack asked for them; nobody sees it yet."""
         headers = {"content-type": "application/octet-stream"}
-        try:
-            result = await self._http.call(
-                "POST", url, headers=headers, body=content, seconds=seconds
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"upload: {exc.message}") from exc
+        result = await post(
+            self._http, "upload", url, headers=headers, body=content, seconds=UPLOAD_SECONDS,
+            may_repeat=True,
+        )  # fmt: skip
         if result.status == 429:
             raise DeliveryDelayed("upload: ratelimited", _retry_after(result))
         if result.status >= 500:
