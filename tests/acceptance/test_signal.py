@@ -7,6 +7,7 @@ from holdfast.testing.platforms import SignalSimulator
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, sqlite_url
 from tests.acceptance.stories import MODEL, HttpUser
+from tests.acceptance.test_telegram import until_sent
 
 
 def signal_gateway(
@@ -40,6 +41,7 @@ def test_people_are_answered_once_strangers_not_and_a_killed_gateway_loses_nothi
             signal.wait_for_text("Messages seen: 1", user_uuid(7))
             key = f"agent:main:signal:direct:{user_uuid(7)}"
             assert [one["key"] for one in user.get("/v1/sessions")["data"]] == [key]
+            until_sent(gateway, 2)
             gateway.kill()
             signal.say("while it was dead")
             signal.deliver_again()

@@ -156,9 +156,7 @@ class ChannelService:
     async def start(self) -> None:
         """Begin to receive and to deliver."""
         for name in self._channels:
-            for row in await self._gateway.store.channels.chats(name):
-                if row.successor:
-                    self._note_moved(name, row.chat, row.successor)
+            await self._read_moved(name)
         self._tasks = [asyncio.create_task(self.deliverer.run(), name="holdfast-outbox")]
         for name, channel in self._channels.items():
             if self._settings[name].receive == "webhook":
@@ -166,6 +164,12 @@ class ChannelService:
                 continue
             task = asyncio.create_task(self._receive(channel), name=f"holdfast-channel-{name}")
             self._receiving.append(task)
+
+    async def _read_moved(self, channel: str) -> None:
+        """Learn which chats were moved, also while another process received."""
+        for row in await self._gateway.store.channels.chats(channel):
+            if row.successor:
+                self._note_moved(channel, row.chat, row.successor)
 
     async def stop_receiving(self) -> None:
         """Receive no more; what is accepted goes on."""
@@ -195,6 +199,7 @@ class ChannelService:
                     self.states[channel.name] = "another worker receives"
                     await asyncio.sleep(self._gateway.settings.lease_seconds / 3)
                     continue
+                await self._read_moved(channel.name)
                 self.states[channel.name] = "receiving"
                 await self._receive_while_held(channel)
             except asyncio.CancelledError:
@@ -340,6 +345,11 @@ class ChannelService:
         await self._gateway.submit(command)
         self.deliverer.wake()
         return [outbox_id(record_id, part) for part in range(len(parts))]
+
+    async def pairings(self, name: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
+        self._find(name)
+        return await self._gateway.store.channels.pairings(name)
 
     async def approve(self, name: str, code: str) -> PairingRow:
         """Approve a pairing."""

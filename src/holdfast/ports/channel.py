@@ -338,6 +338,10 @@ class ChannelDirectory(Protocol):
         """Queue a message to a chat; return the ids of its parts in the outbox."""
         ...
 
+    async def pairings(self, name: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
+        ...
+
     async def approve(self, name: str, code: str) -> PairingRow:
         """Approve a pairing."""
         ...

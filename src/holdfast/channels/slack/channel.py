@@ -50,6 +50,8 @@ SENDS_PER_SECOND = 50 / 60
 """Slack allows about fifty calls of `chat.update` a minute."""
 MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
+MAX_STAMP = 15
+"""Digits of the time of a signed request."""
 MAX_CLOCK_DIFFERENCE = 300.0
 """Seconds by which the time of a signed request may differ from ours."""
 SHORT_CONNECTION_SECONDS = 10.0
@@ -199,7 +201,8 @@ class SlackChannel:
     def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
         stamp = headers.get("x-slack-request-timestamp", "")
         given = headers.get("x-slack-signature", "")
-        is_recent = stamp.isdigit() and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
+        is_time = stamp.isascii() and stamp.isdigit() and len(stamp) <= MAX_STAMP
+        is_recent = is_time and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
         signed = b"v0:" + stamp.encode() + b":" + body
         digest = hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
         is_valid = hmac.compare_digest(given.encode(), f"v0={digest}".encode())

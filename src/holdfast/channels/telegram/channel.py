@@ -37,6 +37,7 @@ from holdfast.ports.channel import (
     DeliveryError,
     DeliveryImpossible,
     DeliveryRefused,
+    InboundMessage,
     Inbox,
     MessageGone,
     OutgoingFile,
@@ -48,6 +49,7 @@ from holdfast.ports.http_client import HttpCaller
 POLL_SECONDS = 25
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
+MAX_ALBUMS = 100
 MAX_NOTICE = 200
 """Characters of the notice that a pressed button shows."""
 MAX_FILE_BYTES = 50_000_000
@@ -107,6 +109,8 @@ class TelegramChannel:
         self._http = http
         self._bot: User | None = None
         self._offset: int | None = None
+        self._albums: dict[str, str] = {}
+        """The last albums that mention us, with their senders."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +145,22 @@ class TelegramChannel:
             return
         message = read_message(update, bot)
         if message is not None:
-            await inbox.handle(message)
+            await inbox.handle(self._with_mention(message, update))
+
+    def _with_mention(self, message: InboundMessage, update: Update) -> InboundMessage:
+        """Return a picture of an album with the mention that its first picture has.
+
+        Telegram puts the caption, and so the mention, on one of them only.
+        """
+        album = update.message.media_group_id if update.message is not None else None
+        if album is None:
+            return message
+        if message.is_mention:
+            self._albums[album] = message.sender
+            if len(self._albums) > MAX_ALBUMS:
+                del self._albums[next(iter(self._albums))]
+        is_mention = self._albums.get(album) == message.sender
+        return msgspec.structs.replace(message, is_mention=is_mention)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
         """Have a pressed button answered, and show in its message what became of it."""
@@ -185,7 +204,7 @@ class TelegramChannel:
         """Send a message."""
         parameters = {"chat_id": place.chat, **_text(text, buttons, plain=plain)}
         if place.thread:
-            parameters["message_thread_id"] = int(place.thread)
+            parameters["message_thread_id"] = _topic(place)
         if reply_to:
             parameters["reply_parameters"] = _reply_parameters(reply_to)
         sent = await self._call("sendMessage", parameters)
@@ -195,7 +214,7 @@ class TelegramChannel:
         """Send a picture as a photo and everything else, or what is no photo, as a document."""
         fields: dict[str, Any] = {"chat_id": place.chat}
         if place.thread:
-            fields["message_thread_id"] = place.thread
+            fields["message_thread_id"] = _topic(place)
         if reply_to:
             fields["reply_parameters"] = _reply_parameters(reply_to)
         if file.media_type in PHOTO_TYPES and len(file.content) <= MAX_PHOTO_BYTES:
@@ -238,7 +257,7 @@ class TelegramChannel:
         """Show that the bot is typing, for about five seconds."""
         parameters: dict[str, Any] = {"chat_id": place.chat, "action": "typing"}
         if place.thread:
-            parameters["message_thread_id"] = int(place.thread)
+            parameters["message_thread_id"] = _topic(place)
         await self._call("sendChatAction", parameters)
 
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
@@ -282,6 +301,12 @@ class TelegramChannel:
         if not reply.ok:
             _raise(method, reply)
         return bytes(reply.result)
+
+
+def _topic(place: ChatPlace) -> int:
+    if not (place.thread.isascii() and place.thread.isdigit()):
+        raise DeliveryImpossible(f"{place.thread!r} is not the id of a topic on Telegram")
+    return int(place.thread[:20])
 
 
 def _reply_parameters(reply_to: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class ChannelsApi:
     async def pairings(self, request: Request) -> AnyReply:
         """Return who asked to write to a channel."""
         require_admin(request)
-        rows = await self._gateway.store.channels.pairings(request.params["name"])
+        rows = await self._channels.pairings(request.params["name"])
         values = [pairing_value(row) for row in rows]
         return json_reply(page(values, [row.sender for row in rows], len(rows)))
 

@@ -184,6 +184,8 @@ class RememberChat(Command[None], frozen=True, kw_only=True):
     channel: str
     chat: str
     successor: str = ""
+    aliases: tuple[str, ...] = ()
+    """Other ids of a direct chat, whose person is `chat`."""
 
 
 class BuryUpdate(Command[None], frozen=True, kw_only=True):

@@ -145,17 +145,20 @@ DROP_HOLD = Statement(
 
 SAVE_CHAT = Statement(
     "save_chat",
-    "insert into chats (channel, chat, successor, first_seen_at) values (?1, ?2, ?3, ?4) "
-    "on conflict (channel, chat) do update set successor = "
-    "case when excluded.successor = '' then chats.successor else excluded.successor end",
+    "insert into chats (channel, chat, successor, first_seen_at, person) "
+    "values (?1, ?2, ?3, ?4, ?5) on conflict (channel, chat) do update set successor = "
+    "case when excluded.successor = '' then chats.successor else excluded.successor end, "
+    "person = excluded.person",
 )
 CHATS = Statement(
     "chats",
-    "select channel, chat, successor, first_seen_at from chats where channel = ?1 order by chat",
+    "select channel, chat, successor, first_seen_at, person from chats where channel = ?1 "
+    "order by chat",
 )
 CHAT = Statement(
     "chat",
-    "select channel, chat, successor, first_seen_at from chats where channel = ?1 and chat = ?2",
+    "select channel, chat, successor, first_seen_at, person from chats "
+    "where channel = ?1 and chat = ?2",
 )
 ADD_DEAD_UPDATE = Statement(
     "add_dead_update",

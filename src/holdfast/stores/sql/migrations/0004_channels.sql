@@ -65,12 +65,14 @@ create table channel_holds (
   since {real} not null
 ){without_rowid};
 
--- Chats that wrote to a channel; a group that was moved continues under its successor's id.
+-- Chats that wrote to a channel; a group that was moved continues under its successor's id, and
+-- a direct chat may have several ids.
 create table chats (
   channel {text} not null,
   chat {text} not null,
   successor {text} not null,
   first_seen_at {real} not null,
+  person {text} not null,
   primary key (channel, chat)
 ){without_rowid};
 
