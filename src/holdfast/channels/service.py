@@ -292,16 +292,23 @@ class ChannelService:
     def _count(self, row: OutboxRow, outcome: str) -> None:
         self._gateway.meter.channel_sent(row.channel, outcome)
 
-    def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
-        """Return the tenant and session key of a chat, to which something is delivered."""
+    async def find_chat(self, deliver: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        """Return the tenant, the session key and the usual id of a chat to deliver to.
+
+        A direct chat may be named by a phone number or a Slack `D…`; once the person has written,
+        it is known whose it is, and the text is remembered where that person's answer runs.
+        """
         settings = self._find(deliver.channel)
+        known = await self._gateway.store.channels.chat(deliver.channel, deliver.to)
+        if known is not None and known.person:
+            deliver = msgspec.structs.replace(deliver, to=known.person)
         is_channel = settings.kind == "slack" and deliver.to.startswith("C")
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct_chat(settings.kind, deliver.to),
             group_kind="channel" if is_channel else "group",
         )  # fmt: skip
-        return Tenant(settings.tenant), session_key(settings, self._people, message)
+        return Tenant(settings.tenant), session_key(settings, self._people, message), deliver
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 

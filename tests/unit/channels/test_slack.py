@@ -218,7 +218,9 @@ async def test_a_webhook_is_believed_only_with_a_recent_signature(
         return {"x-slack-request-timestamp": str(stamp), "x-slack-signature": f"v0={digest}"}
 
     inbox = CollectingInbox()
-    for headers in ({}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b"")):
+    odd = [{**signed(1000), "x-slack-request-timestamp": stamp} for stamp in ("9" * 5000, "²", "x")]
+    rejected = [{}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b""), *odd]
+    for headers in rejected:
         with pytest.raises(WebhookRejected):
             await channel.webhook(headers, body, inbox)
     assert inbox.messages == []

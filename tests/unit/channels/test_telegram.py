@@ -10,7 +10,7 @@ import pytest
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.channel import TelegramChannel
 from holdfast.channels.telegram.updates import Message, Update, User, read_message
-from holdfast.ports.channel import ChatPlace
+from holdfast.ports.channel import ChatPlace, DeliveryImpossible
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import TelegramSimulator
@@ -111,3 +111,8 @@ def test_a_video_is_a_file_and_an_animation_is_one_file() -> None:
     video = {"file_id": "v", "mime_type": "video/mp4"}
     assert [one.reference for one in read(video=video).attachments] == ["v"]
     assert [one.reference for one in read(animation=video, document=video).attachments] == ["v"]
+
+
+async def test_a_topic_that_cannot_be_one_is_told_at_once(platform: TelegramPlatform) -> None:
+    with pytest.raises(DeliveryImpossible, match="'abc' is not the id of a topic"):
+        await platform.channel.send(ChatPlace("7", "abc"), "hello", plain=True)
