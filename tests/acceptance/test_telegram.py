@@ -109,6 +109,7 @@ def test_strangers_cost_nothing_until_they_are_approved(store_url: str, tmp_path
         telegram.wait_for_text("approve the code")
         telegram.say("in a group of mine", chat=-100, user=7)
         telegram.say("more secrets")
+        telegram.wait(lambda: len(telegram.confirmed) >= 3)
         assert user.get("/v1/sessions")["data"] == []
         (pairing,) = user.get("/v1/channels/support/pairings")["data"]
         assert (pairing["sender"], pairing["approved_at"]) == ("7", None)
