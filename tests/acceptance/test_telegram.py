@@ -81,6 +81,7 @@ def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_pa
         telegram.say("again")
         telegram.wait_for_text("Messages seen: 3")
         assert len(telegram.sent) == 2
+        until_sent(gateway, 2)
         listed = HttpUser(gateway).get("/v1/outbox?state=sent")["data"]
         assert [row["refusals"] for row in listed] == [0, 0]
 
