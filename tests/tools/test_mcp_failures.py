@@ -1,9 +1,13 @@
 """Connections to MCP servers that restart, hang, start slowly or answer with nonsense."""
 
 import asyncio
+import signal
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.core.tools.requested import RequestedServer, RequestedTools
@@ -189,3 +193,32 @@ async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
     listed = events[-1]["response"]["output"][0]
     assert (listed["type"], listed["tools"]) == ("mcp_list_tools", [])
     assert listed["error"] == "the server odd is not available"
+
+
+def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
+    script = textwrap.dedent(
+        """
+        import asyncio
+        from holdfast.tools.mcp.stdio import ServerProcess, open_process
+        from holdfast.tools.settings import McpSettings
+
+        async def main():
+            settings = McpSettings(name="odd", command="/bin/sleep", args=("600",))
+            async with open_process(settings, ServerProcess()):
+                print("started", flush=True)
+                await asyncio.sleep(600)
+
+        asyncio.run(main())
+        """
+    )
+    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert gateway.stdout is not None
+    assert gateway.stdout.readline() == "started\n"
+    (server,) = psutil.Process(gateway.pid).children()
+    gateway.send_signal(signal.SIGKILL)
+    gateway.wait()
+    gateway.stdout.close()
+    _, alive = psutil.wait_procs([server], timeout=20)
+    for process in alive:
+        process.kill()
+    assert not alive
