@@ -16,6 +16,7 @@ from holdfast.tools.builtin import BuiltinTools
 from holdfast.tools.mcp import connection as module
 from holdfast.tools.mcp import servers as servers_module
 from holdfast.tools.mcp.connection import McpConnection
+from holdfast.tools.mcp.servers import IDLE_SECONDS
 from holdfast.tools.settings import McpSettings
 from holdfast.tools.toolbox import GatewayTools
 from tests.in_process import ScriptedModel, open_gateway, said
@@ -175,6 +176,20 @@ async def test_a_connection_in_use_is_not_closed_to_make_room(
         assert sessions == {"ses_a", "ses_c"}
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_an_idle_connection_of_a_session_is_closed_when_another_one_opens(
+    tmp_path: Path,
+) -> None:
+    async with _servers(_settings(tmp_path, per="session")) as servers:
+        await _tools(servers, _caller(session="ses_a"))
+        await _tools(servers, _caller(session="ses_b"))
+        first, second = (int(line.split()[1]) for line in _state(tmp_path))
+        servers._connections["default", "odd", "ses_a"].last_used -= IDLE_SECONDS
+        await _tools(servers, _caller(session="ses_c"))
+        assert {key[2] for key in servers._connections} == {"ses_b", "ses_c"}
+        assert not psutil.pid_exists(first)
+        assert psutil.pid_exists(second)
 
 
 async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
