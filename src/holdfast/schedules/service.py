@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.core.decisions.schedules import ScheduleChanged, ScheduleNotFound
-from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
+from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound, StoreUnavailable
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import message
@@ -116,24 +116,43 @@ class Scheduler:
         now, rows = await self._gateway.store.schedules.active()
         running = 0
         for row in rows:
-            if row.running_turn is not None and await self._follow(row, now):
-                running += 1
+            if row.running_turn is not None:
+                running += await self._attempt(row, self._follow(row, now))
         for row in rows:
             is_due = row.next_run_at is not None and row.next_run_at <= now and not row.is_paused
             if not is_due:
                 continue
             if row.running_turn is not None:
-                await self._skip_if_running(row, now)
-            elif running < MAX_RUNNING and await self._claim(row, now):
-                running += 1
+                await self._attempt(row, self._skip_if_running(row, now))
+            elif running < MAX_RUNNING:
+                running += await self._attempt(row, self._claim(row, now))
+
+    async def _attempt(self, row: ScheduleRow, step: Awaitable[bool]) -> bool:
+        """Take a step of one schedule; what goes wrong with it stops no other schedule."""
+        try:
+            return await step
+        except StoreUnavailable:
+            raise
+        except HoldfastError as exc:
+            log.warning("schedules.not_run", schedule=row.name, code=exc.code)
+        except Exception:  # noqa: BLE001 - one schedule must not stop the others
+            log.exception("schedules.failed", schedule=row.name)
+        return False
 
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
-    async def _skip_if_running(self, row: ScheduleRow, now: float) -> None:
+    async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
         """Pass over a due time that finds the run before it still going."""
-        view = await self._gateway.read.turn(row.tenant, row.running_turn or TurnId(""))
-        if view is not None and view.turn.is_open:
+        is_running = await self._is_running(row)
+        if is_running:
             await self._skip(row, now, "skipped: the run before was still going")
+        return is_running
+
+    async def _is_running(self, row: ScheduleRow) -> bool:
+        if row.running_turn is None:
+            return False
+        view = await self._gateway.read.turn(row.tenant, row.running_turn)
+        return view is not None and view.turn.is_open
 
     async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
         assert row.next_run_at is not None
@@ -159,23 +178,30 @@ class Scheduler:
         claim = ScheduleClaim(
             row.id, due, row.next_run_at, next_time(spec, max(due, now), created_at=row.created_at)
         )
-        request = self._request(spec)
-        accept = self._accept(
-            row.tenant, self._key(spec, due), request,
-            once=gateway_key("schedule", row.id, time_name(due)),
-        )  # fmt: skip
-        accept = msgspec.structs.replace(
-            accept, items=(message("user", spec.prompt),), schedule=claim
-        )
         begin_context(self._gateway.ids.new("req"), row.tenant)
         try:
+            request = self._request(spec)
+            accept = self._accept(
+                row.tenant, self._key(spec, due), request,
+                once=gateway_key("schedule", row.id, time_name(due)),
+            )  # fmt: skip
+            accept = msgspec.structs.replace(
+                accept, items=(message("user", spec.prompt),), schedule=claim
+            )
             ticket = await self._turns.accept(accept, request, is_live=False)
         except ScheduleChanged:
             return False
+        except StoreUnavailable:
+            raise
         except HoldfastError as exc:
             await self._skip(row, now, f"not accepted: {exc.message}")
             return False
-        return ticket.task is not None
+        if ticket.task is None:
+            # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
+            # the schedule would otherwise stay due at this time for good.
+            await self._skip(row, now, "skipped: it ran before")
+            return False
+        return True
 
     def _key(self, spec: ScheduleSpec, due: float) -> Key:
         if spec.session == ISOLATED:
@@ -231,10 +257,14 @@ class Scheduler:
             return True
         outcome, reason = "failed", "its session was deleted"
         if turn is not None:
-            outcome, reason = turn.outcome or "failed", turn.error_message or ""
+            outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
             # Delivered first: after a crash in between it is delivered once all the same.
-            reason = await self._deliver(spec, turn)
+            try:
+                reason = await self._deliver(spec, turn)
+            except LaneFull as exc:
+                await self._note(row, f"waits to deliver: {exc.message}")
+                return False
         settle = SettleRun(
             id=row.id, turn_id=turn_id, outcome=outcome, reason=reason,
             if_paused=self._on_paused(row.tenant, row.name, reason),
@@ -242,6 +272,14 @@ class Scheduler:
         await self._gateway.submit(settle)
         await self._forget_old_runs(row, spec)
         return False
+
+    async def _note(self, row: ScheduleRow, reason: str) -> None:
+        """Show what a schedule waits for."""
+        if row.reason != reason:
+            command = SkipRun(
+                id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
+            )
+            await self._gateway.submit(command)
 
     async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
         """Deliver an answer to its conversation; return the reason if that fails."""
@@ -289,11 +327,17 @@ class Scheduler:
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule; it may deliver only to chats that wrote before."""
+        unknown = sorted(set(values) - set(ScheduleSpec.__struct_fields__))
+        if unknown:
+            raise InvalidInput(f"a schedule has no {unknown[0]!r}", param=unknown[0])
         try:
             spec = msgspec.convert(values, ScheduleSpec)
             check_spec(spec)
         except (msgspec.ValidationError, ValueError) as exc:
             raise InvalidInput(str(exc)) from exc
+        now = self._gateway.clock.now()
+        if spec.at and next_time(spec, now, created_at=now) is None:
+            raise InvalidInput(f"at: {spec.at} has passed", param="at")
         if spec.deliver is not None:
             known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
             if known is None:
@@ -320,18 +364,23 @@ class Scheduler:
         return row
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
-        """Make a schedule due now."""
-        row = await self._gateway.store.schedules.schedule(tenant, name)
-        if row is None:
-            raise ScheduleNotFound(f"no schedule {name}")
-        now = self._gateway.clock.now()
-        if row.next_run_at is not None:
+        """Make a schedule due now; refuse if that would not run it."""
+        while True:
+            row = await self._gateway.store.schedules.schedule(tenant, name)
+            if row is None:
+                raise ScheduleNotFound(f"no schedule {name}")
+            if row.is_paused:
+                raise ScheduleBusy(f"schedule {name} is paused: resume it first")
+            if await self._is_running(row):
+                raise ScheduleBusy(f"the last run of schedule {name} still goes on")
+            now = self._gateway.clock.now()
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=now, reason="run by hand"
             )
-            await self._gateway.submit(command)
-        self._news.set()
-        return await self._gateway.store.schedules.schedule(tenant, name) or row
+            if await self._gateway.submit(command):
+                self._news.set()
+                return msgspec.structs.replace(row, next_run_at=now, reason=command.reason)
+            # The due time changed in between, so look at the schedule again.
 
     async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
         """Pause or resume a schedule."""
@@ -347,8 +396,14 @@ class Scheduler:
         return await self._gateway.submit(command)
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule."""
-        return await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        """Forget a schedule and end its run."""
+        row = await self._gateway.store.schedules.schedule(tenant, name)
+        is_deleted = await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        if is_deleted and row is not None and row.running_turn is not None:
+            view = await self._gateway.read.turn(tenant, row.running_turn)
+            if view is not None:
+                await self._turns.cancel(view.turn, code="schedule_deleted")
+        return is_deleted
 
 
 def _delivery(deliver: DeliverTo) -> Delivery:
