@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from holdfast.core.decisions.schedules import ScheduleBusy
-from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT, TurnId
 from holdfast.core.model.schedule import ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
 from holdfast.schedules.service import Scheduler
+from holdfast.schedules.settings import ScheduleSettings
 from tests.in_process import RunningGateway
 
 BODY: dict[str, Any] = {
@@ -83,9 +85,7 @@ async def test_run_now_is_refused_where_it_would_not_run(
     with pytest.raises(ScheduleBusy, match="paused"):
         await scheduler.run_now(DEFAULT_TENANT, "report")
     await scheduler.pause(DEFAULT_TENANT, "report", is_paused=False)
-    gateway.model.gate.clear()
-    await scheduler.run_now(DEFAULT_TENANT, "report")
-    await scheduler.run_due()
+    await _start_slow_run(gateway, scheduler)
     with pytest.raises(ScheduleBusy, match="still goes on"):
         await scheduler.run_now(DEFAULT_TENANT, "report")
     gateway.model.gate.set()
@@ -93,14 +93,74 @@ async def test_run_now_is_refused_where_it_would_not_run(
 
 
 async def test_a_schedule_whose_only_time_has_passed_can_be_run_by_hand(
-    gateway: RunningGateway, scheduler: Scheduler
+    gateway: RunningGateway,
 ) -> None:
-    body = {**BODY, "at": "2026-01-01T09:00"}
-    del body["every"]
-    row = await scheduler.save(DEFAULT_TENANT, body)
+    past = ScheduleSettings(
+        name="report", prompt="what is new?", model="scripted", at="2026-01-01T09:00"
+    )
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [past])
+    await scheduler.start()
+    await scheduler.stop()
+    row = await _row(gateway)
     assert row.next_run_at is None
     await scheduler.run_now(DEFAULT_TENANT, "report")
     await _run_to_the_end(gateway, scheduler)
     [run] = await gateway.engine.store.schedules.runs(row.id, 10)
     assert run.outcome == "completed"
     assert (await _row(gateway)).next_run_at is None
+
+
+async def test_a_pause_keeps_its_reason_when_the_run_ends(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await _start_slow_run(gateway, scheduler)
+    await scheduler.pause(DEFAULT_TENANT, "report", is_paused=True)
+    gateway.model.gate.set()
+    await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert (row.is_paused, row.reason) == (True, "paused by an operator")
+
+
+async def test_a_run_that_takes_too_long_says_so(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await _start_slow_run(gateway, scheduler, timeout_seconds=0.001)
+    await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert (row.failures, row.reason) == (1, "schedule_timeout")
+
+
+async def test_deleting_a_schedule_ends_its_run(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    turn_id = await _start_slow_run(gateway, scheduler)
+    assert await scheduler.delete(DEFAULT_TENANT, "report")
+    view = await gateway.engine.wait_until_ended(DEFAULT_TENANT, turn_id)
+    assert view.turn.outcome == "cancelled"
+    assert view.turn.error_code == "schedule_deleted"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"every": "", "at": "2026-01-01T09:00"}, "has passed"),
+        ({"tenant": "other"}, "tenant"),
+        ({"promt": "x"}, "promt"),
+    ],
+)
+async def test_a_schedule_that_would_not_do_what_was_asked_is_rejected(
+    gateway: RunningGateway, scheduler: Scheduler, values: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        await scheduler.save(DEFAULT_TENANT, {**BODY, **values})
+    assert await gateway.engine.store.schedules.schedules() == []
+
+
+async def _start_slow_run(gateway: RunningGateway, scheduler: Scheduler, **values: Any) -> TurnId:
+    await scheduler.save(DEFAULT_TENANT, {**BODY, **values})
+    gateway.model.gate.clear()
+    await scheduler.run_now(DEFAULT_TENANT, "report")
+    await scheduler.run_due()
+    turn_id = (await _row(gateway)).running_turn
+    assert turn_id is not None
+    return turn_id

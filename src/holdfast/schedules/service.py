@@ -241,7 +241,7 @@ class Scheduler:
             return True
         outcome, reason = "failed", "its session was deleted"
         if turn is not None:
-            outcome, reason = turn.outcome or "failed", turn.error_message or ""
+            outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
             # Delivered first: after a crash in between it is delivered once all the same.
             reason = await self._deliver(spec, turn)
@@ -299,11 +299,17 @@ class Scheduler:
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule; it may deliver only to chats that wrote before."""
+        unknown = sorted(set(values) - set(ScheduleSpec.__struct_fields__))
+        if unknown:
+            raise InvalidInput(f"a schedule has no {unknown[0]!r}", param=unknown[0])
         try:
             spec = msgspec.convert(values, ScheduleSpec)
             check_spec(spec)
         except (msgspec.ValidationError, ValueError) as exc:
             raise InvalidInput(str(exc)) from exc
+        now = self._gateway.clock.now()
+        if spec.at and next_time(spec, now, created_at=now) is None:
+            raise InvalidInput(f"at: {spec.at} has passed", param="at")
         if spec.deliver is not None:
             known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
             if known is None:
@@ -362,8 +368,14 @@ class Scheduler:
         return await self._gateway.submit(command)
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule."""
-        return await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        """Forget a schedule and end its run."""
+        row = await self._gateway.store.schedules.schedule(tenant, name)
+        is_deleted = await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        if is_deleted and row is not None and row.running_turn is not None:
+            view = await self._gateway.read.turn(tenant, row.running_turn)
+            if view is not None:
+                await self._turns.cancel(view.turn, code="schedule_deleted")
+        return is_deleted
 
 
 def _delivery(deliver: DeliverTo) -> Delivery:
