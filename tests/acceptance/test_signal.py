@@ -5,6 +5,7 @@ from pathlib import Path
 from holdfast.simulator.platforms.signal import ACCOUNT, GROUP, user_uuid
 from tests.acceptance.channel_stories import signal_story
 from tests.acceptance.stories import HttpUser
+from tests.acceptance.test_telegram import until_sent
 from tests.store_urls import sqlite_url
 
 
@@ -22,6 +23,7 @@ def test_people_are_answered_once_strangers_not_and_a_killed_gateway_loses_nothi
         signal.wait_for_text("Messages seen: 1", user_uuid(7))
         key = f"agent:main:signal:direct:{user_uuid(7)}"
         assert [one["key"] for one in user.get("/v1/sessions")["data"]] == [key]
+        until_sent(gateway, 2)
         gateway.kill()
         signal.say("while it was dead")
         signal.deliver_again()

@@ -79,6 +79,7 @@ def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_pa
         telegram.say("again")
         telegram.wait_for_text("Messages seen: 3")
         assert len(telegram.sent) == 2
+        until_sent(gateway, 2)
         listed = HttpUser(gateway).get("/v1/outbox?state=sent")["data"]
         assert [row["refusals"] for row in listed] == [0, 0]
 
@@ -91,6 +92,7 @@ def test_strangers_cost_nothing_until_they_are_approved(store_url: str, tmp_path
         telegram.wait_for_text("approve the code")
         telegram.say("in a group of mine", chat=-100, user=7)
         telegram.say("more secrets")
+        telegram.wait(lambda: len(telegram.confirmed) == 3)
         assert user.get("/v1/sessions")["data"] == []
         (pairing,) = user.get("/v1/channels/support/pairings")["data"]
         assert (pairing["sender"], pairing["approved_at"]) == ("7", None)
