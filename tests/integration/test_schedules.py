@@ -1,7 +1,5 @@
 """Due times become turns: each one once, and none of them stops the schedule."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +11,11 @@ from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
 from holdfast.schedules.service import Scheduler
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
-from tests.in_process import RunningGateway, open_gateway
+from tests.in_process import RunningGateway
 
 BODY: dict[str, Any] = {
     "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
 }  # fmt: skip
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture(name="scheduler")
