@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.simulator.platforms.signal import ACCOUNT, user_uuid
+from holdfast.simulator.platforms.signal import user_uuid
 from holdfast.testing.platforms import (
     PlatformAnswer,
     SignalSimulator,
     SlackSimulator,
     TelegramSimulator,
 )
+from tests.acceptance.channel_stories import APP_TOKEN, BOT_TOKEN, SIGNAL, SLACK, TELEGRAM
 
 Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
 
@@ -43,18 +44,14 @@ class ChatPlatform(Protocol):
         """Return the platform's id of a person's direct chat."""
         ...
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask `fault` about every call to the platform."""
-        ...
-
 
 class TelegramChats:
     """Telegram."""
 
-    config = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'
+    config = TELEGRAM
 
     def __init__(self) -> None:
-        self.simulator = TelegramSimulator("42:TEST")
+        self.simulator = TelegramSimulator(BOT_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the bot."""
@@ -72,15 +69,11 @@ class TelegramChats:
         """Return the id of a private chat."""
         return str(person)
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
-
 
 class SignalChats:
     """Signal, with a daemon that numbers its events."""
 
-    config = f'kind = "signal"\naccount = "{ACCOUNT}"'
+    config = SIGNAL
 
     def __init__(self) -> None:
         self.simulator = SignalSimulator()
@@ -101,18 +94,14 @@ class SignalChats:
         """Return the id of a person."""
         return user_uuid(person)
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
-
 
 class SlackChats:
     """Slack, in socket mode."""
 
-    config = 'kind = "slack"\nbot_token_env = "BOT_TOKEN"\napp_token_env = "APP_TOKEN"'
+    config = SLACK
 
     def __init__(self) -> None:
-        self.simulator = SlackSimulator("42:TEST", "xapp-TEST")
+        self.simulator = SlackSimulator(BOT_TOKEN, APP_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the app."""
@@ -129,10 +118,6 @@ class SlackChats:
     def chat(self, person: int) -> str:
         """Return the id of a direct chat."""
         return self.simulator.direct_channel(f"U{person}")
-
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
 
 
 PLATFORMS: dict[str, Callable[[], ChatPlatform]] = {
