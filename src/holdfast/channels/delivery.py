@@ -190,7 +190,7 @@ class Deliverer:
             worker=self._gateway.worker.id,
             channels=(channel,),
             limit=free,
-            patience_seconds=self._gateway.settings.lease_seconds / 2,
+            orphaned_after_seconds=self._gateway.settings.lease_seconds / 2,
         )
         rows = await self._gateway.submit(claim)
         for row in rows:

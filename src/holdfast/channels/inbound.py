@@ -31,7 +31,7 @@ from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
-    BuryUpdate,
+    DeadLetterUpdate,
     EditWaiting,
     QueueMessages,
     RememberChat,
@@ -110,7 +110,7 @@ class InboundHandler:
             log.exception("channel.update_failed", channel=self._settings.name, tries=tries)
             if tries < MAX_TRIES:
                 raise
-            await self._bury(message, exc)
+            await self._dead_letter(message, exc)
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -143,9 +143,9 @@ class InboundHandler:
         place = replace(message.place, chat=self._first_id(message.place.chat))
         return replace(message, place=place)
 
-    async def _bury(self, message: InboundMessage, exc: Exception) -> None:
+    async def _dead_letter(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
-        command = BuryUpdate(
+        command = DeadLetterUpdate(
             channel=self._settings.name, update_id=message.unique_id, reason=reason
         )
         await self._gateway.submit(command)
