@@ -131,7 +131,7 @@ class InboundHandler:
             return await self._approvals.press(press, self._key_of(message))
         except StoreUnavailable:
             raise
-        except Exception:  # noqa: BLE001 - it must not come again and again; people press again
+        except Exception:  # noqa: BLE001 - the platform would deliver it without end; people press again
             log.exception("channel.press_failed", channel=self._settings.name)
             return PressResult("Something went wrong. Please try again.")
 
@@ -179,7 +179,7 @@ class InboundHandler:
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:
-            return "ignore"  # without a read: platforms tell us of all our messages and edits
+            return "ignore"  # before any read: platforms report all our own messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
@@ -201,7 +201,7 @@ class InboundHandler:
         return await self._gateway.read.session(self._tenant, key=key) is not None
 
     def _may_loop(self, message: InboundMessage) -> bool:
-        """Whether bots have not talked among themselves for too long."""
+        """Whether to answer: people always, bots only a bounded number of times in a row."""
         chat = message.place.chat
         if not message.is_bot:
             self._bot_turns.pop(chat, None)
@@ -222,7 +222,7 @@ class InboundHandler:
         return "moved"
 
     async def _remember_chat(self, chat: str) -> None:
-        """Record a chat when this process first hears of it."""
+        """Record a chat when this process sees it for the first time."""
         if chat in self._known_chats:
             return
         await self._gateway.submit(RememberChat(channel=self._settings.name, chat=chat))

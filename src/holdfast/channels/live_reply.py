@@ -36,7 +36,7 @@ class LiveReply:
         self._typed_at = 0.0
 
     async def run(self, *, is_direct: bool, is_streamed: bool) -> None:
-        """Attend until the turn has its answer; failures here never concern the turn."""
+        """Show progress until the turn has its answer; a failure here never affects the turn."""
         try:
             await self._attend(is_direct, is_streamed)
         except HoldfastError as exc:
@@ -70,7 +70,7 @@ class LiveReply:
         return self._ticket.outcome is not None
 
     async def _show(self, now: float) -> None:
-        """Show the text so far; a platform that does not take it gets the next one."""
+        """Show the text so far; if the platform refuses it, the next edit shows more."""
         text = self._cut(self._text.strip()) if self._text.strip() else ""
         if not text or text == self._shown:
             return
@@ -78,7 +78,7 @@ class LiveReply:
             return
         assert self._row is not None
         self._shown, self._shown_at = text, now
-        # Below half the lease: a successor of this worker waits that long.
+        # Below half the lease: another worker takes the placeholder over after that time.
         seconds = self._gateway.settings.lease_seconds / 2 * 0.9
         with contextlib.suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(seconds):

@@ -118,7 +118,7 @@ class TelegramChannel:
         try:
             update = msgspec.json.decode(raw, type=Update)
         except msgspec.DecodeError:
-            return  # of a form that no version of the API has for messages
+            return  # not a message: no version of the API sends one in this form
         if update.callback_query is not None:
             await self._press(update.callback_query, bot, inbox)
             return
@@ -127,7 +127,7 @@ class TelegramChannel:
             await inbox.handle(message)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
-        """Have a pressed button answered, and show in its message what became of it."""
+        """Answer a button press, then show the result in the button's message."""
         press = read_press(query, bot)
         if press is None:
             return
