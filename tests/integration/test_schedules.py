@@ -198,3 +198,22 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
     assert run.outcome == "completed"
     assert failure.message in (await _row(gateway, "a")).reason
+
+
+async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway) -> None:
+    def key_of(_: DeliverTo) -> tuple[Tenant, Key]:
+        raise NotFound("no channel gone")
+
+    settings = ScheduleSettings(
+        name="report", prompt="x", every="1h", deliver=DeliverSettings(channel="gone", to="7")
+    )
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [settings], key_of=key_of)
+    await scheduler.start()
+    await scheduler.stop()
+    for _ in range(5):
+        assert not (await _row(gateway)).is_paused
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await scheduler.run_due()
+    row = await _row(gateway)
+    assert (row.is_paused, row.failures) == (True, 5)
+    assert row.reason == "paused after 5 failures in a row: not accepted: no channel gone"

@@ -154,12 +154,14 @@ class Scheduler:
         view = await self._gateway.read.turn(row.tenant, row.running_turn)
         return view is not None and view.turn.is_open
 
-    async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
-        assert row.next_run_at is not None
+    async def _skip(
+        self, row: ScheduleRow, now: float, reason: str, *, is_failure: bool = False
+    ) -> None:
         following = next_time(read_spec(row.spec), now, created_at=row.created_at)
         command = SkipRun(
-            id=row.id, expected_at=row.next_run_at, next_run_at=following, reason=reason
-        )
+            id=row.id, expected_at=row.next_run_at, next_run_at=following, reason=reason,
+            is_failure=is_failure, if_paused=self._on_paused(row.tenant, row.name, reason),
+        )  # fmt: skip
         await self._gateway.submit(command)
 
     async def _claim(self, row: ScheduleRow, now: float) -> bool:
@@ -194,7 +196,7 @@ class Scheduler:
         except StoreUnavailable:
             raise
         except HoldfastError as exc:
-            await self._skip(row, now, f"not accepted: {exc.message}")
+            await self._skip(row, now, f"not accepted: {exc.message}", is_failure=True)
             return False
         if ticket.task is None:
             # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
