@@ -133,24 +133,30 @@ class SqliteDriver(SqlDriver):
 
     def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
         writer = cast(ThreadExecutor, self._writer)
-
-        def settled(results: list[Result] | None, error: BaseException | None) -> None:
-            settle(results, error)
-            if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
-                self._rows_moved = self._rows
-                writer.post(self._checkpoint_wal, _ignore)
-
-        work: _Work = partial(self._commit, commands)
-        if is_short(commands) and self._pace.is_quick() and writer.try_acquire():
+        work: _Work | None = None
+        is_quick = self._pace.paused_until == 0.0 or self._pace.is_quick()
+        if is_quick and is_short(commands) and writer.try_acquire():
             try:
                 done = self._commit_in_place(commands)
             finally:
                 writer.give_back()
             if isinstance(done, list):
-                settled(done, None)
+                settle(done, None)
+                if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
+                    self._post_checkpoint(writer)
                 return
-            work = done or work
-        writer.post(work, settled)
+            work = done
+
+        def settled(results: list[Result] | None, error: BaseException | None) -> None:
+            settle(results, error)
+            if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
+                self._post_checkpoint(writer)
+
+        writer.post(work or partial(self._commit, commands), settled)
+
+    def _post_checkpoint(self, writer: ThreadExecutor) -> None:
+        self._rows_moved = self._rows
+        writer.post(self._checkpoint_wal, _ignore)
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read on a connection that never waits for the writer."""
@@ -414,8 +420,10 @@ def _write_gated(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> bool:
             return False
     except sqlite3.IntegrityError:
         return False
-    if len(writes) > 1:
-        _write(cursor, writes[1:])
+    for statement, parameters in writes[1:]:
+        written = cursor.execute(statement.text, parameters)
+        if statement.is_fenced and written.rowcount != 1:
+            raise _LostUpdate(statement.name)
     return True
 
 
