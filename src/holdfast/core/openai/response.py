@@ -166,21 +166,22 @@ def complete_usage(usage: Any) -> bytes | None:
     """Return a server's usage, where it is one; numbers that it left out are zero."""
     if not isinstance(usage, dict):
         return None
-    complete = {**usage, **_numbers(usage, {"input_tokens": 0, "output_tokens": 0})}
-    total = complete["input_tokens"] + complete["output_tokens"]
-    complete |= _numbers(usage, {"total_tokens": total})
-    for name, defaults in _NO_DETAILS:
-        details = usage.get(name)
-        details = details if isinstance(details, dict) else {}
-        complete[name] = {**details, **_numbers(details, defaults)}
+    complete = dict(usage)
+    for name in ("input_tokens", "output_tokens"):
+        if type(usage.get(name)) is not int:
+            complete[name] = 0
+    if type(usage.get("total_tokens")) is not int:
+        complete["total_tokens"] = complete["input_tokens"] + complete["output_tokens"]
+    for name, numbers in _DETAILS:
+        given = usage.get(name)
+        details = complete[name] = dict(given) if isinstance(given, dict) else {}
+        for number in numbers:
+            if type(details.get(number)) is not int:
+                details[number] = 0
     return _encode(complete)
 
 
-def _numbers(given: dict[str, Any], defaults: dict[str, int]) -> dict[str, int]:
-    return {n: given[n] if type(given.get(n)) is int else other for n, other in defaults.items()}
-
-
-_NO_DETAILS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("input_tokens_details", {"cached_tokens": 0, "cache_write_tokens": 0}),
-    ("output_tokens_details", {"reasoning_tokens": 0}),
+_DETAILS = (
+    ("input_tokens_details", ("cached_tokens", "cache_write_tokens")),
+    ("output_tokens_details", ("reasoning_tokens",)),
 )

@@ -47,7 +47,8 @@ class Draft:
 
     __slots__ = (
         "_aborted", "_entries", "_entry_bytes", "_fields", "_is_new", "_others", "_session",
-        "_version", "_wakes", "before", "event_no", "head_seq", "now", "record_no",
+        "_version", "_wakes", "before", "event_no", "head_seq", "now",
+        "partial_run", "record_no",
     )  # fmt: skip
 
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
@@ -59,6 +60,8 @@ class Draft:
         self.record_no = session.record_no
         """How many records there are, with those that were written here."""
         self.event_no = session.event_no
+        self.partial_run = session.active_run_id
+        """The run whose unfinished text may be stored; it is dropped when the run ends."""
         self._fields: dict[str, Any] = {}
         """What else is new in the session."""
         self._session: Session | None = session
@@ -325,7 +328,7 @@ class Draft:
                 rows.append(QueueSaved(turn))
             elif not is_new and self.before.active_turn_id != turn.id:
                 rows.append(QueueDropped(turn.id))
-        left = self.before.active_run_id
+        left = self.partial_run
         if left is not None and left != session.active_run_id:
             rows.append(PartialDropped(left))
         return rows

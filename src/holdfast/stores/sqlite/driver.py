@@ -26,7 +26,12 @@ from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
-from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
+from holdfast.stores.sqlite.connection import (
+    CHECKPOINT_PAGES,
+    FILE_IS_GONE,
+    Connect,
+    ManagedConnection,
+)
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
 
 ResultT = TypeVar("ResultT")
@@ -262,7 +267,9 @@ class SqliteDriver(SqlDriver):
             for command in commands:
                 results += (self._carry_out(cursor, command, now),)
             # What is written to a file that was taken away is lost, whatever SQLite says.
-            self._write_link.check()
+            link = self._write_link
+            if link.identity() != link.file:
+                raise sqlite3.OperationalError(FILE_IS_GONE)
             cursor.execute("commit")
         except BaseException as exc:
             self._roll_back(connection, exc)
