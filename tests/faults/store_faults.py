@@ -57,8 +57,8 @@ DURABILITY = (
     Fault(
         "what is written to a file that was taken away is answered as done",
         f"{STORES}/sqlite/driver.py",
-        "            self._write_link.check()\n",
-        "",
+        "            if link.identity() != link.file:\n",
+        "            if link.file is not link.file:\n",
         ("tests/crash/test_storage_faults.py",),
     ),
     Fault(

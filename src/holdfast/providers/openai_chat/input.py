@@ -215,7 +215,7 @@ class _Joiner:
         last = self.open[-1].message if self.open else None
         if (
             last is not None
-            and last["role"] == role
+            and last["role"] == message["role"]
             and is_joinable(last, message, ignores_names=self._alternates)
         ):
             self.open += (*reasoning, new)
