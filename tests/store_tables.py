@@ -106,7 +106,7 @@ def _read_entry(
         tables.turns[turn_id] = read_turn(
             (session_id, tenant, turn_id, body, request, packed, *mark)
         )
-    for state in read_body(body).runs:
+    for state in read_body(body, turn_id).runs:
         tables.runs[state.id] = read_run(
             state, TurnId(turn_id), session_id, partial=beside.partials.get(state.id),
             late=beside.late.get(state.id),

@@ -237,8 +237,8 @@ LOG = (
     Fault(
         "one turn id is accepted twice",
         f"{STORES}/sql/migrations/0001_log.sql",
-        "create unique index log_accepted on log (turn)",
-        "create index log_accepted on log (turn)",
+        "create unique index log_turn on log (turn, ",
+        "create index log_turn on log (turn, ",
         ("tests/contract/test_log_rows.py",),
     ),
     Fault(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
@@ -96,6 +97,27 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 encode_answer = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(RecordedAnswer).decode
+_AS_COUNTED = msgspec.Raw(b"true")
+"""Stands for usage that the run's own counts tell in full."""
+
+
+def pack_answer(answer: RecordedAnswer, usage: Usage | None) -> bytes:
+    """Return an answer as its run stores it, without usage that the run's counts tell."""
+    if usage is not None and usage.is_countable and bytes(answer.usage) == usage_value(usage):
+        answer = replace(answer, usage=_AS_COUNTED)
+    return encode_answer(answer)
+
+
+def answer_of(run: Run) -> RecordedAnswer | None:
+    """Return what is recorded of a run's answer."""
+    answer = decode_answer(run.result) if run.result else None
+    if answer is None or answer.usage != _AS_COUNTED:
+        return answer
+    usage = Usage(
+        run.input_tokens or 0, run.cached_tokens or 0, run.output_tokens or 0,
+        run.reasoning_tokens or 0,
+    )  # fmt: skip
+    return replace(answer, usage=msgspec.Raw(usage_value(usage)))
 
 
 def response_value(facts: ResponseFacts) -> dict[str, Any]:

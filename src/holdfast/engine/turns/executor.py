@@ -33,6 +33,7 @@ from holdfast.core.openai.response import (
     ResponseStatus,
     encode_answer,
     error_value,
+    pack_answer,
     usage_value,
 )
 from holdfast.core.tools.approval_words import approval_markdown
@@ -235,7 +236,7 @@ class TurnExecutor:
             outcome="completed",
             items=items,
             usage=answer.usage,
-            result=encode_answer(recorded),
+            result=pack_answer(recorded, answer.usage),
             provider_state=answer.state if is_completed else None,
             hold_seconds=self._gateway.settings.tool_wait_seconds,
             journal=journal,

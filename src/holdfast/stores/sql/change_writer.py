@@ -53,14 +53,15 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
 def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
     session, entries = change.session, change.entries
     n = session.version - len(entries)
-    head = pack_head(session)
     seq, turns, events = session.head_seq, session.turn_count, session.event_no
     if len(entries) > 1:
         seq -= sum([len(entry.items) for entry in entries])
         turns -= sum([entry.is_new_turn for entry in entries])
         events -= sum([len(entry.events) for entry in entries])
+        head = pack_head(session)
     else:
         entry = entries[0]
+        head = pack_head(session, entry.turn.id if entry.turn is not None else None)
         seq, turns = seq - len(entry.items), turns - entry.is_new_turn
         events -= len(entry.events)
     statement = sql.ADD_ENTRY if change.before is None else sql.APPEND_ENTRY

@@ -60,7 +60,9 @@ def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
 def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
     """Return every attempt at a turn, oldest first."""
     rows = yield from every(sql.TURN_ENTRIES, turn_id)
-    states = {state.id: (state, row[0]) for row in rows for state in read_body(row[1]).runs}
+    states = {
+        state.id: (state, row[0]) for row in rows for state in read_body(row[1], turn_id).runs
+    }
     noted_rows = (yield from every(sql.LATE_WRITES, turn_id)) if states else []
     late: dict[RunId, bytes] = {row[0]: bytes(row[1]) for row in noted_rows}
     runs: list[Run] = []
@@ -334,7 +336,7 @@ def read_lane(row: Row | None, now: float) -> Facts:
 
 def _active_run(session: Session, active: Turn, body: bytes, partial: bytes | None) -> Run | None:
     """Return the run that has the lane; every entry about a running turn says its state."""
-    for state in read_body(body).runs:
+    for state in read_body(body, active.id).runs:
         if state.id == session.active_run_id:
             kept = bytes(partial) if partial is not None else None
             return read_run(state, active.id, session.id, partial=kept)
