@@ -18,13 +18,13 @@ FLAT = 1.1
 """The goal of every ratio: the work does not depend on the size."""
 
 LIMITS: dict[str, Limit] = {
-    "calls per turn, chat": Limit(410, 130),
-    "calls per turn, responses": Limit(400, 130),
-    "calls per streamed chunk, chat": Limit(17, 10),
-    "calls per streamed chunk, responses": Limit(17.3, 10),
-    "WAL frames per turn, 2,000 sessions": Limit(5.2, 4),
+    "calls per turn, chat": Limit(340, 130),
+    "calls per turn, responses": Limit(337, 130),
+    "calls per streamed chunk, chat": Limit(11, 10),
+    "calls per streamed chunk, responses": Limit(11, 10),
+    "WAL frames per turn, 2,000 sessions": Limit(4.8, 4),
     "WAL frames per turn, 100,000 sessions": Limit(9, 4),
-    "bytes on disk per turn": Limit(2320, 1400),
+    "bytes on disk per turn": Limit(1660, 1400),
     # Sessions of 10, 100 and 1,000 turns.
     "length, chat, turn": Limit(1.1, FLAT),
     "length, chat, append": Limit(1.1, FLAT),
@@ -52,11 +52,11 @@ LIMITS: dict[str, Limit] = {
     # Chains of 5 and 100 forks with equally many turns.
     "depth, chat, turn": Limit(1.1, FLAT),
     "depth, chat, fork": Limit(1.1, FLAT),
-    "depth, chat, page": Limit(6, FLAT),
+    "depth, chat, page": Limit(1.85, FLAT),
     "depth, chat, view": Limit(1.1, FLAT),
     "depth, responses, turn": Limit(1.1, FLAT),
     "depth, responses, fork": Limit(1.1, FLAT),
-    "depth, responses, page": Limit(10.5, FLAT),
+    "depth, responses, page": Limit(1.75, FLAT),
     "depth, responses, view": Limit(1.1, FLAT),
     # Batches of 20 items added to conversations of 200 and 4,000 items.
     "items, chat, batch": Limit(1.1, FLAT),
