@@ -1,14 +1,26 @@
 """What every test may ask for."""
 
+import functools
 import logging
 from collections.abc import Iterator
 
+import httpx._config
+import httpx._transports.default
 import pytest
 
 from tests import postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
 
 __all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
+
+# Each httpx client reads the certificates of the system, which takes 36 ms of processor time.
+# No test speaks TLS over httpx, so that all clients may share what the first one has read.
+_shared = functools.cache(httpx._config.create_ssl_context)
+httpx._transports.default.create_ssl_context = _shared  # type: ignore[attr-defined]  # not ours
+
+# A server that shares its processor with other tests may take longer than the usual five seconds.
+for _wait in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 60.0)
 
 
 @pytest.fixture(autouse=True)

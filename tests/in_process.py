@@ -25,6 +25,7 @@ from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.operations import AdminServices
 from holdfast.http.app import Application, Services
 from holdfast.ports.channel import ChannelMessages
+from holdfast.ports.clock import Clock
 from holdfast.ports.provider import (
     Answer,
     EventSink,
@@ -38,6 +39,7 @@ from holdfast.ports.provider import (
 from holdfast.ports.store import ItemQuery, Store
 from holdfast.ports.tools import Toolbox
 from holdfast.stores.open import open_store
+from holdfast.stores.postgres import open_postgres
 from holdfast.stores.reports import SqlReports
 from tests.http_server import HttpServer, serving
 
@@ -214,11 +216,15 @@ async def open_gateway(
     toolbox: Callable[[Gateway], Toolbox] | None = None,
     tools: ToolSettings | None = None,
     channels: ChannelMessages | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway for the length of a block."""
+    """Run a gateway for the length of a block; a `clock` also replaces the database's."""
     model = model or ScriptedModel()
-    clock, ids = SystemClock(), RandomIds()
-    store = await open_store(store_url, clock=clock)
+    if clock is not None and store_url.startswith("postgres"):
+        store = await open_postgres(store_url, clock=clock)
+    else:
+        store = await open_store(store_url, clock=clock or SystemClock())
+    clock, ids = clock or SystemClock(), RandomIds()
     lanes = lanes or LaneSettings()
     limits = lanes.limits(can_run_again=True)
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)

@@ -95,5 +95,9 @@ def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
             "deliver": {"channel": "support", "to": "9"},
         }
         assert user.post("/v1/schedules", body).status_code == 400
+        deliver = {"channel": "support", "to": "9\0"}
+        assert user.post("/v1/schedules", {**body, "deliver": deliver}).status_code == 400
+        for path in ("a%00b/run", "a%00b/pause"):
+            assert user.post(f"/v1/schedules/{path}").status_code == 404
         reply = user.say("cron:report:now", "hello")
         assert reply.json()["error"]["code"] == "invalid_session_key"

@@ -19,7 +19,7 @@ def test_a_mention_opens_a_thread_that_needs_no_more_mentions(tmp_path: Path) ->
         slack.wait_for_text("Messages seen: 3")
         slack.say("somebody else's thread", channel="C1", thread="1.5")
         slack.say("direct")
-        slack.wait_for_text("Messages seen: 1", channel="D7")
+        slack.wait_for_text("Messages seen: 1", chat="D7")
         assert [one.thread for one in slack.posted] == [ts, ts, None]
         session = HttpUser(gateway).session(f"agent:main:slack:channel:C1:thread:{ts}")
         assert session["turn_count"] == 2
@@ -41,8 +41,8 @@ def test_events_that_nobody_acknowledged_are_answered_once_after_a_kill(
         slack.say("two")
         slack.say("three", user="U8")
         gateway.start()
-        slack.wait_for_text("Messages seen: 3", channel="D7")
-        slack.wait_for_text("Messages seen: 1", channel="D8")
+        slack.wait_for_text("Messages seen: 3", chat="D7")
+        slack.wait_for_text("Messages seen: 1", chat="D8")
         slack.deliver_again(5)
         slack.wait(lambda: slack.unacknowledged == 0)
         assert len(slack.posted) == len(provider.requests()) == 3
@@ -97,7 +97,7 @@ def test_strangers_are_paired_and_commands_act_once(tmp_path: Path) -> None:
         assert (pairing["sender"], pairing["name"]) == ("U7", "User7")
         user.post(f"/v1/channels/work/pairings/{pairing['code']}/approve")
         ts = slack.say("<@UBOT> now", channel="C9")
-        slack.wait_for_text("Messages seen: 1", channel="C9")
+        slack.wait_for_text("Messages seen: 1", chat="C9")
         slack.say("!new and this is new", channel="C9", thread=ts)
         slack.wait(lambda: len(slack.texts("C9")) == 2)
         slack.deliver_again(1)

@@ -92,7 +92,7 @@ def kill_at_call(gateway: CrashingGateway, platform: ChatPlatform, point: KillPo
         if left[0] != 0:
             return None
         gateway.shoot()
-        return PlatformAnswer(is_cut=True, body={"after": point.side == "after"})
+        return PlatformAnswer(is_cut=True, takes_effect=point.side == "after")
 
     platform.on_call(fault)
 

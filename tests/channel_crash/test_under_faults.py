@@ -103,7 +103,7 @@ class _Faults:
         kind = ("cut before", "cut after", "429", "502")[int(coin * 100) // 3]
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if kind.startswith("cut"):
-            return PlatformAnswer(is_cut=True, body={"after": kind == "cut after"})
+            return PlatformAnswer(is_cut=True, takes_effect=kind == "cut after")
         code = int(kind)
         body = {"ok": False, "error_code": code, "description": "on purpose"}
         if code == 429:

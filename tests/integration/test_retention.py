@@ -12,6 +12,7 @@ from holdfast.core.transaction.commands import Delete
 from holdfast.engine.maintenance.retention import DAY_SECONDS, Retention
 from holdfast.engine.settings import RetentionSettings
 from holdfast.http.api.archive import SessionArchive
+from holdfast.testing.clock import ManualClock
 from tests.in_process import RunningGateway, open_gateway
 
 AT_ONCE = 1e-9
@@ -59,22 +60,20 @@ async def test_idle_sessions_are_archived_and_erased(
 
 
 async def test_f51_an_old_session_that_was_spoken_to_lately_stays(
-    gateway: RunningGateway, tmp_path: Path
+    store_url: str, tmp_path: Path
 ) -> None:
-    await gateway.respond("long ago", "old but alive")
-    await gateway.respond("long ago", "forgotten")
-    between = gateway.engine.clock.now()
-    count = 0
-    # The cut-off moves on with the clock: leave the sweep two seconds.
-    while gateway.engine.clock.now() - between < 2.0:
+    clock = ManualClock()
+    async with open_gateway(store_url=store_url, clock=clock) as gateway:
+        await gateway.respond("long ago", "old but alive")
+        await gateway.respond("long ago", "forgotten")
+        clock.advance(10 * DAY_SECONDS)
         await gateway.respond("lately", "old but alive")
-        count += 1
-    days = (gateway.engine.clock.now() - between) / DAY_SECONDS
-    assert await _retention(gateway, tmp_path, days).sweep() == 1
-    [left] = (await gateway.client.get("/v1/sessions")).json()["data"]
-    assert left["key"] == "old but alive"
-    expected = ["long ago", "re:long ago", *["lately", "re:lately"] * count]
-    assert await gateway.log("old but alive") == expected
+        clock.advance(2 * DAY_SECONDS)
+        assert await _retention(gateway, tmp_path, 11).sweep() == 1
+        [left] = (await gateway.client.get("/v1/sessions")).json()["data"]
+        assert left["key"] == "old but alive"
+        expected = ["long ago", "re:long ago", "lately", "re:lately"]
+        assert await gateway.log("old but alive") == expected
 
 
 async def test_f51_a_session_that_runs_or_that_others_point_into_stays(

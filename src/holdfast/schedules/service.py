@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.decisions.schedules import ScheduleChanged, ScheduleNotFound
+from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
 from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
@@ -131,9 +131,14 @@ class Scheduler:
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> None:
         """Pass over a due time that finds the run before it still going."""
-        view = await self._gateway.read.turn(row.tenant, row.running_turn or TurnId(""))
-        if view is not None and view.turn.is_open:
+        if await self._is_running(row):
             await self._skip(row, now, "skipped: the run before was still going")
+
+    async def _is_running(self, row: ScheduleRow) -> bool:
+        if row.running_turn is None:
+            return False
+        view = await self._gateway.read.turn(row.tenant, row.running_turn)
+        return view is not None and view.turn.is_open
 
     async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
         assert row.next_run_at is not None
@@ -175,7 +180,12 @@ class Scheduler:
         except HoldfastError as exc:
             await self._skip(row, now, f"not accepted: {exc.message}")
             return False
-        return ticket.task is not None
+        if ticket.task is None:
+            # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
+            # the schedule would otherwise stay due at this time for good.
+            await self._skip(row, now, "skipped: it ran before")
+            return False
+        return True
 
     def _key(self, spec: ScheduleSpec, due: float) -> Key:
         if spec.session == ISOLATED:
@@ -231,7 +241,7 @@ class Scheduler:
             return True
         outcome, reason = "failed", "its session was deleted"
         if turn is not None:
-            outcome, reason = turn.outcome or "failed", turn.error_message or ""
+            outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
             # Delivered first: after a crash in between it is delivered once all the same.
             reason = await self._deliver(spec, turn)
@@ -289,11 +299,17 @@ class Scheduler:
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule; it may deliver only to chats that wrote before."""
+        unknown = sorted(set(values) - set(ScheduleSpec.__struct_fields__))
+        if unknown:
+            raise InvalidInput(f"a schedule has no {unknown[0]!r}", param=unknown[0])
         try:
             spec = msgspec.convert(values, ScheduleSpec)
             check_spec(spec)
         except (msgspec.ValidationError, ValueError) as exc:
             raise InvalidInput(str(exc)) from exc
+        now = self._gateway.clock.now()
+        if spec.at and next_time(spec, now, created_at=now) is None:
+            raise InvalidInput(f"at: {spec.at} has passed", param="at")
         if spec.deliver is not None:
             known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
             if known is None:
@@ -320,18 +336,23 @@ class Scheduler:
         return row
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
-        """Make a schedule due now."""
-        row = await self._gateway.store.schedules.schedule(tenant, name)
-        if row is None:
-            raise ScheduleNotFound(f"no schedule {name}")
-        now = self._gateway.clock.now()
-        if row.next_run_at is not None:
+        """Make a schedule due now; refuse if that would not run it."""
+        while True:
+            row = await self._gateway.store.schedules.schedule(tenant, name)
+            if row is None:
+                raise ScheduleNotFound(f"no schedule {name}")
+            if row.is_paused:
+                raise ScheduleBusy(f"schedule {name} is paused: resume it first")
+            if await self._is_running(row):
+                raise ScheduleBusy(f"the last run of schedule {name} still goes on")
+            now = self._gateway.clock.now()
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=now, reason="run by hand"
             )
-            await self._gateway.submit(command)
-        self._news.set()
-        return await self._gateway.store.schedules.schedule(tenant, name) or row
+            if await self._gateway.submit(command):
+                self._news.set()
+                return msgspec.structs.replace(row, next_run_at=now, reason=command.reason)
+            # The due time changed in between, so look at the schedule again.
 
     async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
         """Pause or resume a schedule."""
@@ -347,8 +368,14 @@ class Scheduler:
         return await self._gateway.submit(command)
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule."""
-        return await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        """Forget a schedule and end its run."""
+        row = await self._gateway.store.schedules.schedule(tenant, name)
+        is_deleted = await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
+        if is_deleted and row is not None and row.running_turn is not None:
+            view = await self._gateway.read.turn(tenant, row.running_turn)
+            if view is not None:
+                await self._turns.cancel(view.turn, code="schedule_deleted")
+        return is_deleted
 
 
 def _delivery(deliver: DeliverTo) -> Delivery:

@@ -14,25 +14,42 @@ MISSED_SECONDS = 24 * 3600.0
 LATE_SECONDS = 60.0
 """A due time that is older than this was missed."""
 MIN_PERIOD_SECONDS = 1.0
+MAX_PERIOD_SECONDS = 366 * 86400.0
+MAX_NAME = 64
+MAX_TIMEOUT_SECONDS = 30 * 86400.0
+MAX_KEEP_RUNS = 10_000
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def check_spec(spec: ScheduleSpec) -> None:
     """Raise `ValueError` for a schedule that cannot run."""
-    if not spec.name or any(character in spec.name for character in "/: \x1f"):
-        raise ValueError("name must be a word without '/', ':' and blanks")
+    if not _is_name(spec.name):
+        raise ValueError(
+            f"name must be a word of at most {MAX_NAME} characters without '/', ':' and blanks"
+        )
     if not spec.prompt.strip():
         raise ValueError("prompt must not be empty")
+    to = spec.deliver
+    if to is not None and not all(map(str.isprintable, (to.channel, to.to, to.thread))):
+        raise ValueError("deliver must have no control characters")
     if sum(map(bool, (spec.cron, spec.every, spec.at))) != 1:
         raise ValueError("exactly one of cron, every and at is needed")
     if spec.session != ISOLATED:
         read_key(spec.session)
         if spec.session.startswith(RESERVED_PREFIX):
             raise ValueError(f"session must not start with {RESERVED_PREFIX}")
-    if spec.timeout_seconds <= 0 or spec.keep_runs < 1:
-        raise ValueError("timeout_seconds and keep_runs must be positive")
+    if not 0 < spec.timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise ValueError(f"timeout_seconds must be from 0 to {MAX_TIMEOUT_SECONDS:.0f}")
+    if not 1 <= spec.keep_runs <= MAX_KEEP_RUNS:
+        raise ValueError(f"keep_runs must be from 1 to {MAX_KEEP_RUNS}")
+    _zone(spec)
     next_time(spec, 0.0, created_at=0.0)
+
+
+def _is_name(name: str) -> bool:
+    has_reserved = any(character in "/:" or character.isspace() for character in name)
+    return 0 < len(name) <= MAX_NAME and name.isprintable() and not has_reserved
 
 
 def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float | None:
@@ -78,6 +95,8 @@ def period_seconds(every: str) -> float:
     seconds = float(match[1]) * _UNITS[match[2]]
     if seconds < MIN_PERIOD_SECONDS:
         raise ValueError("every must be at least one second")
+    if seconds > MAX_PERIOD_SECONDS:
+        raise ValueError("every must be at most 366 days")
     return seconds
 
 
@@ -93,14 +112,24 @@ def _at(spec: ScheduleSpec) -> float:
         at = datetime.fromisoformat(spec.at)
     except ValueError as exc:
         raise ValueError(f"at must be a time as ISO 8601, not {spec.at!r}") from exc
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=_zone(spec))
-    return at.timestamp()
+    if at.year >= 2200:
+        raise ValueError(f"at must be before the year 2200, not {spec.at!r}")
+    if at.tzinfo is not None:
+        return at.timestamp()
+    # A time that the zone leaves out in spring: the next one that exists, as for cron.
+    zone = _zone(spec)
+    while (time := at.replace(tzinfo=zone).timestamp()) and not _exists(at, time, zone):
+        at = at.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return time
+
+
+def _exists(local: datetime, time: float, zone: ZoneInfo) -> bool:
+    return datetime.fromtimestamp(time, zone).replace(tzinfo=None, fold=0) == local.replace(fold=0)
 
 
 def time_name(at: float) -> str:
     """Return a scheduled time as keys and ids contain it."""
-    whole = datetime.fromtimestamp(at, UTC)
-    if whole.microsecond:
-        whole = whole.replace(microsecond=0) + timedelta(0)
-    return whole.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = datetime.fromtimestamp(at, UTC)
+    # Two runs by hand within one second have two names.
+    fraction = f".{time.microsecond:06}" if time.microsecond else ""
+    return f"{time:%Y-%m-%dT%H:%M:%S}{fraction}Z"

@@ -6,14 +6,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.core.model.schedule import ScheduleSpec
+from holdfast.core.model.schedule import DeliverTo, ScheduleSpec
 from holdfast.schedules.times import check_spec, latest_missed, next_time, period_seconds
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def _spec(**when: Any) -> ScheduleSpec:
-    return ScheduleSpec(name="report", prompt="go", timezone="Europe/Berlin", **when)
+def _spec(**values: Any) -> ScheduleSpec:
+    values = {"name": "report", "prompt": "go", "timezone": "Europe/Berlin", **values}
+    return ScheduleSpec(**values)
 
 
 def _times(spec: ScheduleSpec, start: str, count: int) -> list[str]:
@@ -75,3 +76,25 @@ def test_only_the_latest_missed_time_of_a_day_is_made_up_for() -> None:
 def test_a_schedule_that_cannot_run_is_rejected(when: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"cron|every|at"):
         check_spec(_spec(**when))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"name": "a\nb"}, "name"), ({"name": "a\x00"}, "name"), ({"name": "a" * 65}, "name"),
+        ({"every": "99999999999999999999h"}, "at most 366 days"),
+        ({"every": "9" * 400 + "d"}, "at most"),
+        ({"every": "", "at": "9999-12-31T23:59:59"}, "at must be before"),
+        ({"timezone": "Mars/Olympus"}, "timezone"), ({"timeout_seconds": float("inf")}, "timeout"),
+        ({"keep_runs": 10**9}, "keep_runs"), ({"prompt": " "}, "prompt"),
+        ({"deliver": DeliverTo(channel="a", to="\0")}, "deliver"),
+    ],
+)  # fmt: skip
+def test_values_out_of_bounds_are_rejected(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_spec(_spec(**{"every": "1h", **values}))
+
+
+def test_one_time_that_does_not_exist_is_the_next_one_that_does() -> None:
+    due = next_time(_spec(at="2026-03-29T02:30"), 0.0, created_at=0.0)
+    assert due == datetime(2026, 3, 29, 3, tzinfo=BERLIN).timestamp()

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.channels.platform_calls import CALL_SECONDS, FILE_SECONDS, post, read_reply
 from holdfast.channels.session_keys import is_direct_chat
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.signal.envelopes import read_event, read_message
@@ -35,9 +36,6 @@ from holdfast.ports.channel import (
 )
 from holdfast.ports.http_client import HttpCaller, HttpUnavailable
 
-CALL_SECONDS = 4.0
-"""Of a call that sends something: below half a lease."""
-DOWNLOAD_SECONDS = 30.0
 SILENCE_SECONDS = 45.0
 """The daemon sends a comment every 15 seconds."""
 MAX_UNITS = 2000
@@ -250,7 +248,7 @@ class SignalChannel:
         if attachment.size > max_bytes:
             raise DeliveryRefused(f"the file has {attachment.size} bytes")
         parameters = {"id": name, **_target(ChatPlace(chat))}
-        raw = await self._call("getAttachment", parameters, seconds=DOWNLOAD_SECONDS)
+        raw = await self._call("getAttachment", parameters, seconds=FILE_SECONDS)
         try:
             content = base64.b64decode(msgspec.json.decode(raw, type=_File).data, validate=True)
         except (binascii.Error, msgspec.DecodeError) as exc:
@@ -301,22 +299,16 @@ class SignalChannel:
         }
         if method == "listAccounts":
             del body["params"]
-        try:
-            result = await self._http.call(
-                "POST",
-                f"{self._base}/api/v1/rpc",
-                headers={"content-type": "application/json"},
-                body=msgspec.json.encode(body),
-                seconds=seconds,
-                may_repeat=method in ("listAccounts", "getAttachment"),
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
-        try:
-            reply = _read_reply(result.body)
-        except msgspec.DecodeError:
-            reason = f"{method}: HTTP {result.status} without a reply"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        result = await post(
+            self._http,
+            method,
+            f"{self._base}/api/v1/rpc",
+            headers={"content-type": "application/json"},
+            body=msgspec.json.encode(body),
+            seconds=seconds,
+            may_repeat=method in ("listAccounts", "getAttachment"),
+        )
+        reply = read_reply(method, result, _read_reply)
         if reply.error is not None:
             _raise(method, reply.error)
         return bytes(reply.result)

@@ -43,7 +43,6 @@ MAX_UNITS = 3500
 MAX_SECTION = 3000
 """Characters of one section of a message with buttons."""
 EDIT_SECONDS = 3.0
-FILE_SECONDS = 30.0
 MAX_REMEMBERED = 2000
 MAX_CLOCK_DIFFERENCE = 300.0
 """Seconds by which the time of a signed request may differ from ours."""
@@ -358,12 +357,7 @@ class SlackChannel:
             raise DeliveryRefused(f"the file has {found.size} bytes")
         if not self._is_slack(found.url_private):
             raise DeliveryRefused("the file is not on Slack's own hosts")
-        content = await self._api.fetch(
-            found.url_private, seconds=FILE_SECONDS, max_bytes=max_bytes + 1
-        )
-        if len(content) > max_bytes:
-            raise DeliveryRefused(f"the file has {len(content)} bytes")
-        return content
+        return await self._api.download(found.url_private, max_bytes)
 
     def _is_slack(self, url: str) -> bool:
         """Whether an address may be given our token."""

@@ -6,16 +6,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from holdfast.channels.platform_calls import download_file, post, read_reply
 from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     DeliveryRefused,
     MessageGone,
 )
-from holdfast.ports.http_client import HttpCaller, HttpResult, HttpUnavailable
+from holdfast.ports.http_client import HttpCaller, HttpResult
 
-CALL_SECONDS = 4.0
-"""Of a call that sends something: below half a lease."""
 CREDENTIAL_PAUSE_SECONDS = 30.0
 _CREDENTIALS = frozenset(
     {
@@ -75,53 +74,28 @@ class WebApi:
             name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
             for name, value in arguments.items()
         }
-        try:
-            result = await self._http.call(
-                "POST",
-                f"{self.base_url}/{method}",
-                headers={
-                    "authorization": f"Bearer {token or self._token}",
-                    "content-type": "application/x-www-form-urlencoded; charset=utf-8",
-                },
-                body=urlencode(fields).encode(),
-                seconds=CALL_SECONDS,
-                may_repeat=is_read,
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
-        self._check(method, result)
-        try:
-            return msgspec.json.decode(result.body, type=answer)
-        except msgspec.DecodeError:
-            reason = f"{method}: a reply without the fields that it must have"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
-
-    def _check(self, method: str, result: HttpResult) -> None:
+        result = await post(
+            self._http,
+            method,
+            f"{self.base_url}/{method}",
+            headers={
+                "authorization": f"Bearer {token or self._token}",
+                "content-type": "application/x-www-form-urlencoded; charset=utf-8",
+            },
+            body=urlencode(fields).encode(),
+            may_repeat=is_read,
+        )
         if result.status == 429:
             raise DeliveryDelayed(f"{method}: ratelimited", _retry_after(result))
-        try:
-            reply = _read_reply(result.body)
-        except msgspec.DecodeError:
-            # Whatever answered instead of the API, the API may have done what was asked.
-            reason = f"{method}: HTTP {result.status} without a reply"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        reply = read_reply(method, result, _read_reply)
         if not reply.ok:
             _raise(method, reply.error, result)
+        return read_reply(method, result, msgspec.json.Decoder(answer).decode)
 
-    async def fetch(self, url: str, *, seconds: float, max_bytes: int) -> bytes:
+    async def download(self, url: str, max_bytes: int) -> bytes:
         """Return a file from Slack's own hosts, with the token that they ask for."""
         headers = {"authorization": f"Bearer {self._token}"}
-        try:
-            result = await self._http.call(
-                "GET", url, headers=headers, seconds=seconds, may_repeat=True, max_bytes=max_bytes
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(exc.message) from exc
-        if result.status == 429 or result.status >= 500:
-            raise DeliveryDelayed(f"the file cannot be read: {result.status}")
-        if result.status != 200:
-            raise DeliveryRefused(f"the file cannot be read: {result.status}")
-        return result.body
+        return await download_file(self._http, url, max_bytes, headers=headers)
 
 
 def _retry_after(result: HttpResult) -> float:

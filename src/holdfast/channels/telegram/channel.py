@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.channels.platform_calls import CALL_SECONDS, download_file, post, read_reply
 from holdfast.channels.rendering.styles import to_telegram
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.updates import (
@@ -32,11 +33,9 @@ from holdfast.ports.channel import (
     ReceiveConflict,
     WebhookRejected,
 )
-from holdfast.ports.http_client import HttpCaller, HttpUnavailable
+from holdfast.ports.http_client import HttpCaller
 
 POLL_SECONDS = 25
-CALL_SECONDS = 4.0
-"""Of a call that sends something: below half a lease."""
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
 MAX_NOTICE = 200
@@ -210,16 +209,8 @@ class TelegramChannel:
         """Return a file; its URL holds the token and is never stored."""
         found = await self._call("getFile", {"file_id": attachment.reference})
         path = msgspec.json.decode(found, type=_FilePath).file_path
-        try:
-            url = f"{self._base}/file/bot{self._token}/{path}"
-            result = await self._http.call(
-                "GET", url, seconds=30.0, may_repeat=True, max_bytes=max_bytes + 1
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(exc.message) from exc
-        if result.status != 200 or len(result.body) > max_bytes:
-            raise DeliveryRefused(f"the file cannot be taken: {result.status}")
-        return result.body
+        url = f"{self._base}/file/bot{self._token}/{path}"
+        return await download_file(self._http, url, max_bytes)
 
     async def check(self) -> str:
         """Return the bot's user name."""
@@ -235,23 +226,16 @@ class TelegramChannel:
         self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
     ) -> bytes:
         """Return the result of a method; every failure says whether it concerns the message."""
-        try:
-            result = await self._http.call(
-                "POST",
-                f"{self._base}/bot{self._token}/{method}",
-                headers={"content-type": "application/json"},
-                body=msgspec.json.encode(parameters),
-                seconds=seconds,
-                may_repeat=method.startswith("get"),
-            )
-        except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
-        try:
-            reply = _read_reply(result.body)
-        except msgspec.DecodeError:
-            # Whatever answered instead of the API, the API may have done what was asked.
-            reason = f"{method}: HTTP {result.status} without a reply"
-            raise DeliveryDelayed(reason, is_uncertain=True) from None
+        result = await post(
+            self._http,
+            method,
+            f"{self._base}/bot{self._token}/{method}",
+            headers={"content-type": "application/json"},
+            body=msgspec.json.encode(parameters),
+            seconds=seconds,
+            may_repeat=method.startswith("get"),
+        )
+        reply = read_reply(method, result, _read_reply)
         if not reply.ok:
             _raise(method, reply)
         return bytes(reply.result)

@@ -39,6 +39,12 @@ class ScheduleChanged(Conflict):
     code = "schedule_changed"
 
 
+class ScheduleBusy(Conflict):
+    """The schedule cannot run now: it is paused, or its last run still goes on."""
+
+    code = "schedule_busy"
+
+
 def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
     """Return why a scheduled turn may not be accepted: its due time is no longer the next one."""
     claim = command.schedule
@@ -106,8 +112,9 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
         return Decision(known if command.again else None)
     is_failed = command.outcome != "completed"
     failures = known.failures + 1 if is_failed else 0
-    row = replace(known, running_turn=None, failures=failures, reason=command.reason)
-    if failures >= MAX_FAILURES:
+    reason = known.reason if known.is_paused else command.reason
+    row = replace(known, running_turn=None, failures=failures, reason=reason)
+    if failures >= MAX_FAILURES and not known.is_paused:
         reason = f"paused after {failures} failures in a row: {command.reason}"
         row = replace(row, is_paused=True, reason=reason)
     changes: list[Change] = [ScheduleSaved(row, known)]

@@ -41,7 +41,7 @@ class SchedulesApi:
     async def get(self, request: Request) -> AnyReply:
         """Return a schedule with its last runs."""
         require_admin(request)
-        name = request.params["name"]
+        name = _name(request)
         reader = self._gateway.store.schedules
         row = await reader.schedule(request.tenant, name)
         if row is None:
@@ -53,7 +53,7 @@ class SchedulesApi:
         """Make a schedule due now."""
         require_admin(request)
         await read_optional_fields(request)
-        row = await self._schedules.run_now(request.tenant, request.params["name"])
+        row = await self._schedules.run_now(request.tenant, _name(request))
         return json_reply(schedule_value(row))
 
     async def pause(self, request: Request) -> AnyReply:
@@ -67,17 +67,24 @@ class SchedulesApi:
     async def _pause(self, request: Request, *, is_paused: bool) -> AnyReply:
         require_admin(request)
         await read_optional_fields(request)
-        name = request.params["name"]
+        name = _name(request)
         row = await self._schedules.pause(request.tenant, name, is_paused=is_paused)
         return json_reply(schedule_value(row))
 
     async def delete(self, request: Request) -> AnyReply:
         """Forget a schedule."""
         require_admin(request)
-        name = request.params["name"]
+        name = _name(request)
         if not await self._schedules.delete(request.tenant, name):
             raise ScheduleNotFound(f"no schedule {name}")
         return json_reply({"object": "schedule.deleted", "name": name, "deleted": True})
+
+
+def _name(request: Request) -> str:
+    name = request.params["name"]
+    if "\0" in name:  # PostgreSQL cannot even look for it
+        raise ScheduleNotFound("no schedule has such a name")
+    return name
 
 
 def schedule_value(row: ScheduleRow) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class PlatformAnswer:
     headers: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
     """Whether the connection closes before the reply."""
+    takes_effect: bool = False
+    """Of a fault: whether the call is done all the same, and only its answer is lost."""
 
 
 Handler = Callable[[PlatformCall], Awaitable[PlatformAnswer]]

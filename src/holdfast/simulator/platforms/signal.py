@@ -9,14 +9,13 @@ import asyncio
 import base64
 import json
 import re
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.simulated_platform import SimulatedChatPlatform
 
 ACCOUNT = "+4915100000000"
 OWN_UUID = "00000000-0000-4000-8000-000000000000"
@@ -55,50 +54,31 @@ def user_uuid(user: int) -> str:
     return f"00000000-0000-4000-8000-{user:012d}"
 
 
-class SignalSimulator:
-    """One account and its chats. Methods may be called from any thread."""
+class SignalSimulator(SimulatedChatPlatform[str]):
+    """One account and its chats."""
 
     def __init__(self, account: str = ACCOUNT, port: int = 0, *, is_numbered: bool = True) -> None:
+        super().__init__(port)
         self.account = account
         self._is_numbered = is_numbered
-        self._server = PlatformServer(self._handle)
-        self._server.port = port
-        self._lock = threading.Condition()
         self._waiting: list[dict[str, Any]] = []
         """Envelopes that Signal's server keeps for the account."""
         self._buffer: list[tuple[int, dict[str, Any]]] = []
+        self._last: dict[str, Any] = {}
         self._next_event = 1
         self._clock = 1_700_000_000_000
         self._stream: asyncio.Queue[tuple[int, dict[str, Any]]] | None = None
-        self._faults: list[Callable[[str, dict[str, Any]], PlatformAnswer | None]] = []
         self.sent: list[SignalMessage] = []
-        self.calls: list[tuple[str, dict[str, Any]]] = []
         self.unregistered: set[str] = set()
         self.files: dict[str, bytes] = {}
         self.resumed_behind: list[str] = []
         """The `Last-Event-ID` of every stream that was opened."""
 
-    @property
-    def url(self) -> str:
-        """The base URL of the daemon."""
-        return self._server.url
-
-    def __enter__(self) -> "SignalSimulator":
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
     def down(self) -> None:
         """Stop the daemon; what it had numbered is lost, what waits on the server is not."""
-        self._server.stop()
+        super().down()
         self._stream = None
-
-    def up(self) -> None:
-        """Start the daemon again, on the same port."""
         self._buffer.clear()
-        self._server.start()
 
     # ── what people do ──────────────────────────────────────────────────────────────────────
 
@@ -133,8 +113,6 @@ class SignalSimulator:
         with self._lock:
             self._arrive(self._last)
 
-    _last: dict[str, Any]
-
     def _source(self, user: int) -> dict[str, Any]:
         number = f"+49{user:07d}"
         return {
@@ -161,39 +139,14 @@ class SignalSimulator:
             loop.call_soon_threadsafe(stream.put_nowait, event)
         self._lock.notify_all()
 
-    # ── faults and waiting ──────────────────────────────────────────────────────────────────
-
-    def fail(self, fault: Callable[[str, dict[str, Any]], PlatformAnswer | None]) -> None:
-        """Ask `fault` about every call; the first answer that is not None is given."""
-        self._faults.append(fault)
-
-    def fail_next(self, method: str, *, after: bool = False, error: int | None = None) -> None:
-        """Have the next call of a method fail: with an error, or cut; `after` it was done."""
-        left = [1]
-
-        def fault(called: str, _: dict[str, Any]) -> PlatformAnswer | None:
-            if called != method or not left[0]:
-                return None
-            left[0] = 0
-            if error is not None:
-                return _error(None, error, "failed on purpose")
-            return PlatformAnswer(is_cut=True, body={"after": after})
-
-        self._faults.append(fault)
-
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait until a condition holds; it is asked after every call and event."""
-        with self._lock:
-            if not self._lock.wait_for(condition, seconds):
-                raise AssertionError(f"not within {seconds} s; sent: {self.texts()}")
+    # ── what the account did ────────────────────────────────────────────────────────────────
 
     def texts(self, chat: str | None = None) -> list[str]:
         """Return the messages that the account sent."""
-        return [one.text for one in self.sent if chat is None or one.chat == chat]
+        return [message.text for message in self.sent if chat in (None, message.chat)]
 
-    def wait_for_text(self, text: str, chat: str | None = None, seconds: float = 20.0) -> None:
-        """Wait until a message contains a text."""
-        self.wait(lambda: any(text in one for one in self.texts(chat)), seconds)
+    def _make_error(self, **fields: Any) -> PlatformAnswer:
+        return _error(None, fields["error"], "failed on purpose")
 
     @property
     def last_event(self) -> int:
@@ -247,26 +200,14 @@ class SignalSimulator:
             return _error(None, -32700, "Unrecognized token")
         number, method = request.get("id"), str(request.get("method"))
         parameters = request.get("params") or {}
-        fault = self._fault(method, parameters)
-        if fault is not None and not (fault.is_cut and (fault.body or {}).get("after")):
-            return fault
-        with self._lock:
-            try:
-                answer = _ok(number, self._call(method, parameters))
-            except _RpcFailure as exc:
-                answer = _error(number, exc.code, exc.message, exc.data)
-            self._lock.notify_all()
-        return fault or answer
 
-    def _fault(self, method: str, parameters: dict[str, Any]) -> PlatformAnswer | None:
-        with self._lock:
-            self.calls.append((method, parameters))
-            for fault in self._faults:
-                answer = fault(method, parameters)
-                if answer is not None:
-                    self._lock.notify_all()
-                    return answer
-        return None
+        def perform(method: str, parameters: dict[str, Any]) -> PlatformAnswer:
+            try:
+                return _ok(number, self._call(method, parameters))
+            except _RpcFailure as exc:
+                return _error(number, exc.code, exc.message, exc.data)
+
+        return self.run_call(method, parameters, perform)
 
     def _call(self, method: str, parameters: dict[str, Any]) -> Any:
         if method == "version":

@@ -5,12 +5,12 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-from holdfast.simulator.platforms.server import PlatformAnswer, PlatformServer
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.simulated_platform import SimulatedChatPlatform
 from holdfast.simulator.platforms.slack_api import (
     APP_ID,
     BOT_ID,
@@ -18,6 +18,7 @@ from holdfast.simulator.platforms.slack_api import (
     TEAM,
     PostedMessage,
     SlackWebApi,
+    make_error,
 )
 
 MAX_CONNECTIONS = 10
@@ -51,17 +52,15 @@ class Envelopes:
     acknowledged: list[str] = field(default_factory=list)
 
 
-class SlackSimulator:
-    """One workspace with one app. Methods may be called from any thread."""
+class SlackSimulator(SimulatedChatPlatform[str]):
+    """One workspace with one app."""
 
     def __init__(
         self, bot_token: str = "xoxb-TEST", app_token: str = "xapp-TEST", *, port: int = 0
     ) -> None:
+        super().__init__(port, self._serve_socket)
         self.bot_token, self.app_token = bot_token, app_token
-        self._lock = threading.Condition()
         self._api = SlackWebApi(self)
-        self._server = PlatformServer(self._api.handle, self._serve_socket)
-        self._server.port = port
         self._connections: list[_Connection] = []
         self._waiting: list[_Delivery] = []
         self._in_flight: dict[str, _Delivery] = {}
@@ -73,30 +72,20 @@ class SlackSimulator:
         self.mentions_first = False
         """Whether `app_mention` comes before the `message` of the same text."""
 
-    # ── life ────────────────────────────────────────────────────────────────────────────────
-
     @property
     def url(self) -> str:
         """The base URL of the Web API."""
         return f"{self._server.url}/api"
 
-    def __enter__(self) -> "SlackSimulator":
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
-
     def down(self) -> None:
         """Stop answering; open connections are cut."""
-        self._server.stop()
+        super().down()
         with self._lock:
             for connection in list(self._connections):
                 self._forget(connection)
 
-    def up(self) -> None:
-        """Answer again, on the same port."""
-        self._server.start()
+    async def _handle(self, call: PlatformCall) -> PlatformAnswer:
+        return await self._api.handle(call)
 
     # ── what people do ──────────────────────────────────────────────────────────────────────
 
@@ -326,22 +315,10 @@ class SlackSimulator:
                     self.envelopes.acknowledged.append(name)
                 self._lock.notify_all()
 
-    # ── waiting ─────────────────────────────────────────────────────────────────────────────
-
     @property
     def unacknowledged(self) -> int:
         """How many deliveries are waiting or in flight."""
         return len(self._in_flight) + len(self._waiting)
-
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait until a condition holds; it is asked after every call and frame."""
-        with self._lock:
-            if not self._lock.wait_for(condition, seconds):
-                raise AssertionError(f"not within {seconds} s; posted: {self.texts()}")
-
-    def wait_for_text(self, text: str, channel: str | None = None, seconds: float = 20.0) -> None:
-        """Wait until a message of the app contains a text."""
-        self.wait(lambda: any(text in one for one in self.texts(channel)), seconds)
 
     # ── what the app did ────────────────────────────────────────────────────────────────────
 
@@ -349,11 +326,6 @@ class SlackSimulator:
     def posted(self) -> list[PostedMessage]:
         """The messages of the app."""
         return self._api.posted
-
-    @property
-    def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every call of the Web API, with its arguments."""
-        return self._api.calls
 
     @property
     def blocked(self) -> set[str]:
@@ -365,19 +337,12 @@ class SlackSimulator:
         """Files of the workspace by id: name, media type and content."""
         return self._api.files
 
-    def texts(self, channel: str | None = None) -> list[str]:
+    def texts(self, chat: str | None = None) -> list[str]:
         """Return what the app's messages say now."""
-        return [one.text for one in self.posted if channel is None or one.channel == channel]
+        return [message.text for message in self.posted if chat in (None, message.channel)]
 
-    def fail(self, fault: Callable[[str, dict[str, Any]], PlatformAnswer | None]) -> None:
-        """Ask `fault` about every call; the first answer that is not None is given."""
-        self._api.faults.append(fault)
-
-    def fail_next(
-        self, method: str, times: int = 1, *, after: bool = False, **error: Any
-    ) -> None:  # fmt: skip
-        """Have the next calls of a method fail: with an error, or cut; `after` it was done."""
-        self._api.fail_next(method, times, after=after, **error)
+    def _make_error(self, **fields: Any) -> PlatformAnswer:
+        return make_error(**fields)
 
     # ── for the Web API ─────────────────────────────────────────────────────────────────────
 

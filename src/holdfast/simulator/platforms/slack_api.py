@@ -56,6 +56,12 @@ class Workspace(Protocol):
         """Guards the workspace."""
         ...
 
+    def run_call(
+        self, method: str, arguments: dict[str, Any], perform: "Perform"
+    ) -> PlatformAnswer:
+        """Answer a call with `perform`, or as a fault says."""
+        ...
+
     @property
     def socket_url(self) -> str:
         """The address of socket mode."""
@@ -87,7 +93,7 @@ class Workspace(Protocol):
         ...
 
 
-Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
+Perform = Callable[[str, dict[str, Any]], PlatformAnswer]
 
 
 class SlackWebApi:
@@ -96,8 +102,6 @@ class SlackWebApi:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self.posted: list[PostedMessage] = []
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.faults: list[Fault] = []
         self.blocked: set[str] = set()
         self.files: dict[str, tuple[str, str, bytes]] = {}
         self.group_chats: set[str] = {"G1"}
@@ -119,20 +123,6 @@ class SlackWebApi:
             self._tickets.remove(ticket)
             return True
 
-    def fail_next(self, method: str, times: int, *, after: bool, **error: Any) -> None:
-        """Have the next calls of a method fail."""
-        left = [times]
-
-        def fault(called: str, _: dict[str, Any]) -> PlatformAnswer | None:
-            if called != method or left[0] <= 0:
-                return None
-            left[0] -= 1
-            if error:
-                return _error(**error)
-            return PlatformAnswer(is_cut=True, body={"after": after})
-
-        self.faults.append(fault)
-
     async def handle(self, call: PlatformCall) -> PlatformAnswer:
         """Answer one request."""
         if call.path.startswith("/files/"):
@@ -142,15 +132,8 @@ class SlackWebApi:
         if problem is None:
             problem = self._refused_token(call, method)
         if problem is not None:
-            return _error(problem)
-        lock = self._workspace.lock
-        with lock:
-            self.calls.append((method, arguments))
-            fault = next(filter(None, (one(method, arguments) for one in self.faults)), None)
-            is_after = fault is not None and fault.is_cut and (fault.body or {}).get("after")
-            answer = fault if fault is not None and not is_after else self._call(method, arguments)
-            lock.notify_all()
-        return fault or answer
+            return make_error(problem)
+        return self._workspace.run_call(method, arguments, self._call)
 
     def _refused_token(self, call: PlatformCall, method: str) -> str | None:
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
@@ -178,7 +161,7 @@ class SlackWebApi:
             "files.completeUploadExternal": self._complete_upload,
         }
         handler = handlers.get(method)
-        return handler(arguments) if handler is not None else _error("unknown_method")
+        return handler(arguments) if handler is not None else make_error("unknown_method")
 
     def _auth_test(self, _: dict[str, Any]) -> PlatformAnswer:
         return _ok(team_id=TEAM, team="Test", user_id=BOT_USER, user="testbot", bot_id=BOT_ID)
@@ -192,16 +175,16 @@ class SlackWebApi:
 
     def _refusal(self, channel: str, arguments: dict[str, Any]) -> PlatformAnswer | None:
         if channel[:1] not in ("C", "D", "G"):
-            return _error("channel_not_found")
+            return make_error("channel_not_found")
         if channel in self.blocked:
-            return _error("not_in_channel" if channel[0] == "C" else "channel_not_found")
+            return make_error("not_in_channel" if channel[0] == "C" else "channel_not_found")
         text = str(arguments.get("text", ""))
         if not text.strip() and not arguments.get("blocks"):
-            return _error("no_text")
+            return make_error("no_text")
         if len(text) > MAX_TEXT:
-            return _error("msg_too_long")
+            return make_error("msg_too_long")
         if not _are_valid(arguments.get("blocks") or []):
-            return _error("invalid_blocks")
+            return make_error("invalid_blocks")
         return None
 
     def _post(self, arguments: dict[str, Any]) -> PlatformAnswer:
@@ -234,7 +217,7 @@ class SlackWebApi:
         found = next((one for one in self.posted if one.ts == ts), None)
         if found is None or found.channel != channel:
             is_known = self._workspace.find(ts) is not None and found is None
-            return _error("cant_update_message" if is_known else "message_not_found")
+            return make_error("cant_update_message" if is_known else "message_not_found")
         refusal = self._refusal(channel, arguments)
         if refusal is not None:
             return refusal
@@ -251,7 +234,7 @@ class SlackWebApi:
     def _open_conversation(self, arguments: dict[str, Any]) -> PlatformAnswer:
         user = str(arguments.get("users", ""))
         if not user.startswith("U"):
-            return _error("user_not_found")
+            return make_error("user_not_found")
         return _ok(channel={"id": self._workspace.direct_channel(user)})
 
     def _conversation_info(self, arguments: dict[str, Any]) -> PlatformAnswer:
@@ -262,13 +245,13 @@ class SlackWebApi:
     def _replies(self, arguments: dict[str, Any]) -> PlatformAnswer:
         parent = self._workspace.find(str(arguments.get("ts", "")))
         if parent is None or parent["channel"] != arguments.get("channel"):
-            return _error("thread_not_found")
+            return make_error("thread_not_found")
         return _ok(messages=[{"type": "message", **parent}], has_more=False)
 
     def _user_info(self, arguments: dict[str, Any]) -> PlatformAnswer:
         user = str(arguments.get("user", ""))
         if not user.startswith("U"):
-            return _error("user_not_found")
+            return make_error("user_not_found")
         profile = {"display_name": f"User{user[1:]}", "real_name": f"User {user[1:]}"}
         return _ok(user={"id": user, "name": user.lower(), "profile": profile})
 
@@ -291,7 +274,7 @@ class SlackWebApi:
     def _file_info(self, arguments: dict[str, Any]) -> PlatformAnswer:
         name = str(arguments.get("file", ""))
         if name not in self.files:
-            return _error("file_not_found")
+            return make_error("file_not_found")
         title, media_type, content = self.files[name]
         url = f"{self._workspace.server_url}/files/{name}"
         value = {"id": name, "name": title, "mimetype": media_type, "size": len(content)}
@@ -300,7 +283,7 @@ class SlackWebApi:
     def _upload_url(self, arguments: dict[str, Any]) -> PlatformAnswer:
         name, length = str(arguments.get("filename", "")), int(arguments.get("length", 0))
         if not name or length <= 0:
-            return _error("invalid_arguments")
+            return make_error("invalid_arguments")
         file_id = f"F{len(self._uploads) + 1}UP"
         self._uploads[file_id] = (name, length)
         return _ok(upload_url=f"{self._workspace.server_url}/files/{file_id}", file_id=file_id)
@@ -312,7 +295,7 @@ class SlackWebApi:
             return refusal
         names = [str(one["id"]) for one in arguments.get("files") or []]
         if not names or any(name not in self.files for name in names):
-            return _error("file_not_found")
+            return make_error("file_not_found")
         ts = self._workspace.next_ts()
         comment = str(arguments.get("initial_comment", ""))
         self.posted.append(
@@ -380,7 +363,8 @@ def _ok(**values: Any) -> PlatformAnswer:
     return PlatformAnswer({"ok": True, **values})
 
 
-def _error(error: str, status: int = 200, retry_after: int | None = None) -> PlatformAnswer:
+def make_error(error: str, status: int = 200, retry_after: int | None = None) -> PlatformAnswer:
+    """Return an error; with `retry_after` it is a rate limit."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     if retry_after is not None:
         status = 429

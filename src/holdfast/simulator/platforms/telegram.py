@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import html
 import re
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.simulated_platform import SimulatedChatPlatform
 
 MAX_UNITS = 4096
 _TAGS = re.compile(r"</?(b|i|s|u|code|pre|blockquote)>|<a href=\"[^\"]*\">|</a>")
@@ -38,20 +37,19 @@ class SentMessage:
         return html.unescape(_TAGS.sub("", self.texts[-1]))
 
 
-class TelegramSimulator:
-    """One bot and its chats. Methods may be called from any thread."""
+class TelegramSimulator(SimulatedChatPlatform[int]):
+    """One bot and its chats."""
 
     def __init__(self, token: str = "42:TEST", port: int = 0) -> None:
+        super().__init__(port)
         self.token = token
         self.bot = {"id": 42, "is_bot": True, "first_name": "Bot", "username": "testbot"}
-        self._server = PlatformServer(self._handle)
-        self._server.port = port
-        self._lock = threading.Condition()
         self._updates: list[dict[str, Any]] = []
+        self._history: list[dict[str, Any]] = []
+        """Every update, confirmed or not."""
         self._next_update, self._next_message = 1000, 1
         self._poller: asyncio.Event | None = None
         self.sent: list[SentMessage] = []
-        self.calls: list[tuple[str, dict[str, Any]]] = []
         self.files: dict[str, bytes] = {}
         """Contents of files, by id."""
         self.notices: list[str] = []
@@ -59,27 +57,6 @@ class TelegramSimulator:
         self.blocked: set[int] = set()
         self.migrated: dict[int, int] = {}
         self.confirmed: list[int] = []
-        self._faults: list[Callable[[str, dict[str, Any]], PlatformAnswer | None]] = []
-
-    @property
-    def url(self) -> str:
-        """The base URL of the API."""
-        return self._server.url
-
-    def __enter__(self) -> "TelegramSimulator":
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
-    def down(self) -> None:
-        """Stop answering."""
-        self._server.stop()
-
-    def up(self) -> None:
-        """Answer again, on the same port."""
-        self._server.start()
 
     # ── what people do ──────────────────────────────────────────────────────────────────────
 
@@ -147,13 +124,11 @@ class TelegramSimulator:
             }  # fmt: skip
             self._add({"message": message})
 
-    _history: list[dict[str, Any]]
-
     def _add(self, body: dict[str, Any]) -> None:
         update = {"update_id": self._next_update, **body}
         self._next_update += 1
         self._updates.append(update)
-        self._history = [*getattr(self, "_history", []), update]
+        self._history.append(update)
         self._wake_poller()
         self._lock.notify_all()
 
@@ -162,41 +137,12 @@ class TelegramSimulator:
         if loop is not None and poller is not None and loop.is_running():
             loop.call_soon_threadsafe(poller.set)
 
-    # ── faults ──────────────────────────────────────────────────────────────────────────────
-
-    def fail(self, fault: Callable[[str, dict[str, Any]], PlatformAnswer | None]) -> None:
-        """Ask `fault` about every call; the first answer that is not None is given."""
-        self._faults.append(fault)
-
-    def fail_next(self, method: str, times: int = 1, *, after: bool = False, **error: Any) -> None:
-        """Have the next calls of a method fail: with an error, or cut; `after` it was done."""
-        left = [times]
-
-        def fault(called: str, _: dict[str, Any]) -> PlatformAnswer | None:
-            if called != method or left[0] <= 0:
-                return None
-            left[0] -= 1
-            if error:
-                return _error(**error)
-            return PlatformAnswer(is_cut=True, body={"after": after})
-
-        self._faults.append(fault)
-
-    # ── waiting ─────────────────────────────────────────────────────────────────────────────
-
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait until a condition holds; it is asked after every call."""
-        with self._lock:
-            if not self._lock.wait_for(condition, seconds):
-                raise AssertionError(f"not within {seconds} s; sent: {self.texts()}")
-
     def texts(self, chat: int | None = None) -> list[str]:
         """Return what the bot's messages say now."""
-        return [one.text for one in self.sent if chat is None or one.chat_id == chat]
+        return [message.text for message in self.sent if chat in (None, message.chat_id)]
 
-    def wait_for_text(self, text: str, chat: int | None = None, seconds: float = 20.0) -> None:
-        """Wait until a message contains a text."""
-        self.wait(lambda: any(text in one for one in self.texts(chat)), seconds)
+    def _make_error(self, **fields: Any) -> PlatformAnswer:
+        return _error(**fields)
 
     # ── the API ─────────────────────────────────────────────────────────────────────────────
 
@@ -209,26 +155,13 @@ class TelegramSimulator:
         if not call.path.startswith(prefix):
             return _error(401, "Unauthorized")
         method, body = call.path.removeprefix(prefix), call.json()
-        fault = self._fault(method, body)
-        if fault is not None and not (fault.is_cut and (fault.body or {}).get("after")):
+        if method != "getUpdates":
+            return self.run_call(method, body, self._call)
+        fault = self.record_call(method, body)
+        if fault is not None and not fault.takes_effect:
             return fault
-        if method == "getUpdates":
-            answer = await self._get_updates(body)
-        else:
-            with self._lock:
-                answer = self._call(method, body)
-                self._lock.notify_all()
+        answer = await self._get_updates(body)
         return fault or answer
-
-    def _fault(self, method: str, body: dict[str, Any]) -> PlatformAnswer | None:
-        with self._lock:
-            self.calls.append((method, body))
-            for fault in self._faults:
-                answer = fault(method, body)
-                if answer is not None:
-                    self._lock.notify_all()
-                    return answer
-        return None
 
     def _call(self, method: str, body: dict[str, Any]) -> PlatformAnswer:
         if method == "getMe":

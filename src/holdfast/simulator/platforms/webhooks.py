@@ -4,13 +4,13 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall, PlatformServer
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.simulated_platform import WAIT_SECONDS, SimulatedPlatform
 
 TOLERANCE_SECONDS = 300
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes, ok").decode()
@@ -36,15 +36,13 @@ class WebhookAttempt:
         return value
 
 
-class WebhookReceiver:
+class WebhookReceiver(SimulatedPlatform):
     """Answers 204 to what is signed with its secret, and 401 to everything else."""
 
     def __init__(self, secret: str = SECRET, port: int = 0) -> None:
+        super().__init__(port)
         self.secret = secret
         self._key = base64.b64decode(secret.removeprefix("whsec_"))
-        self._server = PlatformServer(self._handle)
-        self._server.port = port
-        self._lock = threading.Condition()
         self._answers: list[tuple[int, dict[str, str]]] = []
         self.attempts: list[WebhookAttempt] = []
 
@@ -52,21 +50,6 @@ class WebhookReceiver:
     def url(self) -> str:
         """Where to post."""
         return f"{self._server.url}/hooks"
-
-    def __enter__(self) -> "WebhookReceiver":
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
-    def down(self) -> None:
-        """Stop answering."""
-        self._server.stop()
-
-    def up(self) -> None:
-        """Answer again, on the same port."""
-        self._server.start()
 
     def answer_next(self, status: int, times: int = 1, **headers: str) -> None:
         """Answer the next requests with a status, whatever they are."""
@@ -83,14 +66,10 @@ class WebhookReceiver:
                 found.setdefault(attempt.id, attempt)
         return list(found.values())
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait until a condition holds; it is asked after every request."""
-        with self._lock:
-            if not self._lock.wait_for(condition, seconds):
-                told = [(one.status, one.payload["type"]) for one in self.attempts]
-                raise AssertionError(f"not within {seconds} s; arrived: {told}")
+    def _arrived(self) -> Sequence[object]:
+        return [(attempt.status, attempt.payload["type"]) for attempt in self.attempts]
 
-    def wait_for(self, count: int, seconds: float = 20.0) -> list[WebhookAttempt]:
+    def wait_for(self, count: int, seconds: float = WAIT_SECONDS) -> list[WebhookAttempt]:
         """Return the accepted facts once there are so many."""
         self.wait(lambda: len(self.accepted) >= count, seconds)
         return self.accepted

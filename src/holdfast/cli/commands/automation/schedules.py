@@ -1,5 +1,6 @@
 """`holdfast schedules`: turns that the clock begins."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -80,16 +81,16 @@ def resume(name: ScheduleName, config: ConfigFlag = None, url: UrlFlag = None) -
 
 @app.command()
 def delete(name: ScheduleName, config: ConfigFlag = None, url: UrlFlag = None) -> None:
-    """Forget a schedule; its sessions stay."""
+    """Forget a schedule and end its run; its sessions stay."""
     connect(url, config).delete(api_path("schedules", name))
     print_line(f"deleted {name}")
 
 
 def _kind(when: str) -> str:
-    """Return which field a time is: five words are cron, a period ends in a unit."""
-    if len(when.split()) == 5:
-        return "cron"
-    return "every" if when[-1:] in "smhd" and when[:1].isdigit() and "T" not in when else "at"
+    """Return which field a time is: a date begins with its year, a period is one word."""
+    if re.match(r"\d{4}-|\d{8}T", when):
+        return "at"
+    return "every" if when[:1].isdigit() and len(when.split()) == 1 else "cron"
 
 
 def _when(one: dict[str, Any]) -> str:

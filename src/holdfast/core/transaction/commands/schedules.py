@@ -37,7 +37,7 @@ class SkipRun(Command[bool], frozen=True, kw_only=True):
     """Pass over a due time and say why; False if it was not the next one."""
 
     id: str
-    expected_at: float
+    expected_at: float | None
     next_run_at: float | None
     reason: str
 

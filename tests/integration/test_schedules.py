@@ -1,0 +1,181 @@
+"""Due times become turns: each one once, and none of them stops the schedule."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.decisions.schedules import ScheduleBusy
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT, TurnId
+from holdfast.core.model.schedule import ScheduleRow
+from holdfast.core.transaction.commands import SkipRun
+from holdfast.schedules.service import Scheduler
+from holdfast.schedules.settings import ScheduleSettings
+from tests.in_process import RunningGateway, open_gateway
+
+BODY: dict[str, Any] = {
+    "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
+}  # fmt: skip
+
+
+@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'h.db'}"
+
+
+@pytest.fixture(name="gateway")
+async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
+    async with open_gateway(store_url=store_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture(name="scheduler")
+def _scheduler(gateway: RunningGateway) -> Scheduler:
+    return Scheduler(gateway.engine, gateway.turn_service)
+
+
+async def _make_due(gateway: RunningGateway, at: float) -> ScheduleRow:
+    """Set the schedule's next time, as `run_now` does."""
+    row = await _row(gateway)
+    assert row.next_run_at is not None
+    command = SkipRun(id=row.id, expected_at=row.next_run_at, next_run_at=at, reason="due")
+    assert await gateway.engine.submit(command)
+    return row
+
+
+async def _row(gateway: RunningGateway) -> ScheduleRow:
+    row = await gateway.engine.store.schedules.schedule(DEFAULT_TENANT, "report")
+    assert row is not None
+    return row
+
+
+async def _run_to_the_end(gateway: RunningGateway, scheduler: Scheduler) -> None:
+    """Claim what is due and settle its run."""
+    await scheduler.run_due()
+    row = await _row(gateway)
+    if row.running_turn is not None:
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, row.running_turn)
+        await scheduler.run_due()
+
+
+async def test_two_times_within_one_second_are_two_runs(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await scheduler.save(DEFAULT_TENANT, BODY)
+    second = float(int(gateway.engine.clock.now()) - 2)
+    for at in (second, second + 0.25, second + 0.75):
+        row = await _make_due(gateway, at)
+        await _run_to_the_end(gateway, scheduler)
+    runs = await gateway.engine.store.schedules.runs(row.id, 10)
+    assert [run.outcome for run in runs] == ["completed"] * 3
+    assert len({run.turn_id for run in runs}) == 3
+    assert len({run.session_id for run in runs}) == 3
+
+
+async def test_a_time_that_ran_before_is_passed_over(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    """A clock that is set back makes a time due again."""
+    await scheduler.save(DEFAULT_TENANT, BODY)
+    at = gateway.engine.clock.now() - 2
+    for _ in range(2):
+        row = await _make_due(gateway, at)
+        await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert row.next_run_at is not None
+    assert row.next_run_at > gateway.engine.clock.now()
+    assert row.reason == "skipped: it ran before"
+    assert len(await gateway.engine.store.schedules.runs(row.id, 10)) == 1
+
+
+async def test_run_now_is_refused_where_it_would_not_run(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await scheduler.save(DEFAULT_TENANT, BODY)
+    await scheduler.pause(DEFAULT_TENANT, "report", is_paused=True)
+    with pytest.raises(ScheduleBusy, match="paused"):
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+    await scheduler.pause(DEFAULT_TENANT, "report", is_paused=False)
+    await _start_slow_run(gateway, scheduler)
+    with pytest.raises(ScheduleBusy, match="still goes on"):
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+    gateway.model.gate.set()
+    await _run_to_the_end(gateway, scheduler)
+
+
+async def test_a_schedule_whose_only_time_has_passed_can_be_run_by_hand(
+    gateway: RunningGateway,
+) -> None:
+    past = ScheduleSettings(
+        name="report", prompt="what is new?", model="scripted", at="2026-01-01T09:00"
+    )
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [past])
+    await scheduler.start()
+    await scheduler.stop()
+    row = await _row(gateway)
+    assert row.next_run_at is None
+    await scheduler.run_now(DEFAULT_TENANT, "report")
+    await _run_to_the_end(gateway, scheduler)
+    [run] = await gateway.engine.store.schedules.runs(row.id, 10)
+    assert run.outcome == "completed"
+    assert (await _row(gateway)).next_run_at is None
+
+
+async def test_a_pause_keeps_its_reason_when_the_run_ends(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await _start_slow_run(gateway, scheduler)
+    await scheduler.pause(DEFAULT_TENANT, "report", is_paused=True)
+    gateway.model.gate.set()
+    await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert (row.is_paused, row.reason) == (True, "paused by an operator")
+
+
+async def test_a_run_that_takes_too_long_says_so(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await _start_slow_run(gateway, scheduler, timeout_seconds=0.001)
+    await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert (row.failures, row.reason) == (1, "schedule_timeout")
+
+
+async def test_deleting_a_schedule_ends_its_run(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    turn_id = await _start_slow_run(gateway, scheduler)
+    assert await scheduler.delete(DEFAULT_TENANT, "report")
+    view = await gateway.engine.wait_until_ended(DEFAULT_TENANT, turn_id)
+    assert view.turn.outcome == "cancelled"
+    assert view.turn.error_code == "schedule_deleted"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"every": "", "at": "2026-01-01T09:00"}, "has passed"),
+        ({"tenant": "other"}, "tenant"),
+        ({"promt": "x"}, "promt"),
+    ],
+)
+async def test_a_schedule_that_would_not_do_what_was_asked_is_rejected(
+    gateway: RunningGateway, scheduler: Scheduler, values: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        await scheduler.save(DEFAULT_TENANT, {**BODY, **values})
+    assert await gateway.engine.store.schedules.schedules() == []
+
+
+async def _start_slow_run(gateway: RunningGateway, scheduler: Scheduler, **values: Any) -> TurnId:
+    await scheduler.save(DEFAULT_TENANT, {**BODY, **values})
+    gateway.model.gate.clear()
+    await scheduler.run_now(DEFAULT_TENANT, "report")
+    await scheduler.run_due()
+    turn_id = (await _row(gateway)).running_turn
+    assert turn_id is not None
+    return turn_id
