@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
@@ -63,7 +64,8 @@ class SqlSearchIndex:
         if not rows:
             return None
         # Splitting text into terms takes as long as writing them: not on the event loop.
-        return await asyncio.to_thread(_prepare, rows, after, worker)
+        command = await asyncio.to_thread(_prepare, rows, after, worker)
+        return replace(command, has_more=len(rows) == limit)
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
