@@ -69,7 +69,7 @@ class ResponseRecords:
         if run.last_seq is None or run.last_seq < run.first_seq:
             return []
         count = run.last_seq - run.first_seq + 1
-        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
+        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log", turn_id=run.turn_id)
         return client_output([item.body for item in await self._read.items(session, query)])
 
     async def events(

@@ -300,6 +300,17 @@ def find_items(
     return found
 
 
+def find_turn_items(
+    of: Session, turn_id: TurnId, first: int, last: int
+) -> Plan[list[StoredItem] | None]:
+    """Return a range of items by the entries of their turn; None if some are kept elsewhere."""
+    own, found = session_no(of.id), list[StoredItem]()
+    for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
+        if no == own:
+            found += unpack_items(packed, of.id, seq, first, last)
+    return found if len(found) == last - first + 1 else None
+
+
 def find_states(
     of: Session, first: int, last: int, known: LineageCache | None = None
 ) -> Plan[list[ItemState]]:

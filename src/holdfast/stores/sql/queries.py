@@ -66,6 +66,7 @@ from holdfast.stores.sql.lookups import (
     find_runs,
     find_states,
     find_turn,
+    find_turn_items,
     last_run_of_step,
     own_records,
     places_in_line,
@@ -152,6 +153,11 @@ def items(
         hidden = yield from find_hidden(of)
         spans = visible_spans(hidden, first, last) if first <= last else []
     left = EVERYTHING if query.limit is None else query.limit
+    if query.turn_id is not None and is_up and len(spans) == 1:
+        stop = min(last, first + left - 1)
+        of_turn = yield from find_turn_items(of, query.turn_id, first, stop)
+        if of_turn is not None:
+            return of_turn
     found: list[StoredItem] = []
     for start, end in spans if is_up else reversed(spans):
         if left <= 0:

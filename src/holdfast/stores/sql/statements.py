@@ -254,6 +254,10 @@ TURN_ENTRIES = Statement(
     "select s.id, l.body, l.n from log l join sessions s on s.no = l.session "
     "where l.turn = ?1 order by l.n",
 )
+TURN_ITEMS = Statement(
+    "turn_items",
+    "select session, seq, items from log where turn = ?1 and items is not null order by n",
+)
 ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
 JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")
 ADD_JOINED_TURN = Statement(
