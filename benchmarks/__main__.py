@@ -7,7 +7,8 @@ scaled by a spin loop beside each run. `--short` takes a minute and only shows t
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks" / "results")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--before", help="interpreter of another checkout to load beside this one")
+    parser.add_argument(
+        "--search-items", type=int, help="items of the section search; 1,000,000 take minutes"
+    )
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
     options = parser.parse_args(arguments)
     if options.compare:
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _check_writable(parser, options.out, options.json)
     found, is_complete = report.Report(options.before), True
     try:
-        _measure(found, options.only, is_short=options.short)
+        _measure(found, options.only, is_short=options.short, search_items=options.search_items)
     except KeyboardInterrupt:
         is_complete = False
         found.note("interrupted: the remaining sections were not measured")
@@ -103,12 +107,18 @@ def _write(value: dict[str, Any], options: argparse.Namespace, *, is_complete: b
     print(f"written to {options.out}")
 
 
-def _measure(found: report.Report, names: Sequence[str], *, is_short: bool) -> None:
+def _measure(
+    found: report.Report, names: Sequence[str], *, is_short: bool, search_items: int | None
+) -> None:
+    sections: dict[str, Callable[..., None]] = {
+        **SECTIONS,
+        "search": partial(search.run, items=search_items),
+    }
     for name in names:
         print(f"{name}:", flush=True)
         began = time.perf_counter()
         try:
-            SECTIONS[name](found, is_short=is_short)
+            sections[name](found, is_short=is_short)
         except Exception as exc:  # one section that fails must not cost the others
             if is_short:
                 raise

@@ -34,6 +34,7 @@ def goals(sections: Sections) -> list[Goal]:
         *_goals_of_process(sections),
         *_goals_of_sessions(sections),
         *_goals_of_counts(sections),
+        *_goals_of_search(sections),
     ]
 
 
@@ -135,6 +136,17 @@ def _goals_of_counts(sections: Sections) -> list[Goal]:
     for axis, row in worst.items():
         name = f"growth of work with {axis} upstream (worst: {row['operation']})"
         found.append(_most(name, row["value"], row["goal"]))
+    return found
+
+
+def _goals_of_search(sections: Sections) -> list[Goal]:
+    """Return the slowest kind of query on each database, by its median."""
+    found = []
+    for store in ("SQLite", "PostgreSQL"):
+        rows = [row for row in sections.get("search", []) if row.get("store") == store]
+        medians = [row["p50_ms"] for row in rows if "p50_ms" in row and "273" not in row["query"]]
+        name = f"ms of the slowest kind of search at p50, {store}"
+        found.append(_most(name, max(medians, default=None), 20))
     return found
 
 

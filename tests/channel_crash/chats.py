@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.simulator.platforms.signal import ACCOUNT, user_uuid
+from holdfast.simulator.platforms.signal import user_uuid
 from holdfast.testing.platforms import (
     PlatformAnswer,
     SignalSimulator,
     SlackSimulator,
     TelegramSimulator,
 )
+from tests.acceptance.channel_stories import APP_TOKEN, BOT_TOKEN, SIGNAL, SLACK, TELEGRAM
 
 Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
 
@@ -39,18 +40,14 @@ class ChatPlatform(Protocol):
         """Return the key of a person's session."""
         ...
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask `fault` about every call to the platform."""
-        ...
-
 
 class TelegramChats:
     """Telegram."""
 
-    config = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'
+    config = TELEGRAM
 
     def __init__(self) -> None:
-        self.simulator = TelegramSimulator("42:TEST")
+        self.simulator = TelegramSimulator(BOT_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the bot."""
@@ -64,15 +61,11 @@ class TelegramChats:
         """Return the key of a private chat."""
         return f"agent:main:telegram:direct:{person}"
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
-
 
 class SignalChats:
     """Signal, with a daemon that numbers its events."""
 
-    config = f'kind = "signal"\naccount = "{ACCOUNT}"'
+    config = SIGNAL
 
     def __init__(self) -> None:
         self.simulator = SignalSimulator()
@@ -89,18 +82,14 @@ class SignalChats:
         """Return the key of a direct chat."""
         return f"agent:main:signal:direct:{user_uuid(person)}"
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
-
 
 class SlackChats:
     """Slack, in socket mode."""
 
-    config = 'kind = "slack"\nbot_token_env = "BOT_TOKEN"\napp_token_env = "APP_TOKEN"'
+    config = SLACK
 
     def __init__(self) -> None:
-        self.simulator = SlackSimulator("42:TEST", "xapp-TEST")
+        self.simulator = SlackSimulator(BOT_TOKEN, APP_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the app."""
@@ -113,10 +102,6 @@ class SlackChats:
     def session_key(self, person: int) -> str:
         """Return the key of a direct chat."""
         return f"agent:main:slack:direct:U{person}"
-
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
 
 
 PLATFORMS: dict[str, Callable[[], ChatPlatform]] = {

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.gateway_process import sqlite_url
-from tests.acceptance.stories import store_url
 from tests.channel_crash.chats import PLATFORMS, SEND_METHODS
 from tests.channel_crash.crashing import KillPoint, crash_and_judge
-
-__all__ = ["store_url"]
+from tests.store_urls import sqlite_url
 
 COMMITS = ("RememberChat", "Accept", "Finish", "ClaimDeliveries", "SettleDelivery")
 PLACEHOLDER_COMMITS = ("OpenPlaceholder", "KeepPlaceholder")

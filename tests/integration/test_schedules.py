@@ -1,36 +1,21 @@
 """Due times become turns: each one once, and none of them stops the schedule."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.core.decisions.schedules import ScheduleBusy
-from holdfast.core.errors import InvalidInput
-from holdfast.core.ids import DEFAULT_TENANT, TurnId
-from holdfast.core.model.schedule import ScheduleRow
+from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound
+from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
+from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
 from holdfast.schedules.service import Scheduler
-from holdfast.schedules.settings import ScheduleSettings
-from tests.in_process import RunningGateway, open_gateway
+from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
+from tests.in_process import RunningGateway
 
 BODY: dict[str, Any] = {
     "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
 }  # fmt: skip
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture(name="scheduler")
@@ -47,8 +32,8 @@ async def _make_due(gateway: RunningGateway, at: float) -> ScheduleRow:
     return row
 
 
-async def _row(gateway: RunningGateway) -> ScheduleRow:
-    row = await gateway.engine.store.schedules.schedule(DEFAULT_TENANT, "report")
+async def _row(gateway: RunningGateway, name: str = "report") -> ScheduleRow:
+    row = await gateway.engine.store.schedules.schedule(DEFAULT_TENANT, name)
     assert row is not None
     return row
 
@@ -179,3 +164,37 @@ async def _start_slow_run(gateway: RunningGateway, scheduler: Scheduler, **value
     turn_id = (await _row(gateway)).running_turn
     assert turn_id is not None
     return turn_id
+
+
+@pytest.mark.parametrize("failure", [NotFound("no channel gone"), LaneFull("no more may wait")])
+@pytest.mark.parametrize("times", [0, 1])
+async def test_a_schedule_that_cannot_deliver_stops_no_other(
+    gateway: RunningGateway, failure: HoldfastError, times: int
+) -> None:
+    """The target is missing or full when the run is claimed, or when it has ended."""
+    asked: list[DeliverTo] = []
+
+    def key_of(to: DeliverTo) -> tuple[Tenant, Key]:
+        asked.append(to)
+        if len(asked) > times:
+            raise failure
+        return DEFAULT_TENANT, Key("chat")
+
+    first = ScheduleSettings(
+        name="a", prompt="a", model="scripted", every="1h",
+        deliver=DeliverSettings(channel="gone", to="7"),
+    )  # fmt: skip
+    second = ScheduleSettings(name="report", prompt="b", model="scripted", every="1h")
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [first, second], key_of=key_of)
+    await scheduler.start()
+    await scheduler.stop()
+    for name in ("a", "report"):
+        await scheduler.run_now(DEFAULT_TENANT, name)
+    await scheduler.run_due()
+    stuck = await _row(gateway, "a")
+    if stuck.running_turn is not None:
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, stuck.running_turn)
+    await _run_to_the_end(gateway, scheduler)
+    [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
+    assert run.outcome == "completed"
+    assert failure.message in (await _row(gateway, "a")).reason

@@ -28,6 +28,8 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "fail", "description": "Report an error.", "inputSchema": SCHEMA},
     {"name": "env", "description": "Return the environment.", "inputSchema": SCHEMA},
     {"name": "grow", "description": "Add a tool to the list.", "inputSchema": SCHEMA},
+    {"name": "grow_late", "description": "Add a tool while the list is read.",
+     "inputSchema": SCHEMA},
     {"name": "../../etc/passwd", "description": "A name that is a path.", "inputSchema": SCHEMA},
     {"name": "x" * 200, "description": "A name that is too long.", "inputSchema": SCHEMA},
     {"name": "x" * 201, "description": "Another one.", "inputSchema": SCHEMA},
@@ -35,7 +37,9 @@ TOOLS: list[dict[str, Any]] = [
 ]  # fmt: skip
 _cancelled: set[Any] = set()
 _hung = threading.Event()
+_grows_late = threading.Event()
 _lock = threading.Lock()
+GROWN = {"name": "grown", "description": "New.", "inputSchema": SCHEMA}
 
 
 def send(value: dict[str, Any]) -> None:
@@ -100,7 +104,10 @@ def misbehave(name: str) -> None:
         case "hang":
             _hung.set()
         case "grow":
-            TOOLS.append({"name": "grown", "description": "New.", "inputSchema": SCHEMA})
+            TOOLS.append(GROWN)
+            send({"method": "notifications/tools/list_changed"})
+        case "grow_late":
+            _grows_late.set()
             send({"method": "notifications/tools/list_changed"})
         case _:
             pass
@@ -120,7 +127,12 @@ def answer(message: dict[str, Any]) -> None:
             result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
             send({"id": request_id, "result": result})
         case "tools/list":
-            send({"id": request_id, "result": {"tools": TOOLS}})
+            listed = list(TOOLS)
+            if _grows_late.is_set():
+                _grows_late.clear()
+                TOOLS.append(GROWN)
+                send({"method": "notifications/tools/list_changed"})
+            send({"id": request_id, "result": {"tools": listed}})
         case "ping":
             send({"id": request_id, "result": {}})
         case "tools/call":

@@ -140,6 +140,14 @@ async def test_a_list_that_changed_is_read_again(tmp_path: Path) -> None:
         assert "grown" in await _tools(servers)
 
 
+async def test_a_list_that_changed_while_it_was_read_is_read_again(tmp_path: Path) -> None:
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        await servers.call(_caller(), tools["grow_late"], {})
+        assert "grown" not in await _tools(servers)
+        assert "grown" in await _tools(servers)
+
+
 async def test_names_are_plain_and_stay_apart(tmp_path: Path) -> None:
     async with _servers(_settings(tmp_path)) as servers:
         found, _ = await servers.tools(_caller(), RequestedServer(label="odd"))

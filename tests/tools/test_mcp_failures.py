@@ -1,9 +1,13 @@
 """Connections to MCP servers that restart, hang, start slowly or answer with nonsense."""
 
 import asyncio
+import signal
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.core.tools.requested import RequestedServer, RequestedTools
@@ -12,6 +16,7 @@ from holdfast.tools.builtin import BuiltinTools
 from holdfast.tools.mcp import connection as module
 from holdfast.tools.mcp import servers as servers_module
 from holdfast.tools.mcp.connection import McpConnection
+from holdfast.tools.mcp.servers import IDLE_SECONDS
 from holdfast.tools.settings import McpSettings
 from holdfast.tools.toolbox import GatewayTools
 from tests.in_process import ScriptedModel, open_gateway, said
@@ -173,6 +178,20 @@ async def test_a_connection_in_use_is_not_closed_to_make_room(
         await asyncio.gather(call, return_exceptions=True)
 
 
+async def test_an_idle_connection_of_a_session_is_closed_when_another_one_opens(
+    tmp_path: Path,
+) -> None:
+    async with _servers(_settings(tmp_path, per="session")) as servers:
+        await _tools(servers, _caller(session="ses_a"))
+        await _tools(servers, _caller(session="ses_b"))
+        first, second = (int(line.split()[1]) for line in _state(tmp_path))
+        servers._connections["default", "odd", "ses_a"].last_used -= IDLE_SECONDS
+        await _tools(servers, _caller(session="ses_c"))
+        assert {key[2] for key in servers._connections} == {"ses_b", "ses_c"}
+        assert not psutil.pid_exists(first)
+        assert psutil.pid_exists(second)
+
+
 async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
     settings = McpSettings(name="odd", command=str(tmp_path / "missing"))
     async with (
@@ -189,3 +208,32 @@ async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
     listed = events[-1]["response"]["output"][0]
     assert (listed["type"], listed["tools"]) == ("mcp_list_tools", [])
     assert listed["error"] == "the server odd is not available"
+
+
+def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
+    script = textwrap.dedent(
+        """
+        import asyncio
+        from holdfast.tools.mcp.stdio import ServerProcess, open_process
+        from holdfast.tools.settings import McpSettings
+
+        async def main():
+            settings = McpSettings(name="odd", command="/bin/sleep", args=("600",))
+            async with open_process(settings, ServerProcess()):
+                print("started", flush=True)
+                await asyncio.sleep(600)
+
+        asyncio.run(main())
+        """
+    )
+    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert gateway.stdout is not None
+    assert gateway.stdout.readline() == "started\n"
+    (server,) = psutil.Process(gateway.pid).children()
+    gateway.send_signal(signal.SIGKILL)
+    gateway.wait()
+    gateway.stdout.close()
+    _, alive = psutil.wait_procs([server], timeout=20)
+    for process in alive:
+        process.kill()
+    assert not alive

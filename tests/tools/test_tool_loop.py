@@ -359,3 +359,27 @@ async def test_the_next_turn_is_told_that_a_call_without_approval_never_ran() ->
         await gateway.respond("go", tools=[SERVER])
         await gateway.respond("never mind", tools=[SERVER])
     assert model.shown[-1] == ["go", "desk__echo()", f"={NOT_APPROVED}", "never mind"]
+
+
+async def test_steps_that_a_compaction_has_replaced_count_against_the_limits() -> None:
+    async def large(_: dict[str, object]) -> str:
+        return "word " * 400
+
+    function = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    tools = RecordingTools(large=large)
+
+    def script(items: list[Item]) -> list[Item]:
+        if text_of(items[0]) != "go":
+            return [said("a summary")]
+        name = "mine" if len(tools.calls) == 3 and items[-1]["call_id"] != "mine" else "desk__large"
+        return [called(name, name if name == "mine" else f"c{len(tools.calls)}")]
+
+    model = ScriptedModel(script)
+    settings = ToolSettings(max_tool_steps=4)
+    async with open_gateway(model, toolbox=lambda _: tools, tools=settings, window=1500) as gateway:
+        await gateway.respond("go", tools=[function, SERVER])
+        assert len(tools.calls) == 3
+        output = {"type": "function_call_output", "call_id": "mine", "output": "from the client"}
+        await gateway.respond([output], tools=[function, SERVER])
+    assert model.shown[-1][1].startswith("Summary")
+    assert len(tools.calls) == 4

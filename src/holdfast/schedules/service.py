@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
-from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound, StoreUnavailable
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import message
@@ -116,23 +116,37 @@ class Scheduler:
         now, rows = await self._gateway.store.schedules.active()
         running = 0
         for row in rows:
-            if row.running_turn is not None and await self._follow(row, now):
-                running += 1
+            if row.running_turn is not None:
+                running += await self._attempt(row, self._follow(row, now))
         for row in rows:
             is_due = row.next_run_at is not None and row.next_run_at <= now and not row.is_paused
             if not is_due:
                 continue
             if row.running_turn is not None:
-                await self._skip_if_running(row, now)
-            elif running < MAX_RUNNING and await self._claim(row, now):
-                running += 1
+                await self._attempt(row, self._skip_if_running(row, now))
+            elif running < MAX_RUNNING:
+                running += await self._attempt(row, self._claim(row, now))
+
+    async def _attempt(self, row: ScheduleRow, step: Awaitable[bool]) -> bool:
+        """Take a step of one schedule; what goes wrong with it stops no other schedule."""
+        try:
+            return await step
+        except StoreUnavailable:
+            raise
+        except HoldfastError as exc:
+            log.warning("schedules.not_run", schedule=row.name, code=exc.code)
+        except Exception:  # noqa: BLE001 - one schedule must not stop the others
+            log.exception("schedules.failed", schedule=row.name)
+        return False
 
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
-    async def _skip_if_running(self, row: ScheduleRow, now: float) -> None:
+    async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
         """Pass over a due time that finds the run before it still going."""
-        if await self._is_running(row):
+        is_running = await self._is_running(row)
+        if is_running:
             await self._skip(row, now, "skipped: the run before was still going")
+        return is_running
 
     async def _is_running(self, row: ScheduleRow) -> bool:
         if row.running_turn is None:
@@ -164,19 +178,21 @@ class Scheduler:
         claim = ScheduleClaim(
             row.id, due, row.next_run_at, next_time(spec, max(due, now), created_at=row.created_at)
         )
-        request = self._request(spec)
-        accept = self._accept(
-            row.tenant, self._key(spec, due), request,
-            once=gateway_key("schedule", row.id, time_name(due)),
-        )  # fmt: skip
-        accept = msgspec.structs.replace(
-            accept, items=(message("user", spec.prompt),), schedule=claim
-        )
         begin_context(self._gateway.ids.new("req"), row.tenant)
         try:
+            request = self._request(spec)
+            accept = self._accept(
+                row.tenant, self._key(spec, due), request,
+                once=gateway_key("schedule", row.id, time_name(due)),
+            )  # fmt: skip
+            accept = msgspec.structs.replace(
+                accept, items=(message("user", spec.prompt),), schedule=claim
+            )
             ticket = await self._turns.accept(accept, request, is_live=False)
         except ScheduleChanged:
             return False
+        except StoreUnavailable:
+            raise
         except HoldfastError as exc:
             await self._skip(row, now, f"not accepted: {exc.message}")
             return False
@@ -244,7 +260,11 @@ class Scheduler:
             outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
             # Delivered first: after a crash in between it is delivered once all the same.
-            reason = await self._deliver(spec, turn)
+            try:
+                reason = await self._deliver(spec, turn)
+            except LaneFull as exc:
+                await self._note(row, f"waits to deliver: {exc.message}")
+                return False
         settle = SettleRun(
             id=row.id, turn_id=turn_id, outcome=outcome, reason=reason,
             if_paused=self._on_paused(row.tenant, row.name, reason),
@@ -252,6 +272,14 @@ class Scheduler:
         await self._gateway.submit(settle)
         await self._forget_old_runs(row, spec)
         return False
+
+    async def _note(self, row: ScheduleRow, reason: str) -> None:
+        """Show what a schedule waits for."""
+        if row.reason != reason:
+            command = SkipRun(
+                id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
+            )
+            await self._gateway.submit(command)
 
     async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
         """Deliver an answer to its conversation; return the reason if that fails."""

@@ -203,7 +203,7 @@ class SearchSettings:
     """`[search]`: full-text search over everything that is stored."""
 
     enabled: bool = True
-    """Whether what is stored is indexed; the index is two to three times as large as the text."""
+    """Whether what is stored is indexed; the index is three to six times as large as the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

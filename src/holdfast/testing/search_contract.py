@@ -144,6 +144,23 @@ class SearchContract:
         assert await found(caller, "apple", since=early + 1800) == ["apple juice"]
         assert len(await found(caller, "apple", until=early + 1800)) == 2
 
+    async def test_a_prefix_of_a_key_may_end_anywhere(self, caller: StoreClient) -> None:
+        keys = ["a:b:c:d:e:f:1", "a:b:c:d:e:g:2", "a:b2", "ab", "b"]
+        for key in keys:
+            await caller.append(f"apple of {key}", key=key)
+        await index(caller)
+        for prefix in ("a", "a:", "a:b", "a:b:", "a:b:c:d:e:", "a:b:c:d:e:g", keys[0], "z", "a:z:"):
+            page = await search(caller, "apple", key_prefix=prefix)
+            expected = {key for key in keys if key.startswith(prefix)}
+            assert {hit.key for hit in page.hits} == expected, prefix
+
+    async def test_a_session_without_a_key_is_searched_by_its_id(self, caller: StoreClient) -> None:
+        one, other = [(await caller.append(f"apple {n}")).session for n in (1, 2)]
+        await index(caller)
+        assert await found(caller, "apple", session_id=one.id) == ["apple 1"]
+        assert await found(caller, "apple", session_id=other.id) == ["apple 2"]
+        assert await found(caller, "apple", session_id=SessionId("ses_unknown")) == []
+
     async def test_pages_continue_where_the_last_one_ended(self, caller: StoreClient) -> None:
         await caller.append(*(f"page {number}" for number in range(7)), key="k")
         await index(caller)

@@ -27,36 +27,22 @@ from holdfast.ports.channel import (
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import PlatformAnswer, SlackSimulator
+from tests.unit.channels.simulated import SimulatedChannel
 
 ROOT = Path(__file__).parents[3]
 
 
-class SlackPlatform:
+class SlackPlatform(SimulatedChannel[SlackChannel]):
     """An app and its simulated workspace."""
 
+    simulator: SlackSimulator
     place = ChatPlace("U7")
-
-    def __init__(self, simulator: SlackSimulator, channel: SlackChannel) -> None:
-        self.simulator = simulator
-        self.channel = channel
-
-    def say(self, text: str) -> None:
-        self.simulator.say(text)
-
-    def repeat_last(self) -> None:
-        self.simulator.deliver_again()
 
     def is_acknowledged(self) -> bool:
         return self.simulator.unacknowledged == 0
 
-    def texts(self) -> list[str]:
-        return self.simulator.texts()
-
     def block(self) -> None:
         self.simulator.blocked.add("D7")
-
-    def go_away(self) -> None:
-        self.simulator.down()
 
 
 @pytest.fixture

@@ -10,34 +10,20 @@ from holdfast.ports.channel import ChatPlace
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract
 from holdfast.testing.platforms import TelegramSimulator
+from tests.unit.channels.simulated import SimulatedChannel
 
 
-class TelegramPlatform:
+class TelegramPlatform(SimulatedChannel[TelegramChannel]):
     """A bot and its simulated platform."""
 
+    simulator: TelegramSimulator
     place = ChatPlace("7")
-
-    def __init__(self, simulator: TelegramSimulator, channel: TelegramChannel) -> None:
-        self.simulator = simulator
-        self.channel = channel
-
-    def say(self, text: str) -> None:
-        self.simulator.say(text)
-
-    def repeat_last(self) -> None:
-        self.simulator.deliver_again()
 
     def is_acknowledged(self) -> bool:
         return bool(self.simulator.confirmed)
 
-    def texts(self) -> list[str]:
-        return self.simulator.texts()
-
     def block(self) -> None:
         self.simulator.blocked.add(7)
-
-    def go_away(self) -> None:
-        self.simulator.down()
 
 
 @pytest.fixture

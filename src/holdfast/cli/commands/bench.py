@@ -24,6 +24,9 @@ def bench(
         list[str] | None,
         typer.Option(help=f"A section: {', '.join(SECTIONS)}. Repeatable."),
     ] = None,
+    search_items: Annotated[
+        int | None, typer.Option(min=1, help="Items of the section search.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the report.")] = None,
 ) -> None:
     """Measure this gateway beside others, as ratios."""
@@ -36,5 +39,6 @@ def bench(
     command = [sys.executable, "-m", "benchmarks"]
     command += ["--short"] if short else []
     command += ["--only", *only] if only else []
+    command += ["--search-items", str(search_items)] if search_items is not None else []
     command += ["--out", str(out.resolve())] if out is not None else []
     raise typer.Exit(subprocess.run(command, cwd=ROOT, check=False).returncode)

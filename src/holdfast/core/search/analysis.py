@@ -7,7 +7,9 @@ an index of three could not find. A query for them becomes a phrase of pairs.
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 MAX_TERM = 64
@@ -21,6 +23,7 @@ _UNSPACED = (
 """Thai, Lao, Myanmar, Khmer, kana, Hangul and Han."""
 _has_unspaced = re.compile(f"[{_UNSPACED}]").search
 _runs = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+").finditer
+_words = re.compile(r"\S+").finditer
 
 
 class Term(NamedTuple):
@@ -91,22 +94,49 @@ def _pairs(run: str) -> list[str]:
     return [*(run[index : index + 2] for index in range(len(run) - 1)), run[-1]]
 
 
-def located_terms(text: str) -> Iterator[Term]:
-    """Yield the terms of a text with their places; slower than `terms`."""
-    folded: list[str] = []
-    places: list[int] = []
-    for index, character in enumerate(text):
-        kept = _FOLDING[ord(character)]
-        folded.append(kept)
-        places += [index] * len(kept)
-    joined = "".join(folded)
-    for word in re.finditer(r"\S+", joined):
-        for run in _runs(word[0]):
-            first = word.start() + run.start()
-            if not _has_unspaced(run[0]):
-                last = first + len(run[0]) - 1
-                yield Term(run[0][:MAX_TERM], places[first], places[last] + 1)
-                continue
-            for index, pair in enumerate(_pairs(run[0])):
-                begin = first + index
-                yield Term(pair, places[begin], places[begin + len(pair) - 1] + 1)
+class FoldedText:
+    """A text as it is indexed, and where its characters come from.
+
+    Most characters become one character. Only the others are looked up when a place is mapped
+    back: a long text costs little more than its folding.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.folded = text.translate(_FOLDING)
+        self._changes: list[tuple[int, int, int]] = []
+        """Characters that become none or several: where those begin and end, and its place."""
+        changing = [one for one in set(text) if len(_FOLDING[ord(one)]) != 1]
+        if changing:
+            longer = 0
+            for match in re.finditer(f"[{re.escape(''.join(changing))}]", text):
+                begin, size = match.start() + longer, len(_FOLDING[ord(match[0])])
+                self._changes.append((begin, begin + size, match.start()))
+                longer += size - 1
+
+    def find(self, term: str) -> int:
+        """Return the start of the first word that may have a term, as a folded place; or -1."""
+        found = self.folded.find(term)
+        return found if found < 0 else self.folded.rfind(" ", 0, found) + 1
+
+    def terms(self, first: int = 0) -> Iterator[Term]:
+        """Yield the terms with their places in the text, from the start of a word on."""
+        for word in _words(self.folded, first):
+            for run in _runs(word[0]):
+                begin = word.start() + run.start()
+                if not _has_unspaced(run[0]):
+                    yield self._term(run[0][:MAX_TERM], begin, begin + len(run[0]))
+                    continue
+                for index, pair in enumerate(_pairs(run[0]), begin):
+                    yield self._term(pair, index, index + len(pair))
+
+    def _term(self, term: str, begin: int, end: int) -> Term:
+        return Term(term, self._place(begin), self._place(end - 1) + 1)
+
+    def _place(self, folded: int) -> int:
+        if not self._changes:
+            return folded
+        index = bisect_right(self._changes, folded, key=itemgetter(0)) - 1
+        if index < 0:
+            return folded
+        _, end, place = self._changes[index]
+        return place if folded < end else place + 1 + folded - end

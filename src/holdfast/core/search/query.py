@@ -1,11 +1,13 @@
 """What is searched for: words and phrases, and the part of a text that shows them."""
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.search.analysis import Term, located_terms, query_phrase
+from holdfast.core.search.analysis import FoldedText, Term, query_phrase
 
 MAX_QUERY = 1000
 """Characters of a query."""
@@ -57,10 +59,11 @@ def snippet(
 
     None for a text that lacks a phrase that is `required`.
     """
-    located = list(located_terms(text))
-    if not all(_occurs(located, phrase) for phrase in required if len(phrase.terms) > 1):
-        return None
-    matches = _matches(located, phrases)
+    folded = FoldedText(text)
+    for phrase in required:
+        if len(phrase.terms) > 1 and next(_occurrences(folded, [phrase]), None) is None:
+            return None
+    matches = _first_matches(folded, phrases)
     begin = max(matches[0][0] - _LEAD, 0) if matches else 0
     end = min(begin + SNIPPET, len(text))
     if begin:
@@ -74,21 +77,12 @@ def snippet(
     return Snippet(shown, tuple((a + shift, b + shift) for a, b in inside if a < b))
 
 
-def _occurs(located: list[Term], phrase: Phrase) -> bool:
-    size = len(phrase.terms)
-    return any(_is_at(located[at : at + size], phrase) for at in range(len(located)))
-
-
-def _matches(located: list[Term], phrases: Sequence[Phrase]) -> list[tuple[int, int]]:
-    """Return the ranges of a text that match a phrase, merged and in order."""
-    ranges: list[tuple[int, int]] = []
-    for at in range(len(located)):
-        for phrase in phrases:
-            size = len(phrase.terms)
-            if _is_at(located[at : at + size], phrase):
-                ranges.append((located[at].start, located[at + size - 1].end))
+def _first_matches(folded: FoldedText, phrases: Sequence[Phrase]) -> list[tuple[int, int]]:
+    """Return the ranges of the first match and of those that a snippet can show with it."""
     merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
+    for start, end in _occurrences(folded, phrases):
+        if merged and start > merged[0][0] + SNIPPET:
+            break
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -96,11 +90,32 @@ def _matches(located: list[Term], phrases: Sequence[Phrase]) -> list[tuple[int, 
     return merged
 
 
-def _is_at(part: list[Term], phrase: Phrase) -> bool:
+def _occurrences(folded: FoldedText, phrases: Sequence[Phrase]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of a text that match a phrase, in order."""
+    # Compared term by term only from where the first one can be.
+    firsts = [place for phrase in phrases if (place := folded.find(phrase.terms[0])) >= 0]
+    if not firsts:
+        return
+    longest = max(len(phrase.terms) for phrase in phrases)
+    recent: deque[Term] = deque(maxlen=longest)
+    for term in chain(folded.terms(min(firsts)), [None] * (longest - 1)):
+        if term is not None:
+            recent.append(term)
+        elif recent:
+            recent.popleft()
+        if len(recent) == longest or term is None:
+            part = list(recent)
+            for phrase in phrases:
+                if _is_at(part, phrase):
+                    yield part[0].start, part[len(phrase.terms) - 1].end
+
+
+def _is_at(part: Sequence[Term], phrase: Phrase) -> bool:
+    """Whether a phrase is at the beginning of a part."""
     if len(part) < len(phrase.terms):
         return False
     *whole, last = phrase.terms
     if any(term.term != wanted for term, wanted in zip(part, whole, strict=False)):
         return False
-    found = part[-1].term
+    found = part[len(whole)].term
     return found.startswith(last) if phrase.is_prefix else found == last

@@ -54,6 +54,7 @@ from holdfast.engine.turns.tool_stream import (
 )
 from holdfast.engine.turns.usage_totals import subtract_usage, sum_usage
 from holdfast.ports.provider import Answer
+from holdfast.ports.store import ItemQuery
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult
 
 NOBODY_TO_ASK = "The call was not run: it needs an approval, and nobody is there to give it."
@@ -109,7 +110,7 @@ class ToolLoop:
         if tools.servers:
             await self._show_lists(progress)
         if run.turn.step or run.turn.attempts > 1:
-            progress.count(count_use(await self._own_items(run)))
+            progress.count(count_use(await self._logged_items(run)))
             left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
             if left is not None:
                 return left
@@ -335,13 +336,14 @@ class ToolLoop:
         )
 
     async def _own_items(self, run: ActiveRun) -> list[StoredItem]:
-        """Return the visible items of the run's turn."""
-        session_id, number = run.session.id, run.turn.number
-        return [
-            item
-            for item in await run.items()
-            if item.turn_number == number and item.session_id == session_id
-        ]
+        """Return the items of the run's turn that the model is shown."""
+        return _of_turn(run, await run.items())
+
+    async def _logged_items(self, run: ActiveRun) -> list[StoredItem]:
+        """Return the visible items of the run's turn, also those that a summary replaces."""
+        first = run.turn.first_seq
+        query = ItemQuery(after=first - 1 if first else None)
+        return _of_turn(run, await self._gateway.read.items(run.session, query))
 
     async def _complete(
         self, progress: ToolProgress, call: GatewayCall, left: OpenCalls, may_have_run: bool
@@ -450,6 +452,11 @@ class ToolLoop:
             pending=_client_calls(items) if answer.status == "completed" else (),
             counted=counted,
         )
+
+
+def _of_turn(run: ActiveRun, items: Sequence[StoredItem]) -> list[StoredItem]:
+    session_id, number = run.session.id, run.turn.number
+    return [item for item in items if item.turn_number == number and item.session_id == session_id]
 
 
 def approval_code(approval_id: str) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.cli_agents.process import UnixAccount
-from holdfast.providers.cli_agents.process_table import ProcessIdentity, identify, kill_leftover
+from holdfast.processes.child import UnixAccount
+from holdfast.processes.process_table import ProcessIdentity, identify, kill_leftover
 
 LOCK_POLL_SECONDS = 0.05
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
-from holdfast.providers.cli_agents.process import AgentProcess, Launch, UnixAccount
+from holdfast.processes.child import UnixAccount
+from holdfast.providers.cli_agents.process import AgentProcess, Launch
 from holdfast.providers.settings import UpstreamSettings
 
 PROBE_SECONDS = 30.0

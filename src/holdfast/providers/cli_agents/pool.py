@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from holdfast.processes.process_table import resident_bytes
 from holdfast.providers.cli_agents.agent import AgentSession
 from holdfast.providers.cli_agents.process import AgentProcess
-from holdfast.providers.cli_agents.process_table import resident_bytes
 
 _log = logging.getLogger("holdfast.agent")
 WATCH_SECONDS = 2.0

@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import ctypes
-import os
-import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.cli_agents.process_table import ProcessIdentity, identify, kill_group
+from holdfast.processes.child import UnixAccount, start_child
+from holdfast.processes.process_table import ProcessIdentity, identify, kill_group
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_TURN_BYTES = 64 * 1024 * 1024
@@ -21,17 +18,6 @@ MAX_ERROR_BYTES = 16 * 1024
 """How much of the end of standard error is kept."""
 EXIT_SECONDS = 3.0
 """How long a process may take to exit by itself after its input has ended."""
-_PR_SET_PDEATHSIG = 1
-_prctl: Callable[..., int] | None = None
-if sys.platform == "linux":
-    _prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-
-class UnixAccount(msgspec.Struct, frozen=True):
-    """The system user that a process runs as."""
-
-    uid: int
-    gid: int
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,23 +27,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     cwd: Path
     account: UnixAccount | None = None
-
-
-def _before_exec(account: UnixAccount | None, parent: int) -> Callable[[], None]:
-    """Return what the child does before it becomes the agent."""
-
-    def prepare() -> None:
-        if account is not None:
-            os.setgroups([])
-            os.setgid(account.gid)
-            os.setuid(account.uid)
-        if _prctl is not None:
-            # After setuid, which clears it. The parent may have died before the call.
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
-    return prepare
 
 
 class AgentProcess:
@@ -78,16 +47,12 @@ class AgentProcess:
     async def start(cls, launch: Launch) -> "AgentProcess":
         """Start the process in a session and a process group of its own."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *launch.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+            process = await start_child(
+                launch.command,
+                env=launch.env,
                 cwd=launch.cwd,
-                env=dict(launch.env),
-                start_new_session=True,
-                preexec_fn=_before_exec(launch.account, os.getpid()),
-                limit=MAX_LINE_BYTES,
+                max_line_bytes=MAX_LINE_BYTES,
+                account=launch.account,
             )
         except OSError as exc:
             raise ProviderFailure(

@@ -24,7 +24,9 @@ TYPES = {
     "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     "feed_index": "create index log_feed on log (txid, pos)",
     "terms": "tsvector",
-    "search_index": "create index search_items_terms on search_items using gin (terms)",
+    # Every search reads what is not merged into the index yet: by default up to 4 MB.
+    "search_index": "create index search_items_terms on search_items using gin (terms) "
+    "with (gin_pending_list_limit = 256)",
     "search_added": "",
     "search_removed": "",
 }

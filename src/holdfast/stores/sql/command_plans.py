@@ -31,7 +31,7 @@ from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.schedules import plans as schedule_plans
-from holdfast.stores.sql.search.index import index_log
+from holdfast.stores.sql.search.follower import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
 """How long it is known which answers were delivered: twice as long as a retry may ask."""

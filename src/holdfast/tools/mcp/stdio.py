@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +12,8 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from holdfast.processes.child import start_child
+from holdfast.processes.process_table import kill_group
 from holdfast.tools.settings import McpSettings
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -37,16 +37,11 @@ async def open_process(
     settings: McpSettings, state: ServerProcess
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield its streams; afterwards no process of its group is left."""
-    process = await asyncio.create_subprocess_exec(
-        settings.command,
-        *settings.args,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    process = await start_child(
+        [settings.command, *settings.args],
         env=settings.environment(),
         cwd=_workdir(settings),
-        start_new_session=True,
-        limit=MAX_LINE_BYTES,
+        max_line_bytes=MAX_LINE_BYTES,
     )
     received, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, sent = anyio.create_memory_object_stream[SessionMessage](0)
@@ -76,7 +71,7 @@ async def _read(process: asyncio.subprocess.Process, received: Any, state: Serve
                 if line.strip():
                     await received.send(_message(line))
     except ValueError:
-        _kill(process)  # a line beyond the limit
+        kill_group(process.pid)  # a line beyond the limit
     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
         pass
     finally:
@@ -136,10 +131,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             await process.wait()
-    _kill(process)
+    kill_group(process.pid)
     await process.wait()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -1,11 +1,12 @@
 """Terms, queries and snippets, in several scripts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.search.analysis import located_terms, terms
+from holdfast.core.search.analysis import _FOLDING as FOLDING
+from holdfast.core.search.analysis import FoldedText, terms
 from holdfast.core.search.item_text import MAX_CHARACTERS, item_text
 from holdfast.core.search.query import MAX_PHRASES, SNIPPET, Phrase, parse_query, snippet
 
@@ -28,9 +29,32 @@ def test_text_is_split_into_terms(text: str, found: list[str]) -> None:
 
 @given(st.text(max_size=60))
 def test_places_are_those_of_the_terms(text: str) -> None:
-    located = list(located_terms(text))
+    located = list(FoldedText(text).terms())
     assert [term.term for term in located] == terms(text)
     assert all(0 <= term.start < term.end <= len(text) for term in located)
+    for term in located:
+        folded = "".join(text[term.start : term.end].translate(FOLDING).split())
+        assert term.term in folded
+
+
+TEXTS = st.text(st.sampled_from("ab ,\u0301ß…東京都ﬁÄ\n"), max_size=30)
+
+
+@given(text=TEXTS, data=st.data())
+def test_every_part_of_a_text_is_found_in_it_and_shown(text: str, data: st.DataObject) -> None:
+    located = list(FoldedText(text).terms())
+    assume(located)
+    first = data.draw(st.integers(0, len(located) - 1))
+    size = data.draw(st.integers(1, len(located) - first))
+    part = located[first : first + size]
+    phrase = Phrase(tuple(term.term for term in part))
+    shown = snippet(text, [phrase], [phrase])
+    assert shown is not None
+    begin, end = shown.highlights[0]
+    # The same phrase may come before this part; the first one is shown.
+    assert begin <= part[0].start
+    found = [term.term for term in FoldedText(shown.text[begin:end]).terms()]
+    assert found[: len(phrase.terms) - 1] == list(phrase.terms)[:-1]
 
 
 @given(st.text(max_size=60))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.processes.process_table import ProcessIdentity, group_members
 from holdfast.providers.cli_agents.directories import (
     AgentDirectories,
     AgentSessionRecord,
@@ -13,7 +14,6 @@ from holdfast.providers.cli_agents.directories import (
 )
 from holdfast.providers.cli_agents.pool import ProcessPool
 from holdfast.providers.cli_agents.process import AgentProcess, Launch
-from holdfast.providers.cli_agents.process_table import ProcessIdentity, group_members
 from tests.cli_agents.agents import until
 
 DEAD = ProcessIdentity(this_gateway().pid, this_gateway().started - 1, this_gateway().boot)

@@ -11,14 +11,14 @@ import psutil
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.cli_agents import process as process_module
-from holdfast.providers.cli_agents.process import AgentProcess, Launch
-from holdfast.providers.cli_agents.process_table import (
+from holdfast.processes.process_table import (
     ProcessIdentity,
     group_members,
     identify,
     kill_leftover,
 )
+from holdfast.providers.cli_agents import process as process_module
+from holdfast.providers.cli_agents.process import AgentProcess, Launch
 from tests.cli_agents.agents import until
 
 ENV = {"PATH": os.defpath}

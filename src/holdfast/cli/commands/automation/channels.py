@@ -134,7 +134,9 @@ def drop(message: MessageId, config: ConfigFlag = None, url: UrlFlag = None) -> 
 
 def send(
     channel: ChannelName,
-    to: Annotated[str, typer.Argument(help="The platform's id of the chat.")],
+    to: Annotated[
+        str, typer.Argument(help="The platform's id of the chat; write -- before a negative one.")
+    ],
     text: Annotated[str, typer.Argument(help="Message, as Markdown.")],
     thread: Annotated[str, typer.Option(help="Thread or topic in the chat.")] = "",
     config: ConfigFlag = None,

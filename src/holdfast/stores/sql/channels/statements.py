@@ -57,7 +57,8 @@ WAITING_MESSAGE = Statement(
     "and state in ('pending', 'sending') limit 1",
 )
 # The oldest waiting message of each conversation, if it is due and its sender is not alive. What
-# another worker keeps up to date is left to that worker until ?4.
+# another worker keeps up to date is left to that worker until ?4. Ordered by due time: messages
+# that fail again and again go behind those of conversations that were not tried yet.
 DUE_MESSAGES = Statement(
     "due_messages",
     f"select {_COLUMNS} from outbox o left join workers w on w.id = o.owner "
@@ -66,7 +67,7 @@ DUE_MESSAGES = Statement(
     "and p.thread = o.thread and p.state in ('pending', 'sending') and p.pos < o.pos) "
     "and (w.id is null or w.alive_until <= ?3 "
     "or (o.state = 'pending' and (o.owner = ?2 or o.next_at <= ?4))) "
-    "order by o.pos limit ?5",
+    "order by o.next_at, o.pos limit ?5",
 )
 # What a claim took whose answer was lost.
 CLAIMED_MESSAGES = Statement(

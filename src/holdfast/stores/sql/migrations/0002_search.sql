@@ -2,10 +2,12 @@
 -- A follower writes them in the background; its position is in `cursors`.
 
 alter table cursors add column txid {int} not null default 0;
+alter table cursors add column last_id {int} not null default 0;
 insert into cursors (view, pos, txid) values ('search', 0, 0);
 
+-- Items are numbered by the follower, without a gap, and no number is used twice.
 create table search_items (
-  id {serial},
+  id {int} primary key,
   session {int} not null,
   n {int} not null,
   seq {int} not null,
@@ -18,6 +20,13 @@ create index search_items_seq on search_items (session, seq);
 {search_index};
 {search_added};
 {search_removed};
+
+-- The times of 4,096 items each, by the upper bits of their numbers.
+create table search_blocks (
+  block {int} primary key,
+  first_at {real} not null,
+  last_at {real} not null
+);
 
 create table activity (
   session {int} primary key,

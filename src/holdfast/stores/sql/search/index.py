@@ -1,50 +1,62 @@
-"""The search index: how it follows the log, and how it is searched.
+"""The search index: how it is searched.
 
 The index only proposes items. Whether one may be seen, and its text, is read from the log by each
 query: an item that was erased is never found, also not by an index that is behind.
+
+Matches are read from the newest block of items to the oldest, a few blocks first, so that a common
+word costs no more than a rare one: PostgreSQL would read all matches to sort them.
 """
 
 import asyncio
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.ids import SessionId, Tenant, WorkerId
+from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
-from holdfast.core.model.session import Session
-from holdfast.core.search.analysis import terms
 from holdfast.core.search.item_text import item_text
 from holdfast.core.search.query import Phrase, parse_query, snippet
-from holdfast.core.transaction.changes import Decision
-from holdfast.core.transaction.commands import IndexedItem, IndexLog, RemovedItems
+from holdfast.core.transaction.commands import IndexLog
 from holdfast.ports.search import MAX_HITS, SearchHit, SearchPage, SearchQuery
-from holdfast.stores.sql.entries import read_body, read_items, read_session, session_no
-from holdfast.stores.sql.lookups import own_records, session_row
-from holdfast.stores.sql.plan import Ask, Plan, QueryRunner, Row, every, one
+from holdfast.stores.sql.entries import read_items, read_records, read_session, session_no
+from holdfast.stores.sql.lookups import session_row
+from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
+from holdfast.stores.sql.search import follower
 from holdfast.stores.sql.search import statements as sql
+from holdfast.stores.sql.search.terms import (
+    BLOCK_BITS,
+    MARK,
+    block_terms,
+    filters_tsquery,
+    fts5_query,
+    key_prefixes,
+    owner_term,
+    phrases_tsquery,
+    prefix_term,
+    role_term,
+    tenant_term,
+)
 
-ResultT = TypeVar("ResultT")
-
-COMMON = 2_000
-"""A term with more matches says little: where no item has all terms, it is not searched for."""
+COUNTED_BLOCKS = 4
+"""The newest blocks, in which the matches of a term are counted."""
+COMMON = 500
+"""A term with more matches there says little: items with a rarer one are listed in its place."""
 CANDIDATES = 400
 """Matches of one term that are compared where no item has all terms."""
-SCOPE = "\ue000"
-"""Begins terms that are no words: text has none with this character."""
-LONG = SCOPE + "long"
-"""Marks items whose phrases PostgreSQL cannot find: it counts only so many places of terms."""
-MAX_PLACES, MAX_REPETITIONS = 16_000, 250
-FIRST_PLACE, LAST_PLACE = 0, 2**62
+MAX_KEYS = 16
+"""Keys of a prefix that are searched one by one; more are searched by a part of the prefix."""
+MAX_BATCH = 500
+"""Matches that are read at once."""
+BLOCKS_PER_STAGE = (2, 16)
+"""Blocks that are searched first, and next; then all others at once."""
+LAST_CHARACTER = "\U0010ffff"
+NOTHING = MARK
+"""A term that no item has."""
 FOREVER = 1e18
-EVERYTHING = 2**31 - 1
 FOUND_ON_REQUEST = frozenset({"rewind"})
 """Items that only such records hide are found with `include_hidden`."""
-_ERASED = b"is_erased"
 
 
 class SqlSearchIndex:
@@ -60,116 +72,20 @@ class SqlSearchIndex:
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
-        rows, after = await self._run(lambda _: _backlog(limit))
+        rows, after = await self._run(lambda _: follower.read_rows(limit))
         if not rows:
             return None
         # Splitting text into terms takes as long as writing them: not on the event loop.
-        command = await asyncio.to_thread(_prepare, rows, after, worker)
+        command = await asyncio.to_thread(follower.prepare, rows, after, worker)
         return replace(command, has_more=len(rows) == limit)
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
-        return await self._run(lambda _: _lag())
-
-
-# ── following the log ───────────────────────────────────────────────────────────────────────
-
-
-def _backlog(limit: int) -> Plan[tuple[list[Row], tuple[int, int]]]:
-    row = yield from one(sql.CURSOR)
-    after = (row[0], row[1]) if row else (0, 0)
-    return (yield from every(sql.BACKLOG, *after, limit)), after
-
-
-def _lag() -> Plan[int]:
-    row = yield from one(sql.CURSOR)
-    newest = yield from one(sql.NEWEST)
-    return max((newest[0] if newest else 0) - (row[1] if row else 0), 0)
-
-
-def _prepare(rows: Sequence[Row], after: tuple[int, int], worker: WorkerId) -> IndexLog:
-    items: list[IndexedItem] = []
-    removed: list[RemovedItems] = []
-    for row in rows:
-        _, _, session, n, last, at, packed, body, tenant, key, deleted_at = row
-        if deleted_at is not None:
-            # Erasing deletes what is indexed; this is for what was being indexed meanwhile.
-            removed.append(RemovedItems(session, FIRST_PLACE, LAST_PLACE))
-            continue
-        if packed is not None:
-            items += _indexed_items(session, n, last, at, bytes(packed), scope_terms(tenant, key))
-        if _ERASED in body:
-            removed += _erased_ranges(session, bytes(body))
-    upto = (rows[-1][0], rows[-1][1])
-    return IndexLog(
-        worker=worker, after=after, upto=upto, items=tuple(items), removed=tuple(removed)
-    )
-
-
-def _indexed_items(
-    session: int, n: int, last: int, at: float, packed: bytes, scope: tuple[str, ...]
-) -> Iterable[IndexedItem]:
-    listed = read_items(packed).listed
-    first = last - len(listed) + 1
-    for seq, state in enumerate(listed, first):
-        found = item_text(state.body)
-        if found is not None:
-            words = (*scope, *terms(found.text))
-            if _is_long(words):
-                words = (*words, LONG)
-            yield IndexedItem(session, n, seq, found.role, at, words)
-
-
-def _is_long(words: Sequence[str]) -> bool:
-    """Whether an item has more places than PostgreSQL stores, of all terms or of one."""
-    if len(words) <= MAX_REPETITIONS:
-        return False
-    return len(words) > MAX_PLACES or max(Counter(words).values()) > MAX_REPETITIONS
-
-
-def _erased_ranges(session: int, body: bytes) -> Iterable[RemovedItems]:
-    for kind, _, event in read_body(body).events:
-        if kind == "items.hidden" and event is not None:
-            record = msgspec.json.decode(event)
-            if record.get("is_erased"):
-                yield RemovedItems(session, record["from_seq"], record["to_seq"])
-
-
-def scope_terms(tenant: str, key: str | None) -> tuple[str, ...]:
-    """Return the terms that say whose an item is, so that a query looks at no others."""
-    if key is None:
-        return (_scope_term(tenant),)
-    return _scope_term(tenant), _scope_term(f"{tenant}\0{key}")
-
-
-def _scope_term(name: str) -> str:
-    return SCOPE + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
-    """Return the statements that index entries, unless somebody else has."""
-    known = yield from one(sql.CURSOR)
-    row = (yield from one(sql.LOCKED_CURSOR)) if known else (0, 0)
-    position = (row[0], row[1]) if row else None
-    if position != command.after:
-        return Decision(position == command.upto), []
-    asks: list[Ask] = [
-        (sql.REMOVE_ITEMS, (one.session, one.from_seq, one.to_seq)) for one in command.removed
-    ]
-    asks += [
-        (sql.ADD_ITEM, (item.session, item.n, item.seq, item.role, item.at, " ".join(item.terms)))
-        for item in command.items
-    ]
-    asks.append((sql.SAVE_ACTIVITY, (*command.after, *command.upto)))
-    asks.append((sql.SAVE_CURSOR, command.upto))
-    return Decision(True), asks
-
-
-# ── searching ───────────────────────────────────────────────────────────────────────────────
+        return await self._run(lambda _: follower.count_backlog())
 
 
 class _Match(msgspec.Struct, frozen=True):
-    """An item that the index proposes."""
+    """An item that the index proposes, in a session that the query may see."""
 
     place: int
     session: int
@@ -177,147 +93,210 @@ class _Match(msgspec.Struct, frozen=True):
     seq: int
     role: str
     at: float
-    session_id: SessionId | None
-    """None for an item that a filter leaves out."""
-
-
-class _Visibility(msgspec.Struct, frozen=True):
-    """A session, and the records that hide items of it."""
-
-    session: Session
-    records: list[Record]
-
-    def hidden_by(self, seq: int) -> set[str]:
-        """Return the kinds of records that hide an item."""
-        return {record.kind for record in self.records if record.from_seq <= seq <= record.to_seq}
+    session_id: SessionId
+    key: Key | None
+    generation: int
 
 
 class _Search:
-    """One query, and what it has learned about sessions so far."""
+    """One query, and what it has learned about the index and its sessions so far."""
 
     def __init__(self, tenant: Tenant, query: SearchQuery, phrases: tuple[Phrase, ...]) -> None:
         self._tenant = tenant
         self._query = query
         self._phrases = phrases
         self._limit = min(max(query.limit, 1), MAX_HITS)
-        self._sessions: dict[int, _Visibility | None] = {}
+        self._filters: list[list[str]] = []
+        self._first, self._end = 0, 0
+        """The places that are searched: from the first, up to the end."""
+        self._records: dict[int, list[Record]] = {}
+        """The records that hide items, by session."""
 
     def page(self) -> Plan[SearchPage]:
         """Return items with all terms, the newest first; if there are none, those with some."""
-        query, limit = self._query, self._limit
+        yield from self._prepare()
         hits: list[SearchHit] = []
-        before = query.after if query.after is not None else LAST_PLACE
+        batch, before = self._limit + 1, self._end
+        if self._query.after is not None:
+            before = min(self._query.after, before)
         while True:
-            matches = yield from self._matches(self._phrases, before, limit + 1)
-            for match in matches:
-                hits += yield from self._hit(match, self._phrases)
-            if len(hits) > limit or len(matches) <= limit:
+            matches = yield from self._matches(self._phrases, before, batch)
+            hits += yield from self._hits(matches, self._phrases)
+            if len(hits) > self._limit or len(matches) < batch:
                 break
-            before = matches[-1].place
-        if hits or query.after is not None or len(self._phrases) == 1:
-            return SearchPage(tuple(hits[:limit]), has_more=len(hits) > limit)
+            before, batch = matches[-1].place, min(4 * batch, MAX_BATCH)
+        if hits or self._query.after is not None or len(self._phrases) == 1:
+            return SearchPage(tuple(hits[: self._limit]), has_more=len(hits) > self._limit)
         some = yield from self._some()
         return SearchPage(tuple(some), matches_all=not some)
 
+    def _prepare(self) -> Plan[None]:
+        """Find the terms of the filters, and the places that can have items of the wanted time."""
+        query = self._query
+        self._filters = [(yield from self._scope_terms())]
+        if query.roles:
+            self._filters.append([role_term(role) for role in query.roles])
+        row = yield from one(sql.BOUNDS, *self._times())
+        if row is not None and row[1] is not None:
+            self._first = row[1] << BLOCK_BITS
+            self._end = min((row[2] + 1) << BLOCK_BITS, row[0] + 1)
+
+    def _scope_terms(self) -> Plan[list[str]]:
+        """Return the narrowest terms of which every item has one that the query may find."""
+        query, tenant = self._query, self._tenant
+        if query.key is not None:
+            return [owner_term(tenant, query.key, 0)]
+        if query.session_id is not None:
+            row = yield from session_row(query.session_id)
+            key = read_session(row).key if row is not None else None
+            return [owner_term(tenant, key, session_no(query.session_id))]
+        if query.key_prefix:
+            return (yield from self._prefix_terms(query.key_prefix))
+        return [tenant_term(tenant)]
+
+    def _prefix_terms(self, prefix: str) -> Plan[list[str]]:
+        rows = yield from every(
+            sql.KEYS_OF_PREFIX, self._tenant, prefix, prefix + LAST_CHARACTER, MAX_KEYS + 1
+        )
+        if len(rows) <= MAX_KEYS:
+            return [owner_term(self._tenant, row[0], 0) for row in rows] or [NOTHING]
+        parts = key_prefixes(prefix)
+        return [prefix_term(self._tenant, parts[-1]) if parts else tenant_term(self._tenant)]
+
+    def _times(self) -> tuple[float, float]:
+        since, until = self._query.since, self._query.until
+        return (-FOREVER if since is None else since), (FOREVER if until is None else until)
+
     def _some(self) -> Plan[list[SearchHit]]:
         """Return items that have some of the terms: the rarer and the more, the better."""
+        counts: dict[Phrase, int] = {}
+        for phrase in self._phrases:
+            counts[phrase] = yield from self._count(phrase)
+        rare = [phrase for phrase in self._phrases if counts[phrase] <= COMMON]
+        common = [phrase for phrase in self._phrases if counts[phrase] > COMMON]
+        ranked = (yield from self._ranked(rare, counts)) or (
+            yield from self._ranked(common, counts)
+        )
+        hits: list[SearchHit] = []
+        for first in range(0, len(ranked), self._limit):
+            hits += yield from self._hits(ranked[first : first + self._limit], ())
+            if len(hits) >= self._limit:
+                break
+        return hits[: self._limit]
+
+    def _ranked(self, phrases: Sequence[Phrase], counts: dict[Phrase, int]) -> Plan[list[_Match]]:
+        """Return the newest items that have one of the phrases, the best first."""
         weights: dict[int, float] = {}
         found: dict[int, _Match] = {}
-        for phrase in self._phrases:
-            row = yield from one(sql.COUNT_MATCHES, *self._expressions((phrase,)), COMMON + 1)
-            count = row[0] if row else 0
-            if not 0 < count <= COMMON:
-                continue
-            for match in (yield from self._matches((phrase,), LAST_PLACE, CANDIDATES)):
-                found[match.place] = match
-                weight = math.log(1 + COMMON / count)
-                weights[match.place] = weights.get(match.place, 0.0) + weight
-        hits: list[SearchHit] = []
-        for place in sorted(found, key=lambda place: (-weights[place], -place)):
-            hits += yield from self._hit(found[place], ())
-            if len(hits) == self._limit:
-                break
-        return hits
-
-    def _matches(self, phrases: Iterable[Phrase], before: int, limit: int) -> Plan[list[_Match]]:
-        query = self._query
-        fts5, tsquery = self._expressions(phrases)
-        rows = yield from every(
-            sql.MATCHES,
-            fts5,
-            self._tenant,
-            before,
-            query.key or "",
-            query.key_prefix or "",
-            session_no(query.session_id) if query.session_id is not None else 0,
-            f"|{'|'.join(query.roles)}|" if query.roles else "",
-            query.since if query.since is not None else -FOREVER,
-            query.until if query.until is not None else FOREVER,
-            limit,
-            tsquery,
-            # Few sessions may have the prefix: the limit holds behind that filter.
-            EVERYTHING if query.key_prefix else limit,
-        )
-        return [_Match(*row) for row in rows]
-
-    def _expressions(self, phrases: Iterable[Phrase]) -> tuple[str, str]:
-        """Return a query in the languages of FTS5 and of PostgreSQL.
-
-        Terms are letters, digits and marks: nothing in them has to be escaped.
-        """
-        scope = scope_terms(self._tenant, self._query.key)[-1]
-        fts5, tsquery = [f'"{scope}"'], [f"'{scope}'"]
         for phrase in phrases:
-            star = "*" if phrase.is_prefix else ""
-            fts5.append(f'"{" ".join(phrase.terms)}"{star}')
-            quoted = [f"'{term}'" for term in phrase.terms]
-            if phrase.is_prefix:
-                quoted[-1] += ":*"
-            words = f"({' <-> '.join(quoted)})"
-            if len(quoted) > 1:
-                # Of long items the index proposes those with all terms; the text decides.
-                words = f"({words} | ('{LONG}' & {' & '.join(quoted)}))"
-            tsquery.append(words)
-        return " AND ".join(fts5), " & ".join(tsquery)
+            weight = math.log(1 + COMMON / max(counts[phrase], 1))
+            for match in (yield from self._matches((phrase,), self._end, CANDIDATES)):
+                found[match.place] = match
+                weights[match.place] = weights.get(match.place, 0.0) + weight
+        return sorted(found.values(), key=lambda match: (-weights[match.place], -match.place))
 
-    def _hit(self, match: _Match, required: Sequence[Phrase]) -> Plan[list[SearchHit]]:
-        """Return a match as the log has it now; nothing if it may not be seen.
+    def _count(self, phrase: Phrase) -> Plan[int]:
+        """Return how common a phrase is among the newest items, up to a bound."""
+        last = (self._end - 1) >> BLOCK_BITS
+        first = max(last - COUNTED_BLOCKS, self._first >> BLOCK_BITS)
+        row = yield from one(
+            sql.COUNT_MATCHES,
+            fts5_query((phrase,), self._filters),
+            phrases_tsquery((phrase,)),
+            filters_tsquery(self._filters),
+            filters_tsquery([block_terms(range(first, last + 1))]),
+            first << BLOCK_BITS,
+            COMMON + 1,
+        )
+        return row[0] if row else 0
 
-        Its text must have all phrases that are `required`, and one of the query's at least.
+    def _matches(self, phrases: Sequence[Phrase], before: int, limit: int) -> Plan[list[_Match]]:
+        """Return items before a place that have all phrases, the newest first."""
+        query = self._query
+        found: list[_Match] = []
+        for first, end, blocks in self._stages(before):
+            rows = yield from every(
+                sql.MATCHES,
+                fts5_query(phrases, self._filters),
+                phrases_tsquery(phrases),
+                filters_tsquery(self._filters),
+                filters_tsquery([block_terms(blocks)] if blocks else self._filters),
+                self._tenant,
+                first,
+                end,
+                query.key or "",
+                query.key_prefix or "",
+                session_no(query.session_id) if query.session_id is not None else 0,
+                f"|{'|'.join(query.roles)}|" if query.roles else "",
+                *self._times(),
+                limit - len(found),
+            )
+            found += [_Match(*row) for row in rows]
+            if len(found) == limit:
+                break
+        return found
+
+    def _stages(self, end: int) -> Iterator[tuple[int, int, Sequence[int]]]:
+        """Yield ranges of places, the newest first, with their blocks; the last has all others."""
+        for count in (*BLOCKS_PER_STAGE, 0):
+            if end <= self._first:
+                return
+            last = (end - 1) >> BLOCK_BITS
+            first = max((last - count + 1) << BLOCK_BITS, self._first) if count else self._first
+            yield first, end, range(first >> BLOCK_BITS, last + 1) if count else ()
+            end = first
+
+    def _hits(self, matches: Sequence[_Match], required: Sequence[Phrase]) -> Plan[list[SearchHit]]:
+        """Return matches as the log has them now, without those that may not be seen.
+
+        Their text must have all phrases that are `required`, and one of the query's at least.
         """
-        visibility = yield from self._visibility(match)
-        if visibility is None:
+        if not matches:
             return []
-        hidden_by = visibility.hidden_by(match.seq)
+        yield from self._read_records(match for match in matches)
+        wanted = sorted({(match.session, match.n) for match in matches})
+        rows = yield from every(sql.PAGE_ENTRIES, msgspec.json.encode(wanted).decode())
+        entries = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        hits = (self._hit(match, entries, required) for match in matches)
+        return [hit for hit in hits if hit is not None]
+
+    def _hit(
+        self,
+        match: _Match,
+        entries: dict[tuple[int, int], tuple[int, bytes | None]],
+        required: Sequence[Phrase],
+    ) -> SearchHit | None:
+        hidden_by = {
+            record.kind
+            for record in self._records[match.session]
+            if record.from_seq <= match.seq <= record.to_seq
+        }
         if hidden_by and not (self._query.include_hidden and hidden_by <= FOUND_ON_REQUEST):
-            return []
-        entry = yield from one(sql.ENTRY_ITEMS, match.session, match.n)
-        if entry is None or entry[1] is None:
-            return []
-        listed = read_items(bytes(entry[1])).listed
-        state = listed[match.seq - (entry[0] - len(listed) + 1)]
+            return None
+        last, packed = entries.get((match.session, match.n), (0, None))
+        if packed is None:
+            return None
+        listed = read_items(bytes(packed)).listed
+        state = listed[match.seq - (last - len(listed) + 1)]
         found = item_text(state.body)
         shown = snippet(found.text, self._phrases, required) if found is not None else None
         if shown is None or not shown.highlights:
-            return []
-        session = visibility.session
-        return [
-            SearchHit(
-                match.place, session.id, session.key, session.generation, match.seq,
-                state.item_id, match.role, match.at, shown.text, shown.highlights, bool(hidden_by),
-            )
-        ]  # fmt: skip
-
-    def _visibility(self, match: _Match) -> Plan[_Visibility | None]:
-        if match.session_id is None:
             return None
-        if match.session not in self._sessions:
-            row = yield from session_row(match.session_id)
-            session = read_session(row) if row is not None else None
-            found = None
-            if session is not None:
-                records = yield from own_records(session.id, session.record_no)
-                hiding = [record for record in in_force(records) if record.kind in HIDING]
-                found = _Visibility(session, hiding)
-            self._sessions[match.session] = found
-        return self._sessions[match.session]
+        return SearchHit(
+            match.place, match.session_id, match.key, match.generation, match.seq,
+            state.item_id, match.role, match.at, shown.text, shown.highlights, bool(hidden_by),
+        )  # fmt: skip
+
+    def _read_records(self, matches: Iterable[_Match]) -> Plan[None]:
+        """Read what hides items of the sessions that are new to the query."""
+        ids = {match.session: match.session_id for match in matches}
+        new = sorted(ids.keys() - self._records.keys())
+        if not new:
+            return
+        records: dict[int, list[Record]] = {session: [] for session in new}
+        for session, body in (
+            yield from every(sql.PAGE_RECORDS, msgspec.json.encode(new).decode())
+        ):
+            records[session] += read_records(body, ids[session])
+        for session, listed in records.items():
+            self._records[session] = [one for one in in_force(listed) if one.kind in HIDING]

@@ -5,6 +5,7 @@ index on `terms` itself.
 """
 
 from holdfast.stores.sql.plan import Statement
+from holdfast.stores.sql.search.terms import BLOCK_BITS, MARK
 
 _ENTRY = (
     "select l.txid, l.pos, l.session, l.n, l.seq, l.at, l.items, l.body, s.tenant, s.key, "
@@ -18,7 +19,7 @@ BACKLOG = Statement(
     "order by l.txid, l.pos limit ?3",
 )
 NEWEST = Statement("search_newest", "select coalesce(max(pos), 0) from log")
-CURSOR = Statement("search_cursor", "select txid, pos from cursors where view = 'search'")
+CURSOR = Statement("search_cursor", "select txid, pos, last_id from cursors where view = 'search'")
 # Of several followers one gets the row, which is there from the start; the others do not wait.
 LOCKED_CURSOR = Statement(
     "search_cursor_locked",
@@ -27,17 +28,34 @@ LOCKED_CURSOR = Statement(
 )
 SAVE_CURSOR = Statement(
     "save_search_cursor",
-    "insert into cursors (view, txid, pos) values ('search', ?1, ?2) "
-    "on conflict (view) do update set txid = excluded.txid, pos = excluded.pos",
+    "insert into cursors (view, txid, pos, last_id) values ('search', ?1, ?2, ?3) "
+    "on conflict (view) do update set txid = excluded.txid, pos = excluded.pos, "
+    "last_id = excluded.last_id",
 )
-_ADD = "insert into search_items (session, n, seq, role, at, terms) values (?1, ?2, ?3, ?4, ?5, "
-# Terms arrive separated by blanks. PostgreSQL's own parser would split some of them again.
+_ADD = (
+    "insert into search_items (id, session, n, seq, role, at, terms) "
+    "values (?1, ?2, ?3, ?4, ?5, ?6, "
+)
+# Terms arrive separated by blanks. PostgreSQL's own parser would split some of them again. The
+# block of an item is a term there; SQLite finds blocks by their numbers.
 ADD_ITEM = Statement(
     "add_search_item",
-    _ADD + "?6)",
+    _ADD + "?7)",
     postgres=_ADD + "(select string_agg('''' || u.term || ''':' || least(u.place, 16383), ' ') "
-    "from unnest(string_to_array(cast(?6 as text), ' ')) with ordinality as u(term, place)"
-    ")::tsvector)",
+    "from unnest(string_to_array(cast(?7 as text) || ' "
+    + MARK
+    + f"b' || to_hex(cast(?1 as bigint) >> {BLOCK_BITS}), ' ')) "
+    "with ordinality as u(term, place))::tsvector)",
+)
+_TIMES = (
+    "insert into search_blocks (block, first_at, last_at) values (?1, ?2, ?3) "
+    "on conflict (block) do update set first_at = {least}(search_blocks.first_at, "
+    "excluded.first_at), last_at = {greatest}(search_blocks.last_at, excluded.last_at) where true"
+)
+SAVE_BLOCK = Statement(
+    "save_search_block",
+    _TIMES.format(least="min", greatest="max"),
+    postgres=_TIMES.format(least="least", greatest="greatest"),
 )
 REMOVE_ITEMS = Statement(
     "remove_search_items", "delete from search_items where session = ?1 and seq between ?2 and ?3"
@@ -59,45 +77,83 @@ ACTIVITY_TAIL = Statement(
 )
 ACTIVITY_OF = Statement("activity_of", "select at from activity where session = ?1")
 
-# Each database has its own language of queries: both are given, and each reads its own.
-_FOUND = "select i.id, i.session, i.n, i.seq, i.role, i.at, s.id from "
-_ALLOWED = (
-    "join sessions s on s.no = i.session where {match} and s.tenant = ?2 and s.is_visible = 1 "
-    "and s.deleted_at is null and i.id < ?3 and (?4 = '' or s.key = ?4) "
-    "and (?5 = '' or substr(s.key, 1, length(?5)) = ?5) "
-    "and (cast(?6 as bigint) = 0 or i.session = ?6) "
-    "and (?7 = '' or ?7 like '%|' || i.role || '|%') and i.at >= ?8 and i.at < ?9 "
-    "order by i.id desc limit ?10"
+# The number of the newest item, and the blocks that have items of a time.
+BOUNDS = Statement(
+    "search_bounds",
+    "select c.last_id, b.first, b.last from cursors c cross join (select min(block) as first, "
+    "max(block) as last from search_blocks where last_at >= ?1 and first_at < ?2) b "
+    "where c.view = 'search'",
 )
-_TABLES = "search_text join search_items i on i.id = search_text.rowid "
-# PostgreSQL reads the index first and then the sessions of its matches. Left to itself it reads
-# the index once for each session of a tenant. A match that is filtered out has no session.
+# The keys that begin with a prefix, up to a bound.
+KEYS_OF_PREFIX = Statement(
+    "search_keys_of_prefix",
+    "select distinct key from sessions where tenant = ?1 and key is not null and key >= ?2 "
+    "and key < ?3 limit ?4",
+)
+# Each database has its own language of queries: both are given, and each reads its own.
+_FOUND = "select {id}, i.session, i.n, i.seq, i.role, i.at"
+_OF_QUERY = (
+    "(cast(?10 as bigint) = 0 or i.session = ?10) "
+    "and (?11 = '' or ?11 like '%|' || i.role || '|%') and i.at >= ?12 and i.at < ?13"
+)
+_OF_SESSION = (
+    "tenant = ?5 and is_visible = 1 and deleted_at is null and (?8 = '' or key = ?8) "
+    "and (?9 = '' or substr(key, 1, length(?9)) = ?9)"
+)
+# Three conditions and not one: PostgreSQL then skips what the words have outside of the blocks.
+_TERMS = (
+    "cast(?1 as text) <> '' and terms @@ cast(?2 as text)::tsquery "
+    "and terms @@ cast(?3 as text)::tsquery and terms @@ cast(?4 as text)::tsquery"
+)
+# PostgreSQL has one way to carry this out: read the index, sort the matches of some blocks by
+# number, read their sessions until the page is full. `+ 0` and `offset 0` keep the planner from
+# others that are slow where its guess is wrong: every item from the newest on until enough match,
+# or the index once for each session.
 MATCHES = Statement(
     "search_matches",
-    _FOUND
-    + _TABLES
-    + _ALLOWED.format(match="search_text match ?1 and ?11 <> '' and ?12 > 0").replace(
-        "i.id", "search_text.rowid"
-    ),
-    postgres="with m as materialized (select i.id, i.session, i.n, i.seq, i.role, i.at "
-    "from search_items i where cast(?1 as text) <> '' and i.terms @@ cast(?11 as text)::tsquery "
-    "and i.id < ?3 and (cast(?6 as bigint) = 0 or i.session = ?6) "
-    "and (?7 = '' or ?7 like '%|' || i.role || '|%') and i.at >= ?8 and i.at < ?9 "
-    "order by i.id desc limit ?12) "
-    "select m.id, m.session, m.n, m.seq, m.role, m.at, s.id from m "
-    "left join lateral (select id from sessions where no = m.session and tenant = ?2 "
-    "and is_visible = 1 and deleted_at is null and (?4 = '' or key = ?4) "
-    "and (?5 = '' or substr(key, 1, length(?5)) = ?5) offset 0) s on true "
-    "where ?5 = '' or s.id is not null order by m.id desc limit ?10",
+    _FOUND.format(id="search_text.rowid") + ", s.id, s.key, s.generation from search_text "
+    "join search_items i on i.id = search_text.rowid join sessions s on s.no = i.session "
+    "where search_text match ?1 and ?2 <> '' and ?3 <> '' and ?4 <> '' "
+    "and search_text.rowid >= ?6 and search_text.rowid < ?7 and "
+    + _OF_QUERY
+    + " and "
+    + _OF_SESSION
+    + " order by search_text.rowid desc limit ?14",
+    postgres="select m.*, s.id, s.key, s.generation from ("
+    + _FOUND.format(id="i.id + 0 as place")
+    + " from search_items i where "
+    + _TERMS
+    + " and i.id + 0 >= ?6 and i.id + 0 < ?7 and "
+    + _OF_QUERY
+    + " order by 1 desc offset 0) m cross join lateral ("
+    "select id, key, generation from sessions where no = m.session and "
+    + _OF_SESSION
+    + " offset 0) s order by m.place desc limit ?14",
 )
 # How common a term is, up to a bound: a term of nearly every item is not counted to its end.
 COUNT_MATCHES = Statement(
     "count_search_matches",
     "select count(*) from (select 1 from search_text where search_text match ?1 and ?2 <> '' "
-    "limit ?3) m",
-    postgres="select count(*) from (select 1 from search_items where cast(?1 as text) <> '' "
-    "and terms @@ cast(?2 as text)::tsquery limit ?3) m",
+    "and ?3 <> '' and ?4 <> '' and rowid >= ?5 limit ?6) m",
+    postgres="select count(*) from (select 1 from search_items where "
+    + _TERMS
+    + " and id + 0 >= ?5 limit ?6) m",
 )
-ENTRY_ITEMS = Statement(
-    "search_entry_items", "select seq, items from log where session = ?1 and n = ?2"
+# The entries and the records of a page, given as JSON: one read, however many there are.
+PAGE_ENTRIES = Statement(
+    "search_page_entries",
+    "select l.session, l.n, l.seq, l.items from json_each(?1) p "
+    "join log l on l.session = json_extract(p.value, '$[0]') "
+    "and l.n = json_extract(p.value, '$[1]')",
+    postgres="select l.session, l.n, l.seq, l.items from "
+    "jsonb_array_elements(cast(?1 as text)::jsonb) p "
+    "join log l on l.session = (p.value ->> 0)::bigint and l.n = (p.value ->> 1)::bigint",
+)
+PAGE_RECORDS = Statement(
+    "search_page_records",
+    "select l.session, l.body from json_each(?1) p join log l on l.session = p.value "
+    "and l.record is not null order by l.session, l.record",
+    postgres="select l.session, l.body from "
+    "jsonb_array_elements(cast(?1 as text)::jsonb) p join log l on l.session = p.value::bigint "
+    "and l.record is not null order by l.session, l.record",
 )

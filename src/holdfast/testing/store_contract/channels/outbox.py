@@ -148,6 +148,17 @@ class OutboxContract:
             assert saved.refusals == count
         assert await _states(caller) == ["a:dead", "b:dead"], "a dead part ends its answer"
 
+    async def test_what_was_tried_before_goes_behind_what_was_not(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        await caller.submit(queue(caller, "tried", chat="1"))
+        (row,) = await claim(caller)
+        await settle(caller, row, "delayed", delay_seconds=10.0)
+        clock.advance(5.0)
+        await caller.submit(queue(caller, "fresh", chat="2"))
+        clock.advance(10.0)
+        assert [row.text for row in await claim(caller, limit=1)] == ["fresh"]
+
     async def test_an_old_message_dies_and_can_be_retried_by_hand(
         self, caller: StoreClient, clock: ManualClock
     ) -> None:

@@ -1,0 +1,1 @@
+"""Child processes: how agents and tool servers are started, identified and ended."""

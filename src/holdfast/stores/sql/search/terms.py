@@ -1,0 +1,99 @@
+"""Terms that are no words: whose an item is, who said it, and how new it is.
+
+They are indexed with the words of an item, so that a filter is a term of the query and the
+database reads no matches that the filter would drop. Hashes are short: an item that is proposed by
+mistake is dropped when its session is read.
+"""
+
+from base64 import b32encode
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from holdfast.core.search.query import Phrase
+
+MARK = "\ue000"
+"""Begins terms that are no words: text has none with this character."""
+LONG = MARK + "long"
+"""Marks items whose phrases PostgreSQL cannot find: it counts only so many places of terms."""
+BLOCK_BITS = 12
+"""Items are numbered; those with the same number but for so many bits are a block."""
+MAX_PREFIXES = 4
+"""Parts of a key, each ended by a colon, by which its items are found."""
+
+
+def scope_terms(tenant: str, key: str | None, session: int) -> tuple[str, ...]:
+    """Return the terms that say whose an item is."""
+    prefixes = (prefix_term(tenant, prefix) for prefix in key_prefixes(key or ""))
+    return tenant_term(tenant), owner_term(tenant, key, session), *prefixes
+
+
+def tenant_term(tenant: str) -> str:
+    """Return the term of a tenant's items."""
+    return MARK + _hash(tenant)
+
+
+def owner_term(tenant: str, key: str | None, session: int) -> str:
+    """Return the term of a key's items, all generations; of a session's if it has no key."""
+    return MARK + _hash(f"{tenant}\0{key}" if key is not None else f"{tenant}\0\0{session}")
+
+
+def prefix_term(tenant: str, prefix: str) -> str:
+    """Return the term of items whose key begins with parts that end with a colon."""
+    return MARK + _hash(f"{tenant}\0{prefix}\0")
+
+
+def key_prefixes(key: str) -> list[str]:
+    """Return the first parts of a key, each with the parts before it."""
+    parts = key.split(":", MAX_PREFIXES)[:-1]
+    return [":".join(parts[: count + 1]) + ":" for count in range(len(parts))]
+
+
+def role_term(role: str) -> str:
+    """Return the term of items of a role."""
+    return MARK + role[:2]
+
+
+def _hash(name: str) -> str:
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).digest()
+    return b32encode(digest).decode().lower()
+
+
+# ── queries ─────────────────────────────────────────────────────────────────────────────────
+
+
+def fts5_query(phrases: Iterable[Phrase], filters: Iterable[Sequence[str]]) -> str:
+    """Return a query for FTS5: all phrases, and a term of each filter.
+
+    Terms are letters, digits and marks: nothing in them has to be escaped.
+    """
+    parts = ["(" + " OR ".join(f'"{term}"' for term in group) + ")" for group in filters]
+    for phrase in phrases:
+        star = "*" if phrase.is_prefix else ""
+        parts.append(f'"{" ".join(phrase.terms)}"{star}')
+    return " AND ".join(parts)
+
+
+def phrases_tsquery(phrases: Iterable[Phrase]) -> str:
+    """Return a query for PostgreSQL: all phrases."""
+    parts = []
+    for phrase in phrases:
+        quoted = [f"'{term}'" for term in phrase.terms]
+        if phrase.is_prefix:
+            quoted[-1] += ":*"
+        words = f"({' <-> '.join(quoted)})"
+        if len(quoted) > 1:
+            # Of long items the index proposes those with all terms; the text decides.
+            words = f"({words} | ('{LONG}' & {' & '.join(quoted)}))"
+        parts.append(words)
+    return " & ".join(parts)
+
+
+def filters_tsquery(filters: Iterable[Sequence[str]]) -> str:
+    """Return a query for PostgreSQL: a term of each filter."""
+    groups = (" | ".join(f"'{term}'" for term in group) for group in filters)
+    return " & ".join(f"({group})" for group in groups)
+
+
+def block_terms(blocks: Iterable[int]) -> list[str]:
+    """Return the terms of items in some blocks; PostgreSQL alone has them."""
+    return [f"{MARK}b{block:x}" for block in blocks]

@@ -1,0 +1,54 @@
+"""How PostgreSQL carries out a search: it reads the index once, whatever its statistics say."""
+
+import json
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.stores.postgres.dialect import spelled
+from holdfast.stores.sql.search.statements import MATCHES
+
+ITEMS, SESSIONS = 20_000, 500
+FILL = f"""
+insert into sessions (no, id, tenant, key, generation, is_live, is_visible, parent_seq,
+  parent_record, created_at, metadata, started_by)
+select n, 'ses_' || n, 't', 'k' || n, 1, 1, 1, 0, 0, 0, '', 'user'
+from generate_series(1, {SESSIONS}) n;
+insert into search_items (id, session, n, seq, role, at, terms)
+select n, 1 + n % {SESSIONS}, 1, n, 'user', n,
+  ('common:1 tenant:2 ' || case when n % 1000 = 0 then 'rare:3' else 'filler:3' end)::tsvector
+from generate_series(1, {ITEMS}) n;
+analyze sessions, search_items;
+"""
+
+
+def _scans(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of a plan that read tables or indexes."""
+    own = [node] if "Relation Name" in node or "Index Name" in node else []
+    return own + [scan for child in node.get("Plans", []) for scan in _scans(child)]
+
+
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize(("word", "prefix"), [("common", ""), ("rare", ""), ("common", "k7")])
+async def test_the_index_of_words_is_read_once_and_no_item_without_a_match(
+    word: str, prefix: str, plans: str, postgres_url: str
+) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(FILL)
+        # The table is too small for the planner to prefer an index; in a store it is not.
+        await connection.execute(f"set enable_seqscan = off; set plan_cache_mode = {plans}")
+        text = f"explain (analyze, format json) {spelled(MATCHES)}"
+        ((plan,),) = await connection.fetch(
+            text, "unused", f"'{word}'", "'tenant'", "'tenant'", "t", 0, ITEMS + 1, "", prefix, 0,
+            "", -1.0, 1e18, 21,
+        )  # fmt: skip
+    finally:
+        await connection.close()
+    scans = _scans(json.loads(plan)[0]["Plan"])
+    names = [(scan.get("Index Name"), scan["Actual Loops"]) for scan in scans]
+    assert ("search_items_terms", 1) in names
+    items = [scan for scan in scans if scan.get("Relation Name") == "search_items"]
+    assert [scan["Node Type"] for scan in items] == ["Bitmap Heap Scan"]
+    assert "search_items_pkey" not in dict(names)
