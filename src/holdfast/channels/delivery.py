@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.channels.approvals import approval_buttons
+from holdfast.channels.live_reply import EditBudget
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (
@@ -26,6 +27,7 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     MessageGone,
+    OutgoingFile,
 )
 
 IDLE_SECONDS = 0.5
@@ -43,20 +45,38 @@ PRUNE_EVERY_SECONDS = 3600.0
 class Sender:
     """Sends rows of one channel."""
 
-    def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        current_chat: Callable[[str], str],
+        budget: EditBudget,
+        load_file: Callable[[str], Awaitable[bytes | None]],
+    ) -> None:
         self._channel = channel
+        self._budget = budget
+        self._load_file = load_file
         self._current_chat = current_chat
         """Returns the id under which a chat goes on, where it was moved."""
 
     async def send(self, row: OutboxRow) -> str | None:
         """Send a message, or edit the one that is there; return the platform's id."""
         place = ChatPlace(self._current_chat(row.chat), row.thread)
+        self._budget.spend()
+        if row.file_name:
+            return await self._send_file(row, place)
         try:
             return await self._send(row, place, plain=False)
         except DeliveryRefused as exc:
             if not exc.is_formatting:
                 raise
             return await self._send(row, place, plain=True)
+
+    async def _send_file(self, row: OutboxRow, place: ChatPlace) -> str:
+        content = await self._load_file(row.id)
+        if content is None:
+            raise DeliveryImpossible(f"the content of {row.file_name} is gone")
+        file = OutgoingFile(name=row.file_name, media_type=row.file_type, content=content)
+        return await self._channel.send_file(place, file, reply_to=row.reply_to)
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
         buttons = approval_buttons(row.approval) if row.approval else ()
