@@ -227,7 +227,7 @@ class InboundHandler:
         return "moved"
 
     async def _remember_chat(self, message: InboundMessage) -> None:
-        """Record a chat, and other ids of it, when this process sees it for the first time."""
+        """Record a chat, and its other ids, when this process sees it for the first time."""
         chat = message.place.chat
         # Of a group the aliases are those of whoever wrote.
         aliases = message.aliases if message.is_direct else ()

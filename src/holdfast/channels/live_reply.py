@@ -145,7 +145,7 @@ class LiveReply:
         self._typed_at = 0.0
 
     async def run(self, *, is_direct: bool, is_streamed: bool) -> None:
-        """Follow the turn until it has its answer; a failure here never affects the turn."""
+        """Show progress until the turn has its answer; a failure here never affects the turn."""
         try:
             await self._follow(is_direct, is_streamed)
         except HoldfastError as exc:
@@ -196,7 +196,7 @@ class LiveReply:
 
     @property
     def _call_seconds(self) -> float:
-        """Below half the lease: another worker takes the placeholder over after that time."""
+        """Below half the lease: a successor of this worker waits that long."""
         return self._gateway.settings.lease_seconds / 2 * 0.9
 
     async def _edit(self, external_id: str, text: str) -> None:
