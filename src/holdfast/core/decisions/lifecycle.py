@@ -165,14 +165,14 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
         )
     draft = Draft(session, now=facts.now)
     _cancel_open(draft, facts, code="session_deleted")
-    _bury(draft)
+    _mark_deleted(draft)
     changes: list[Change] = [*draft.changes()]
     aborted: list[RunId] = [*draft.decide(None).aborted]
     for fork in facts.forks:
         child = Draft(fork, now=facts.now)
         if fork.active_run_id is not None:
             aborted.append(fork.active_run_id)
-        _bury(child)
+        _mark_deleted(child)
         changes.extend(child.changes())
     woken = (session.id, *(fork.id for fork in facts.forks))
     return Decision(draft.session, tuple(changes), woken, tuple(aborted))
@@ -187,7 +187,7 @@ def _is_idle(facts: Facts, session: Session, seconds: float) -> bool:
     return max(times) < facts.now - seconds
 
 
-def _bury(draft: Draft) -> None:
+def _mark_deleted(draft: Draft) -> None:
     session = draft.session
     draft.raise_epoch()
     draft.set(
