@@ -49,7 +49,8 @@ class DyingStore:
         """Pass a command on, unless the process is dead or dies of it."""
         if self.dead.is_set():
             await self._stay_dead()
-        if _name(command) == "Renew":
+        # Leases and checkpoints are written as time passes: they are no steps of a turn.
+        if _name(command) in ("Renew", "checkpoint"):
             return await self._inner.submit(command)
         self.writes.append(_name(command))
         if len(self.writes) == self._dies_at:
@@ -173,7 +174,7 @@ async def _writes(*, is_stream: bool) -> list[str]:
 
 
 async def test_each_step_of_a_turn_is_two_commits() -> None:
-    writes = [name for name in await _writes(is_stream=False) if name != "checkpoint"]
+    writes = await _writes(is_stream=False)
     assert writes == ["Accept", *["calls", "outputs"] * STEPS, "Finish"]
 
 

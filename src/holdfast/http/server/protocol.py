@@ -122,6 +122,12 @@ class HttpProtocol(HttpToolsProtocol):
             message = f"at most {limit} connections per client address are allowed"
             self._reject(429, message, code="too_many_connections")
 
+    @property
+    def awaits_first_request(self) -> bool:
+        """Whether the connection is open and its client has not sent a request yet."""
+        is_new = self.cycle is None and self._idle_since is None
+        return is_new and not self._is_closing and not self.transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, and check that head and framing stay within their limit."""
         if self._ignore_input or self._is_closing:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import select
 import signal
 import socket
 from collections import Counter
@@ -25,6 +26,11 @@ from holdfast.http.server.websocket import Receive, Scope, Send
 
 FLUSH_SECONDS = 5
 """Time for responses to be written after their turns have ended."""
+
+WAITING_SECONDS = 0.5
+"""How long a stop waits for the first request of connections that were just opened."""
+QUIET_ROUNDS = 3
+"""Rounds of the loop without a new connection after which the listener is closed."""
 
 
 class ServedApplication(RequestHandler, Protocol):
@@ -119,6 +125,9 @@ class Server(uvicorn.Server):
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         began = monotonic()
+        self._protocol.is_draining = True
+        if not self.force_exit:
+            await self._serve_waiting(sockets or [])
         stopping = asyncio.ensure_future(self._application.stop(self._grace_seconds))
         await super().shutdown(sockets)
         if self.force_exit:
@@ -127,6 +136,24 @@ class Server(uvicorn.Server):
         # Requests that were under way when no turn ran any more may have begun one since.
         await self._application.stop(0.0 if self.force_exit else self._grace_seconds)
         log.info("serve.drained", ms=round((monotonic() - began) * 1000, 1))
+
+    async def _serve_waiting(self, listeners: list[socket.socket]) -> None:
+        """Accept the connections that wait in the backlog, and read the first request of each.
+
+        Closing the listener would reset them, and a proxy does not repeat a request that it has
+        sent. Without a backlog new ones do not get through: their clients try another replica.
+        """
+        for listener in listeners:
+            listener.listen(0)
+        ends_at, quiet_rounds = monotonic() + WAITING_SECONDS, 0
+        while quiet_rounds < QUIET_ROUNDS and monotonic() < ends_at:
+            has_waiting = any(_is_readable(listener) for listener in listeners)
+            is_awaited = any(
+                isinstance(connection, HttpProtocol) and connection.awaits_first_request
+                for connection in self.server_state.connections
+            )
+            quiet_rounds = 0 if has_waiting or is_awaited else quiet_rounds + 1
+            await asyncio.sleep(0.005 if is_awaited else 0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -161,6 +188,13 @@ class Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _is_readable(listener: socket.socket) -> bool:
+    """Whether a connection waits to be accepted."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def open_listener(host: str, port: int) -> socket.socket:
