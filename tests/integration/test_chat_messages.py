@@ -130,7 +130,8 @@ async def test_the_pictures_of_an_album_share_the_mention_of_one_of_them() -> No
 
 async def test_a_group_that_moved_while_another_replica_received_keeps_its_session() -> None:
     async with open_chat_room("telegram", ScriptedModel(), allow_groups=("-5",)) as room:
-        await room.until(lambda: any(call[0] == "getUpdates" for call in room.telegram.calls))
+        room.telegram.say("hello")
+        await room.until_text("re:hello")
         moved = RememberChat(channel="telegram", chat="-5", successor="-1005")
         await room.gateway.engine.submit(moved)
         room.telegram.fail_next("getUpdates", 1, code=409, description="Conflict: another poller")
