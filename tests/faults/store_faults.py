@@ -178,7 +178,7 @@ WORKERS = (
     Fault(
         "a worker that was taken for dead renews its lease",
         f"{STORES}/sql/command_plans.py",
-        "if row is not None and row[0] != BURIED:",
+        "if row is not None and row[0] != EXPIRED:",
         "if row is not None:",
         (f"{CONTRACT}::TestRecovery",),
     ),

@@ -31,11 +31,11 @@ from holdfast.ports.channel import (
 )
 
 IDLE_SECONDS = 2.0
-"""How often the outbox is looked at for messages that other processes left."""
+"""How often the outbox is read for messages that other processes left."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
-"""How long a whole channel waits: a failing conversation must not hold up the others."""
+"""Limit of the pause of a whole channel: one failing conversation must not delay the others."""
 MAX_AT_ONCE = 16
 """Messages of one channel that are under way at the same time."""
 PRUNE_AFTER_SECONDS = 7 * 24 * 3600.0
@@ -212,7 +212,7 @@ class Deliverer:
             worker=self._gateway.worker.id,
             channels=(channel,),
             limit=free,
-            patience_seconds=self._gateway.settings.lease_seconds / 2,
+            orphaned_after_seconds=self._gateway.settings.lease_seconds / 2,
         )
         rows = await self._gateway.submit(claim)
         for row in rows:
@@ -290,7 +290,11 @@ class Deliverer:
         return max(backoff.fail(started_at), min(age / 2, MAX_DELAY_SECONDS))
 
     async def _settle(self, command: SettleDelivery) -> None:
-        """Record an outcome; nobody else may, as long as this process lives."""
+        """Record an outcome, and retry until the store takes it.
+
+        No other worker may settle the message while this one lives, so giving up would leave it
+        in the state `sending`.
+        """
         while True:
             try:
                 await self._gateway.submit(command)

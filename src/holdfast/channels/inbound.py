@@ -31,7 +31,7 @@ from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
-    BuryUpdate,
+    DeadLetterUpdate,
     EditWaiting,
     QueueMessages,
     RememberChat,
@@ -112,7 +112,7 @@ class InboundHandler:
             log.exception("channel.update_failed", channel=self._settings.name, tries=tries)
             if tries < MAX_TRIES:
                 raise
-            await self._bury(message, exc)
+            await self._dead_letter(message, exc)
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -133,7 +133,7 @@ class InboundHandler:
             return await self._approvals.press(press, self._key_of(message))
         except StoreUnavailable:
             raise
-        except Exception:  # noqa: BLE001 - it must not come again and again; people press again
+        except Exception:  # noqa: BLE001 - the platform would deliver it without end; people press again
             log.exception("channel.press_failed", channel=self._settings.name)
             return PressResult("Something went wrong. Please try again.")
 
@@ -153,13 +153,13 @@ class InboundHandler:
         place = replace(message.place, chat=self._first_id(message.place.chat))
         return replace(message, place=place)
 
-    async def _bury(self, message: InboundMessage, exc: Exception) -> None:
+    async def _dead_letter(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
         await self.reject(message.unique_id, reason)
 
     async def reject(self, update_id: str, reason: str) -> None:
         """Record an update that cannot be handled, for an operator to look at."""
-        command = BuryUpdate(
+        command = DeadLetterUpdate(
             channel=self._settings.name, update_id=update_id, reason=reason[:MAX_REASON]
         )
         await self._gateway.submit(command)
@@ -193,7 +193,7 @@ class InboundHandler:
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:
-            return "ignore"  # without a read: platforms tell us of all our messages and edits
+            return "ignore"  # before any read: platforms report all our own messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
@@ -215,7 +215,7 @@ class InboundHandler:
         return await self._gateway.read.session(self._tenant, key=key) is not None
 
     def _may_loop(self, message: InboundMessage) -> bool:
-        """Whether bots have not talked among themselves for too long."""
+        """Whether to answer: people always, bots only a bounded number of times in a row."""
         chat = message.place.chat
         if not message.is_bot:
             self._bot_turns.pop(chat, None)
@@ -236,7 +236,7 @@ class InboundHandler:
         return "moved"
 
     async def _remember_chat(self, message: InboundMessage) -> None:
-        """Record a chat, and other ids of it, when this process first hears of it."""
+        """Record a chat, and its other ids, when this process sees it for the first time."""
         chat = message.place.chat
         # Of a group the aliases are those of whoever wrote.
         aliases = message.aliases if message.is_direct else ()

@@ -147,7 +147,7 @@ class LiveReply:
         self._typed_at = 0.0
 
     async def run(self, *, is_direct: bool, is_streamed: bool) -> None:
-        """Follow the turn until it has its answer; failures here never concern the turn."""
+        """Show progress until the turn has its answer; a failure here never affects the turn."""
         try:
             await self._follow(is_direct, is_streamed)
         except HoldfastError as exc:
@@ -179,7 +179,7 @@ class LiveReply:
         return self._ticket.outcome is not None
 
     async def _show(self, now: float) -> None:
-        """Show the text so far; a platform that does not take it gets the next one."""
+        """Show the text so far; if the platform refuses it, the next edit shows more."""
         text = self._cut(self._progress.describe(now))
         if not text or text == self._shown or self._is_uncertain:
             return

@@ -142,7 +142,7 @@ class Scheduler:
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
-        """Pass over a due time that finds the run before it still going."""
+        """Skip a due time if the previous run is still going."""
         is_running = await self._is_running(row)
         if is_running:
             await self._skip(row, now, "skipped: the run before was still going")

@@ -50,7 +50,7 @@ SILENCE_SECONDS = 45.0
 MAX_UNITS = 2000
 """UTF-16 units; the daemon makes an attachment of longer texts."""
 REPLAY_SECONDS = 600.0
-"""Of the events that the daemon repeats to a new process, older ones were handled before."""
+"""A new process ignores replayed events that are older than this: an earlier one handled them."""
 ANY_EVENT = "0"
 """An event id that no daemon gives: it answers with all events that it remembers."""
 MAX_PENDING = 1000
@@ -122,7 +122,7 @@ class SignalChannel:
         self._last_id = ANY_EVENT
         self._started_ms = time.time() * 1000
         self._pending: deque[_PendingEvent] = deque()
-        """Events that are not durable yet, and that an older daemon will not send again."""
+        """Events that are not committed yet; an older daemon does not send them again."""
         self._news = asyncio.Event()
         self._reading: asyncio.Task[NoReturn] | None = None
         self._is_receiving = False
@@ -131,7 +131,7 @@ class SignalChannel:
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     async def receive(self, inbox: Inbox) -> None:
-        """Handle what the event stream brings; the daemon receives only while it is followed."""
+        """Handle the events of the stream; the daemon receives messages only for a reader."""
         self._is_receiving = True
         try:
             while True:
@@ -146,6 +146,7 @@ class SignalChannel:
                     news.cancel()
                 self._news.clear()
                 if self._reading.done() and not self._pending:
+                    # Raise only now: events that were read before the failure are handled first.
                     reading, self._reading = self._reading, None
                     reading.result()
         except asyncio.CancelledError:
@@ -184,7 +185,7 @@ class SignalChannel:
         raise DeliveryDelayed("the event stream of signal-cli ended", 1.0)
 
     def _is_abandoned(self) -> bool:
-        """Whether to read no more: the rest waits on Signal's server."""
+        """Whether to stop reading; what was not read waits on Signal's server."""
         if len(self._pending) >= MAX_PENDING:
             return True
         return not self._is_receiving and time.monotonic() - self._idle_since > MAX_IDLE_SECONDS
@@ -355,7 +356,7 @@ def _content(text: str, *, plain: bool) -> dict[str, Any]:
 
 
 def _raise(method: str, error: _RpcError) -> NoReturn:
-    """Raise what an error of the daemon means."""
+    """Raise the delivery error that an error code of the daemon stands for."""
     text = f"{method}: {error.message} ({error.code})"
     results = error.data.response.results if error.data and error.data.response else []
     if error.code == RATE_LIMIT:
@@ -376,7 +377,7 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
 
 
 def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
-    """Raise what it means that nobody got a message."""
+    """Raise the delivery error of a message that no recipient got."""
     kinds = {one.type for one in results}
     text = f"send: {', '.join(sorted(kinds))}"
     if "RATE_LIMIT_FAILURE" in kinds:

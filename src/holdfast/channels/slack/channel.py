@@ -213,7 +213,7 @@ class SlackChannel:
         try:
             event = decode_json(raw, SlackEvent)
         except msgspec.DecodeError:
-            return  # of a form that no version of the API has for messages
+            return  # not a message: no version of the API sends one in this form
         account = await self._me()
         message = read_event(event, account, await self._type_of(event))
         if message is None:
@@ -245,7 +245,7 @@ class SlackChannel:
         return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
-        """Have a pressed button answered, and show in its message what became of it."""
+        """Answer a button press, then show the result in the button's message."""
         try:
             actions = decode_json(raw, BlockActions)
         except msgspec.DecodeError:
@@ -281,12 +281,14 @@ class SlackChannel:
                 "conversations.info", arguments, _Conversation, is_read=True
             )
         except DeliveryError:
-            return "channel"  # a scope is missing, or Slack is slow: most of them are channels
+            return (
+                "channel"  # a scope is missing, or Slack is slow: most conversations are channels
+            )
         kind = "im" if found.channel.is_im else "mpim" if found.channel.is_mpim else "channel"
         return _remember(self._types, event.channel, kind)
 
     async def _named(self, message: InboundMessage) -> InboundMessage:
-        """Return a message with the name of its sender; without one its id has to do."""
+        """Return a message with the name of its sender, if Slack tells it."""
         if message.sender_name or message.is_own or message.is_bot or message.is_anonymous:
             return message
         return msgspec.structs.replace(message, sender_name=await self._name_of(message.sender))

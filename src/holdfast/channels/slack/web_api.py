@@ -24,7 +24,7 @@ _CREDENTIALS = frozenset(
         "token_revoked",
     }
 )  # fmt: skip
-"""Errors that concern everything that is sent: it waits until the operator has corrected them."""
+"""Errors of the account: all messages wait until the operator has corrected it."""
 _IMPOSSIBLE = frozenset(
     {
         "cannot_dm_bot", "channel_not_found", "invalid_channel", "is_archived",
@@ -35,7 +35,7 @@ _IMPOSSIBLE = frozenset(
     }
 )  # fmt: skip
 _GONE = frozenset({"cant_update_message", "edit_window_closed", "message_not_found"})
-_AWAY = frozenset(
+_OUTAGES = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 _FORMATTING = frozenset({"invalid_blocks", "invalid_blocks_format"})
@@ -119,7 +119,7 @@ def _retry_after(result: HttpResult) -> float:
 
 
 def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
-    """Raise what an error of the Web API means."""
+    """Raise the delivery error that an error code of the Web API stands for."""
     text = f"{method}: {error or result.status}"
     if error in ("ratelimited", "rate_limited"):
         raise DeliveryDelayed(text, _retry_after(result))
@@ -129,7 +129,7 @@ def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
         raise DeliveryImpossible(text)
     if error in _GONE:
         raise MessageGone(text)
-    if error in _AWAY or result.status >= 500:
+    if error in _OUTAGES or result.status >= 500:
         # Slack says itself that something may have been done before such an error.
         raise DeliveryDelayed(text, is_uncertain=True)
     raise DeliveryRefused(text, is_formatting=error in _FORMATTING)

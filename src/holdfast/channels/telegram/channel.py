@@ -164,7 +164,7 @@ class TelegramChannel:
         return msgspec.structs.replace(message, is_mention=is_mention)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
-        """Have a pressed button answered, and show in its message what became of it."""
+        """Answer a button press, then show the result in the button's message."""
         press = read_press(query, bot)
         if press is None:
             return

@@ -288,16 +288,16 @@ class ChatInputCache:
         session_id: str | None = None,
     ) -> ChatInput:
         """Return the messages of a request."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, form)
-        known = self._prefixes.find(key, strand) if session_id is not None else None
+        known = self._prefixes.find(key, shared_items) if session_id is not None else None
         prefix, done = _EMPTY, 0
         if known is not None:
             prefix, done = known.made, known.items.length
         joiner = _Joiner(prefix, form)
         call_ids: set[str] = set()
         settings = prefix.settings
-        new, has_references = self._translated(strand, done, form.upstream)
+        new, has_references = self._translated(shared_items, done, form.upstream)
         for place, found in enumerate(new, done):
             if found.call_id is not None:
                 call_ids.add(found.call_id)
@@ -316,7 +316,7 @@ class ChatInputCache:
                 call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
                 settings=settings,
             )
-            self._prefixes.keep(key, Prefix(strand, grown, _size(grown, strand.length)))
+            self._prefixes.keep(key, Prefix(shared_items, grown, _size(grown, shared_items.length)))
         return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
 
     def sources(
@@ -324,8 +324,8 @@ class ChatInputCache:
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
         joiner = _Joiner(_EMPTY, form, has_sources=True)
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        for place, found in enumerate(self._translated(strand, 0, form.upstream)[0]):
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        for place, found in enumerate(self._translated(shared_items, 0, form.upstream)[0]):
             joiner.add(found, place)
         if joiner.open:
             joiner.close()
@@ -336,12 +336,12 @@ class ChatInputCache:
         self, call_id: str, history: Sequence[bytes], form: ChatForm, session_id: str | None
     ) -> bool:
         """Return whether a history has a call of this id."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._prefixes.find((session_id, form), strand) if session_id else None
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        known = self._prefixes.find((session_id, form), shared_items) if session_id else None
         if known is not None and call_id in known.made.call_ids:
             return True
         done = known.items.length if known is not None else 0
-        new, _ = self._translated(strand, done, form.upstream)
+        new, _ = self._translated(shared_items, done, form.upstream)
         return any(found.call_id == call_id for found in new)
 
     def check(self, items: Sequence[bytes], upstream: str) -> Settings:

@@ -554,7 +554,7 @@ def _hiding(of: Session) -> Plan[list[Record]]:
     for owner in line:
         own = yield from own_records(owner.id, records)
         undone = {record.undoes for record in own if record.kind == "undo"}
-        # What an ancestor hides of its own later log is no business of its heirs.
+        # What an ancestor hides of its own later log does not concern its forks.
         found.extend(
             replace(record, to_seq=min(record.to_seq, upto))
             for record in own

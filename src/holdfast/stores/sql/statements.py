@@ -356,9 +356,9 @@ DROP_PROVIDER_STATE_COVERING = Statement(
     "drop_provider_state_covering",
     # What is erased is gone for forks too, which share it, and so for their providers.
     "delete from provider_state where covers_seq >= ?2 and session_id in ("
-    "with recursive heirs (id) as (select id from sessions where id = ?1 "
-    "union all select s.id from sessions s join heirs h on s.parent_id = h.id) "
-    "select id from heirs)",
+    "with recursive descendants (id) as (select id from sessions where id = ?1 "
+    "union all select s.id from sessions s join descendants d on s.parent_id = d.id) "
+    "select id from descendants)",
 )
 DROP_PROVIDER_SLOT = Statement(
     "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"

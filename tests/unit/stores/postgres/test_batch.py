@@ -4,8 +4,8 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, Wor
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
     Command,
+    DeadLetterUpdate,
     DeleteSchedule,
     Extend,
     MarkDelivered,
@@ -81,7 +81,7 @@ def test_deliveries_name_their_turns() -> None:
 
 
 ONE_AT_A_TIME = {
-    QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, BuryUpdate,
+    QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, DeadLetterUpdate,
     PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip
 """Rare commands about no session: they name their kind, so that two never go side by side."""

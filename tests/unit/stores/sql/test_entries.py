@@ -27,7 +27,7 @@ from holdfast.stores.sql.entries import (
     unpack_items,
 )
 from holdfast.stores.sql.lookups import find_number
-from tests.unit.core.scenes import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
+from tests.unit.core.builders import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
 
 
 def an_item(seq: int) -> StoredItem:

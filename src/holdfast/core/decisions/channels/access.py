@@ -22,7 +22,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
+    DeadLetterUpdate,
     HoldChannel,
     ReleaseChannel,
     RememberChat,
@@ -116,7 +116,7 @@ def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
     return Decision(None, tuple(map(ChatSaved, rows)))
 
 
-def bury_update(command: BuryUpdate, facts: Facts) -> Decision[None]:
+def dead_letter_update(command: DeadLetterUpdate, facts: Facts) -> Decision[None]:
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
     return Decision(None, (UpdateBuried(row),))

@@ -136,8 +136,9 @@ def claim_deliveries(
         if row.state == "sending" and row.owner == command.worker:
             claimed.append(row)  # by this very command, whose answer was lost
             continue
-        # Who sent it, or kept its placeholder up to date, died: something may have arrived of which
-        # the id is not known. An edit that arrives twice is one edit.
+        # The worker that was sending it died. The platform may have the message although its id was
+        # never stored, so a second send may be a duplicate. With a known id it is edited, and a
+        # repeated edit changes nothing.
         is_other = row.owner is not None and row.owner != command.worker
         is_doubtful = row.external_id is None and (row.state == "sending" or is_other)
         taken = replace(

@@ -6,8 +6,8 @@ sent again with `again` set, and answers what the first one did.
 
 from holdfast.core.transaction.commands.channels import (
     ApprovePairing,
-    BuryUpdate,
     ClaimDeliveries,
+    DeadLetterUpdate,
     DeliveryOutcome,
     EditWaiting,
     HoldChannel,
@@ -95,12 +95,12 @@ __all__ = [
     "AppendBatch",
     "Appended",
     "ApprovePairing",
-    "BuryUpdate",
     "Cancel",
     "Claim",
     "ClaimDeliveries",
     "Command",
     "Compact",
+    "DeadLetterUpdate",
     "Delete",
     "DeleteSchedule",
     "DeliveryOutcome",

@@ -77,7 +77,7 @@ class ClaimDeliveries(Command[tuple[OutboxRow, ...]], frozen=True, kw_only=True)
     worker: WorkerId
     channels: tuple[str, ...]
     limit: int = 32
-    patience_seconds: float = 5.0
+    orphaned_after_seconds: float = 5.0
     """How long another worker's placeholder is left to that worker after its turn has ended."""
 
 
@@ -188,7 +188,7 @@ class RememberChat(Command[None], frozen=True, kw_only=True):
     """Other ids of a direct chat, whose person is `chat`."""
 
 
-class BuryUpdate(Command[None], frozen=True, kw_only=True):
+class DeadLetterUpdate(Command[None], frozen=True, kw_only=True):
     """Record that an update could not be handled, so that those behind it can be."""
 
     channel: str

@@ -8,8 +8,8 @@ from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
     ClaimDeliveries,
+    DeadLetterUpdate,
     EditWaiting,
     HoldChannel,
     KeepPlaceholder,
@@ -83,7 +83,7 @@ def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
 
 def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
     """The messages that are due, at most one of each conversation."""
-    late = now - command.patience_seconds
+    late = now - command.orphaned_after_seconds
     found: list[OutboxRow] = []
     for channel in command.channels:
         if command.again:
@@ -142,7 +142,7 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
 
 
 def no_facts(
-    _: ReleaseChannel | RememberChat | BuryUpdate | PruneOutbox, now: float
+    _: ReleaseChannel | RememberChat | DeadLetterUpdate | PruneOutbox, now: float
 ) -> Plan[Facts]:
     """The time alone."""
     yield from ()

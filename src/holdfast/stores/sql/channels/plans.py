@@ -24,5 +24,5 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.HoldChannel: (facts.hold_facts, access.hold_channel),
     cmd.ReleaseChannel: (facts.no_facts, access.release_channel),
     cmd.RememberChat: (facts.no_facts, access.remember_chat),
-    cmd.BuryUpdate: (facts.no_facts, access.bury_update),
+    cmd.DeadLetterUpdate: (facts.no_facts, access.dead_letter_update),
 }
