@@ -160,7 +160,9 @@ class Deliverer:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
-        stop_listening = self._gateway.store.on_outbox(self.wake)
+        listen = self._gateway.store.on_outbox
+        # Without senders no turn pays for the look at what it wrote.
+        stop_listening = listen(self.wake) if self._senders else lambda: None
         try:
             while True:
                 self._news.clear()
