@@ -5,7 +5,7 @@ failed is kept as an incomplete item and never becomes provider state.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from holdfast.core.openai.response import (
     ResponseStatus,
     encode_answer,
     error_value,
+    pack_answer,
     usage_value,
 )
 from holdfast.core.tools.approval_words import approval_markdown
@@ -177,16 +178,24 @@ class TurnExecutor:
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
 
-    async def _answer(
+    def _answer(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> Awaitable[tuple[Answer, ToolTurn | None]]:
+        """Return the answer of a turn, and the tool steps that led to it, to be awaited."""
+        has_tools = "tools" in request.fields or "tools" in request.chat_fields
+        if has_tools or request.is_compaction or request.fixed_answer is not None:
+            return self._answer_otherwise(run, request, writer)
+        return self._agents.run(run, request, writer)
+
+    async def _answer_otherwise(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Return the answer of a turn, and the tool steps that led to it."""
+        """Answer with a fixed text, a compaction, or with the help of tools."""
         if request.fixed_answer is not None:
             return Answer(items=[message("assistant", request.fixed_answer).body]), None
         if request.is_compaction and self._fitter is not None:
             return await self._compact(self._fitter, run, request, writer), None
-        has_tools = "tools" in request.fields or "tools" in request.chat_fields
-        if has_tools and self._tools is not None and self._tools.applies(request):
+        if self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
         return await self._agents.run(run, request, writer)
@@ -232,7 +241,7 @@ class TurnExecutor:
             outcome="completed",
             items=items,
             usage=answer.usage,
-            result=encode_answer(recorded),
+            result=pack_answer(recorded, answer.usage),
             provider_state=answer.state if is_completed else None,
             hold_seconds=self._gateway.settings.tool_wait_seconds,
             journal=journal,

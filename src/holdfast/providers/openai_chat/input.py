@@ -102,13 +102,6 @@ class TranslationCache:
                     self._cache.put(body, found, size)
         return found
 
-    def check(self, body: bytes, where: str, upstream: str) -> Translation:
-        """Return an item's translation; raise `UnsupportedByUpstream` for lost content."""
-        found = self.get(body, where, upstream)
-        if not found.is_complete:
-            translate(_decode(body), where, upstream, is_strict=True)
-        return found
-
     def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
         self.translated += 1
         try:
@@ -220,7 +213,11 @@ class _Joiner:
             return
         reasoning, self.reasoning = self.reasoning if role == "assistant" else [], []
         last = self.open[-1].message if self.open else None
-        if last is not None and is_joinable(last, message, ignores_names=self._alternates):
+        if (
+            last is not None
+            and last["role"] == message["role"]
+            and is_joinable(last, message, ignores_names=self._alternates)
+        ):
             self.open += (*reasoning, new)
         else:
             if self.open:
@@ -231,7 +228,10 @@ class _Joiner:
 
     def close(self) -> None:
         """Serialize the open message."""
-        serialized = self.serialize_open()
+        if len(self.open) == 1 and not self._alternates:
+            serialized = [self.open[0].encoded]
+        else:
+            serialized = self.serialize_open()
         self.closed += serialized
         if self._has_sources:
             filler: list[tuple[int, ...]] = [()] if len(serialized) > 1 else []
@@ -348,7 +348,10 @@ class ChatInputCache:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
         settings: Settings = {}
         for place, body in enumerate(items):
-            found = self.translations.check(body, f"input[{place}]", upstream)
+            found = self.translations.get(body, f"input[{place}]", upstream)
+            if not found.is_complete:
+                # Translated again, to raise what was lost.
+                translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
             if found.update is not None:
                 settings = updated_settings(settings, found.update)
         return settings
