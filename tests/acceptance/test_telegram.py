@@ -18,16 +18,36 @@ KEY = "agent:main:telegram:direct:7"
 def test_the_yes_after_an_idle_night_meets_the_same_conversation(
     store_url: str, tmp_path: Path
 ) -> None:
+    """The whole of story 2: idle, restarted overnight, a native reply, a provider that forgets."""
     with telegram_story(store_url, tmp_path, rest=IDLE) as (telegram, provider, gateway):
-        telegram.say("shall I book the flight?")
-        telegram.wait_for_text("Messages seen: 1")
-        first = HttpUser(gateway).session(KEY)
-        telegram.say("yes")
-        telegram.wait_for_text("Messages seen: 3")
-        second = HttpUser(gateway).session(KEY)
-        assert (second["id"], second["generation"]) == (first["id"], 1)
+        user = HttpUser(gateway)
+        said = ["I am Ada and plan a trip", "shall I book the flight?", "yes", "and the hotel?"]
+        for number, text in enumerate(said[:2]):
+            telegram.say(text)
+            telegram.wait_for_text(f"Messages seen: {2 * number + 1}")
+        first = user.session(KEY)
+        until_sent(gateway, 2)
+        gateway.stop()
+        question = telegram.sent[-1]
+        replied = {
+            "message_id": question.message_id, "date": 1, "text": question.text,
+            "chat": {"id": 7, "type": "private"}, "from": {"id": 42, "is_bot": True},
+        }  # fmt: skip
+        telegram.say("yes", reply_to_message=replied)
+        gateway.start()
+        telegram.wait_for_text("Messages seen: 5. Last text: yes")
         assert provider.requests()[-1].body["previous_response_id"], "the provider's memory stays"
-        assert len(telegram.sent) == 2
+        assert "not the sender's own words" not in str(provider.requests()[-1].body["input"])
+        provider.add_fault("R02", times=1)
+        telegram.say("and the hotel?")
+        telegram.wait_for_text("Messages seen: 7. Last text: and the hotel?")
+        second = user.session(KEY)
+        assert (second["id"], second["generation"]) == (first["id"], 1)
+        items = user.get(f"/v1/sessions/{second['id']}/items?order=asc&limit=100")["data"]
+        texts = [str(item["content"]) for item in items if item.get("role") == "user"]
+        assert len(texts) == len(said)
+        assert all(text in shown for text, shown in zip(said, texts, strict=True))
+        assert len(telegram.sent) == len(said), "each answered once"
 
 
 def until_sent(gateway: GatewayProcess, count: int) -> None:

@@ -130,7 +130,8 @@ async def test_the_pictures_of_an_album_share_the_mention_of_one_of_them() -> No
 
 async def test_a_group_that_moved_while_another_replica_received_keeps_its_session() -> None:
     async with open_chat_room("telegram", ScriptedModel(), allow_groups=("-5",)) as room:
-        await room.until(lambda: any(call[0] == "getUpdates" for call in room.telegram.calls))
+        room.telegram.say("hello")
+        await room.until_text("re:hello")
         moved = RememberChat(channel="telegram", chat="-5", successor="-1005")
         await room.gateway.engine.submit(moved)
         room.telegram.fail_next("getUpdates", 1, code=409, description="Conflict: another poller")
@@ -152,3 +153,22 @@ async def test_a_direct_chat_is_found_by_its_other_id_once_the_person_wrote() ->
         await room.until_text("re:hello")
         _, key, to = await room.service.find_chat(target)
         assert (key, to.to) == ("agent:main:slack:direct:U7", "U7")
+
+
+async def test_a_moved_group_sees_its_answer_grow_under_its_new_id() -> None:
+    model = ScriptedModel()
+    async with open_chat_room("telegram", model, groups="always", allow_groups=("-5",)) as room:
+        room.telegram.say("", chat=-1005, migrate_from_chat_id=-5)
+        model.gate.clear()
+        room.telegram.say("hello", chat=-1005)
+        await room.until(lambda: _has_call(room, "sendChatAction"))
+        model.gate.set()
+        await room.until_text("re:[User7] hello")
+        chats = {str(body["chat_id"]) for _, body in room.telegram.calls if "chat_id" in body}
+        key = Key("agent:main:telegram:group:-5")
+        assert await room.gateway.engine.read.session(DEFAULT_TENANT, key=key) is not None
+    assert chats == {"-1005"}
+
+
+def _has_call(room: ChatRoom, method: str) -> bool:
+    return any(called == method for called, _ in room.telegram.calls)

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from holdfast.channels import delivery
 from holdfast.channels.delivery import MAX_AT_ONCE, Deliverer
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.model.delivery import OutboxMessage, OutboxRow
@@ -54,3 +57,29 @@ async def test_others_are_answered_while_many_chats_fail() -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_this_process_writes_is_sent_and_sent_again_without_a_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "IDLE_SECONDS", 3600.0)
+    attempts: list[str] = []
+    is_sent = asyncio.Event()
+
+    async def send(row: OutboxRow) -> str | None:
+        attempts.append(row.chat)
+        if len(attempts) == 1:
+            raise DeliveryDelayed("too many requests", 0.05)
+        is_sent.set()
+        return row.id
+
+    async with open_gateway() as gateway:
+        deliverer = Deliverer(gateway.engine, {"one": send}, expire_seconds={})
+        running = asyncio.create_task(deliverer.run())
+        try:
+            await _queue(gateway, "one", "7")
+            await asyncio.wait_for(is_sent.wait(), 30)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert attempts == ["7", "7"]

@@ -30,8 +30,8 @@ from holdfast.ports.channel import (
     OutgoingFile,
 )
 
-IDLE_SECONDS = 0.5
-"""How often the outbox is read for messages that other processes wrote."""
+IDLE_SECONDS = 2.0
+"""How often the outbox is read for messages that other processes left."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
@@ -160,6 +160,9 @@ class Deliverer:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
+        listen = self._gateway.store.on_outbox
+        # Without senders no turn pays for the look at what it wrote.
+        stop_listening = listen(self.wake) if self._senders else lambda: None
         try:
             while True:
                 self._news.clear()
@@ -171,6 +174,7 @@ class Deliverer:
                 if not is_full:
                     await self._wait()
         finally:
+            stop_listening()
             tasks = [task for sends in self._in_flight.values() for task in sends.values()]
             for task in tasks:
                 task.cancel()
@@ -235,6 +239,8 @@ class Deliverer:
             command = await self._attempt(row)
             self._on_settled(row, command.outcome)
             await self._settle(command)
+            if command.outcome in ("delayed", "refused"):
+                asyncio.get_running_loop().call_later(command.delay_seconds, self.wake)
         finally:
             self._in_flight[row.channel].pop(row.id, None)
             self._news.set()

@@ -90,8 +90,9 @@ class InboundHandler:
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
         self._bot_turns: dict[str, int] = {}
-        self.predecessors: dict[str, str] = {}
+        self._predecessors: dict[str, str] = {}
         """Chats that were moved: the first id of each, by its present one."""
+        self._successors: dict[str, str] = {}
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
@@ -136,8 +137,16 @@ class InboundHandler:
             log.exception("channel.press_failed", channel=self._settings.name)
             return PressResult("Something went wrong. Please try again.")
 
+    def note_moved(self, old: str, new: str) -> None:
+        """Learn that a chat continues under another id."""
+        self._predecessors[new], self._successors[old] = old, new
+
+    def current_id(self, chat: str) -> str:
+        """Return the id under which a chat goes on, where it was moved."""
+        return self._successors.get(chat, chat)
+
     def _first_id(self, chat: str) -> str:
-        return self.predecessors.get(chat, chat)
+        return self._predecessors.get(chat, chat)
 
     def _canonical(self, message: InboundMessage) -> InboundMessage:
         """Return a message with the first id of its chat, under which its session is known."""
@@ -223,7 +232,7 @@ class InboundHandler:
             channel=self._settings.name, chat=message.place.chat, successor=message.moved_to
         )
         await self._gateway.submit(command)
-        self.predecessors[message.moved_to] = message.place.chat
+        self.note_moved(message.place.chat, message.moved_to)
         return "moved"
 
     async def _remember_chat(self, message: InboundMessage) -> None:

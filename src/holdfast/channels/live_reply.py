@@ -128,13 +128,15 @@ class LiveReply:
         ticket: TurnTicket,
         delivery: Delivery,
         budget: EditBudget,
+        chat: str,
     ) -> None:
         self._gateway = gateway
         self._channel = channel
         self._ticket = ticket
         self._delivery = delivery
         self._budget = budget
-        self._place = ChatPlace(delivery.chat, delivery.thread)
+        self._place = ChatPlace(chat, delivery.thread)
+        """Where to write: a chat may have been moved since the turn was accepted."""
         self._row: OutboxRow | None = None
         self._external_id: str | None = None
         self._is_uncertain = False

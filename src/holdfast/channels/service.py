@@ -125,7 +125,6 @@ class ChannelService:
             )
             for settings, channel in channels
         }  # fmt: skip
-        self._successors: dict[tuple[str, str], str] = {}
         self._budgets = {
             name: EditBudget(channel.capabilities.sends_per_second, time.monotonic)
             for name, channel in self._channels.items()
@@ -133,7 +132,10 @@ class ChannelService:
         senders: dict[str, SendRow] = {}
         for name, channel in self._channels.items():
             senders[name] = Sender(
-                channel, self._current_chat(name), self._budgets[name], gateway.store.channels.file
+                channel,
+                self._handlers[name].current_id,
+                self._budgets[name],
+                gateway.store.channels.file,
             ).send
         self.deliverer = Deliverer(
             gateway,
@@ -258,7 +260,8 @@ class ChannelService:
             return
         channel = self._channels[delivery.channel]
         budget = self._budgets[delivery.channel]
-        live_reply = LiveReply(self._gateway, channel, ticket, delivery, budget)
+        chat = self._handlers[delivery.channel].current_id(delivery.chat)
+        live_reply = LiveReply(self._gateway, channel, ticket, delivery, budget, chat)
         settings = self._settings[delivery.channel]
         is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
@@ -283,11 +286,7 @@ class ChannelService:
         return await self._gateway.store.channels.message(row.id) or row
 
     def _note_moved(self, channel: str, old: str, new: str) -> None:
-        self._successors[channel, old] = new
-        self._handlers[channel].predecessors[new] = old
-
-    def _current_chat(self, channel: str) -> Any:
-        return lambda chat: self._successors.get((channel, chat), chat)
+        self._handlers[channel].note_moved(old, new)
 
     def _count(self, row: OutboxRow, outcome: str) -> None:
         self._gateway.meter.channel_sent(row.channel, outcome)

@@ -400,6 +400,10 @@ class Store(Protocol):
         """Tell `listener` about wake-ups and aborts, of this process at once, of others soon."""
         ...
 
+    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when this process writes messages to send; return what ends that."""
+        ...
+
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call.
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.channel import TelegramChannel
 from holdfast.channels.telegram.updates import Message, Update, User, read_message
-from holdfast.ports.channel import ChatPlace, DeliveryImpossible
+from holdfast.ports.channel import ChatPlace, DeliveryImpossible, MessageGone
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import TelegramSimulator
@@ -102,3 +102,11 @@ def test_a_video_is_a_file_and_an_animation_is_one_file() -> None:
 async def test_a_topic_that_cannot_be_one_is_told_at_once(platform: TelegramPlatform) -> None:
     with pytest.raises(DeliveryImpossible, match="'abc' is not the id of a topic"):
         await platform.channel.send(ChatPlace("7", "abc"), "hello", plain=True)
+
+
+async def test_a_message_that_cannot_be_edited_any_more_is_gone(platform: TelegramPlatform) -> None:
+    sent = await platform.channel.send(platform.place, "one", plain=True)
+    description = "Bad Request: message can't be edited"
+    platform.simulator.fail_next("editMessageText", code=400, description=description)
+    with pytest.raises(MessageGone):
+        await platform.channel.edit(platform.place, sent, "two", plain=True)

@@ -55,6 +55,7 @@ MAX_NOTICE = 200
 MAX_FILE_BYTES = 50_000_000
 MAX_PHOTO_BYTES = 10_000_000
 PHOTO_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+_NOT_EDITABLE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
 _NO_PHOTO = ("PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED", "PHOTO_SAVE_FILE_INVALID")
 """Errors of pictures that can still be sent as documents."""
 SECRET_HEADER = "x-telegram-bot-api-secret-token"
@@ -358,6 +359,6 @@ def _raise(method: str, reply: _Reply) -> NoReturn:
         raise DeliveryDelayed(text)
     if code == 413:
         raise DeliveryImpossible(text)
-    if "message to edit not found" in reply.description:
+    if any(words in reply.description for words in _NOT_EDITABLE):
         raise MessageGone(text)
     raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)

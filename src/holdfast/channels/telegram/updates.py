@@ -108,6 +108,7 @@ class Message(msgspec.Struct):
     edit_date: int | None = None
     media_group_id: str | None = None
     migrate_to_chat_id: int | None = None
+    migrate_from_chat_id: int | None = None
     reply_to_message: "Message | None" = None
     quote: Quote | None = None
     forward_origin: dict[str, Any] | None = None
@@ -165,6 +166,8 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
     message = update.message or update.edited_message
     if message is None:
         return None
+    if message.migrate_from_chat_id is not None:
+        return _moved(message, bot)
     text = message.text or message.caption or _describe(message)
     attachments = tuple(_attachments(message))
     if not (text or attachments or message.migrate_to_chat_id):
@@ -195,6 +198,19 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         is_edit=is_edit,
         original_id=unique_id if is_edit else "",
         moved_to=str(message.migrate_to_chat_id or ""),
+    )
+
+
+def _moved(message: Message, bot: User) -> InboundMessage:
+    """Return the note of a group that it continues an older one: the other one may come later."""
+    old = str(message.migrate_from_chat_id)
+    return InboundMessage(
+        unique_id=f"{bot.id}:{message.chat.id}:{message.message_id}",
+        place=ChatPlace(old),
+        sender="",
+        text="",
+        is_direct=False,
+        moved_to=str(message.chat.id),
     )
 
 

@@ -17,6 +17,8 @@ from holdfast.core.transaction.changes import (
     CompletionRow,
     Event,
     JournalRow,
+    OutboxAdded,
+    PlaceholderStopped,
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
@@ -289,6 +291,10 @@ class SqlReader:
         return await self._run(lambda _: queries.feed_end(tenant))
 
 
+_OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped})
+"""Changes by which there is something to send."""
+
+
 class SqlStore:
     """One store for every database that has a driver."""
 
@@ -297,6 +303,7 @@ class SqlStore:
         self._tokens = tokens
         self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
+        self._outbox_listeners: list[Callable[[], None]] = []
         self._transcripts = ContextCache()
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
@@ -328,6 +335,9 @@ class SqlStore:
         self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
             self.announce(decision.woken, decision.aborted)
+        if self._outbox_listeners and not _OUTBOX_CHANGES.isdisjoint(map(type, decision.changes)):
+            for wake in self._outbox_listeners:
+                wake()
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
             try:
@@ -341,6 +351,11 @@ class SqlStore:
     def listen(self, listener: Listener) -> None:
         """Tell `listener` about wake-ups and aborts."""
         self._listeners.append(listener)
+
+    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when this process writes messages to send; return what ends that."""
+        self._outbox_listeners.append(wake)
+        return lambda: self._outbox_listeners.remove(wake)
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
         """Pass a wake-up on to all listeners of this process."""
