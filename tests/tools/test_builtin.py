@@ -144,7 +144,7 @@ async def test_openais_client_reads_built_in_tools_as_those_of_a_server() -> Non
         again = (await gateway.respond("look", tools=answer["tools"])).json()
         everything = [{"type": "mcp", "server_label": "holdfast"}]
         whole = (await gateway.respond("look", tools=everything)).json()
-    server, mine = Response.model_validate(answer).tools
+    server, mine = Response.model_validate({**answer, "output": []}).tools
     assert isinstance(server, Mcp)
     assert (server.server_label, server.allowed_tools) == ("holdfast", names)
     assert mine.type == "function"
