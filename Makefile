@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint types bench docs soak format hooks clean
+.PHONY: help serve test check lint bench docs soak format hooks dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ format: $(READY)  ## format the code and fix style errors
 
 hooks: $(READY)  ## install the pre-commit hooks
 	$(BIN)/pre-commit install
+
+dist: $(READY)  ## build the wheel of the last commit in dist
+	rm -rf build/source dist
+	mkdir -p build/source
+	git archive HEAD | tar -x -C build/source
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
 
 # Serving needs few packages; the rest is installed on top for tests, benchmarks and docs.
 $(SERVE_READY): pyproject.toml constraints.txt

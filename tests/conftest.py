@@ -10,8 +10,17 @@ import pytest
 
 from tests import postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
+from tests.store_urls import any_store_url, lasting_store_url, store_url
 
-__all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
+__all__ = [
+    "any_store_url",
+    "bare_postgres_url",
+    "databases",
+    "lasting_store_url",
+    "postgres_server",
+    "postgres_url",
+    "store_url",
+]
 
 # Each httpx client reads the certificates of the system, which takes 36 ms of processor time.
 # No test speaks TLS over httpx, so that all clients may share what the first one has read.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import free_port
 from tests.postgres import client_tools
@@ -77,7 +78,9 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
 ) -> None:
     build = tmp_path / "build"
     build.mkdir()
-    bin_folder = install(build_wheel(build), tmp_path, "postgres", "agents")
+    wheel = build_wheel(build)
+    assert wheel.name == f"holdfast-{__version__}-py3-none-any.whl"
+    bin_folder = install(wheel, tmp_path, "postgres", "agents")
     walk = tmp_path / "walk"
     walk.mkdir()
     with walker(walk, bin_folder, provider, postgres_url) as walking:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 
 START_SECONDS = 30
 
@@ -102,8 +101,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def sqlite_url(folder: Path) -> str:
-    """Return the URL of a database file in a folder."""
-    return f"sqlite:///{folder / 'holdfast.db'}"

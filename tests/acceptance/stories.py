@@ -6,39 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
-from tests.postgres import Databases, PostgresServer
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 
 MODEL = "gpt-4.1"
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store on each database."""
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: str = request.getfixturevalue("postgres_url")
-    return url
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def lasting_store_url(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """A store for all tests of a module, on each database."""
-    if request.param == "sqlite":
-        yield sqlite_url(tmp_path_factory.mktemp("store"))
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    databases: Databases = request.getfixturevalue("databases")
-    name = databases.take()
-    try:
-        yield server.url(name)
-    finally:
-        databases.give_back(name)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 PER_MINUTE = 4
 """So few that none is added while a test runs."""

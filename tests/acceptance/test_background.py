@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import openai
@@ -12,7 +11,7 @@ import pytest
 from openai.types.responses import FunctionToolParam, Response, ResponseStreamEvent
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 
 MODEL = "gpt-4.1"
 TEXT = "one two three four five six"
@@ -20,13 +19,6 @@ LOOK: FunctionToolParam = {
     "type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False,
 }  # fmt: skip
 SECONDS = 30.0
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture(name="simulator")

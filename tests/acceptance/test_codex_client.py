@@ -12,9 +12,8 @@ import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import gateway_before, lasting_store_url
+from tests.acceptance.stories import gateway_before
 
-__all__ = ["lasting_store_url"]
 MODEL = "gpt-5.4"
 Item = dict[str, Any]
 TOOLS: list[Item] = [

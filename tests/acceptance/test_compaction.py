@@ -9,9 +9,7 @@ import openai
 
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before
 
 SMALL = "context_tokens = 2000"
 BY_MODEL = '[context]\nmode = "model"\nmodel = "sum"'

@@ -12,7 +12,8 @@ import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, function_tool
 from agents.run import RunConfig
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 QUIET = RunConfig(tracing_disabled=True)
 TURNS = ["hi", "what can you do?", "give me one example", "thanks"]

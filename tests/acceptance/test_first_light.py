@@ -5,7 +5,8 @@ from pathlib import Path
 import httpx
 import openai
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 
 def _say(gateway: GatewayProcess, text: str) -> str:

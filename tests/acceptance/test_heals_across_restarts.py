@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before
 
 Json = dict[str, Any]
 

@@ -13,7 +13,8 @@ import pytest
 from websockets.sync.client import connect
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "a very private sentence"

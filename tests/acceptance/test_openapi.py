@@ -7,7 +7,8 @@ import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
+from tests.store_urls import sqlite_url
 
 ENDLESS = {"/v1/events"}
 """Streams that end only when their reader leaves."""

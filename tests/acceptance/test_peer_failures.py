@@ -17,9 +17,8 @@ from openai.types.responses import Response
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import gateway_before, lasting_store_url
+from tests.acceptance.stories import gateway_before
 
-__all__ = ["lasting_store_url"]
 MODEL = "gpt-4.1"
 
 

@@ -10,7 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 
 @pytest.fixture(name="gateway", scope="module")

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.gateway_process import GatewayProcess, free_port, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, free_port
 from tests.clients.environments import apt_program
+from tests.store_urls import sqlite_url
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CLIENTS = 4

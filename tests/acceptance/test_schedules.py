@@ -6,11 +6,9 @@ from typing import Any
 import httpx
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import sqlite_url
-from tests.acceptance.stories import MODEL, HttpUser, gateway_before, store_url
-from tests.acceptance.telegram_story import QUICK, telegram_story
-
-__all__ = ["store_url"]
+from tests.acceptance.channel_stories import QUICK, telegram_story
+from tests.acceptance.stories import MODEL, HttpUser, gateway_before
+from tests.store_urls import sqlite_url
 
 
 def _schedule(user: HttpUser, **values: Any) -> None:

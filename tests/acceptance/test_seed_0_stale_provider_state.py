@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before
 
 CHAIN = 'state = "chain"'
 

@@ -14,9 +14,7 @@ import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before
 
 SERVER = Path(__file__).parent.parent / "tools" / "odd_mcp_server.py"
 TOOLS = [{"type": "mcp", "server_label": "odd"}, {"type": "holdfast", "name": "session_status"}]

@@ -13,9 +13,7 @@ from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runn
 from agents.tracing import set_tracing_disabled
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import gateway_before
 
 TURNS = ["hi", "what can you do?", "give me one example", "thanks"]
 

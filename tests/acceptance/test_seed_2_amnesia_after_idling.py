@@ -6,9 +6,7 @@ Idling ends the runtime, not the history: same id, same transcript, same provide
 from pathlib import Path
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before
 
 ALWAYS_IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001'
 ALWAYS_IDLE_HARD = ALWAYS_IDLE + '\nrollover = "hard"'

@@ -7,9 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before
 
 CALLERS = 20
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.slack_story import slack_story
-from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.channel_stories import slack_story
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

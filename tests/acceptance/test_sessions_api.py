@@ -2,22 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 
 TURN = ["turn.started", "turn.completed"]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    return str(request.getfixturevalue("postgres_url"))
 
 
 def _say(gateway: GatewayProcess, text: str, **headers: str) -> httpx.Response:
@@ -40,8 +31,8 @@ def _kinds(events: Iterator[dict[str, Any]], count: int) -> list[str]:
     return [next(events)["type"] for _ in range(count)]
 
 
-def test_what_one_process_does_another_tells_and_nothing_is_told_twice(url: str) -> None:
-    with running_gateway(url) as first, running_gateway(url) as second:
+def test_what_one_process_does_another_tells_and_nothing_is_told_twice(store_url: str) -> None:
+    with running_gateway(store_url) as first, running_gateway(store_url) as second:
         session = _say(first, "I am Ada").headers["x-session-id"]
         own = f"{second.url}/v1/sessions/{session}/events"
         with (
@@ -63,8 +54,8 @@ def test_what_one_process_does_another_tells_and_nothing_is_told_twice(url: str)
             assert _kinds(_events(again.iter_lines()), 2) == TURN
 
 
-def test_a_reset_through_one_process_holds_in_the_other(url: str) -> None:
-    with running_gateway(url) as first, running_gateway(url) as second:
+def test_a_reset_through_one_process_holds_in_the_other(store_url: str) -> None:
+    with running_gateway(store_url) as first, running_gateway(store_url) as second:
         old = _say(first, "I am Ada").headers["x-session-id"]
         fresh = httpx.post(
             f"{second.url}/v1/sessions/{old}/reset", json={"expected_session_id": old}
@@ -84,9 +75,9 @@ def test_a_reset_through_one_process_holds_in_the_other(url: str) -> None:
         assert {one["id"]: one["status"] for one in listed} == {old: "idle", fresh["id"]: "retired"}
 
 
-def test_a_process_with_followers_stops_at_once(url: str) -> None:
+def test_a_process_with_followers_stops_at_once(store_url: str) -> None:
     with (
-        running_gateway(url) as gateway,
+        running_gateway(store_url) as gateway,
         httpx.stream("GET", f"{gateway.url}/v1/events") as following,
     ):
         lines = following.iter_lines()

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from tests.acceptance.gateway_process import sqlite_url
-from tests.acceptance.slack_story import OPEN, slack_gateway, slack_story
-from tests.acceptance.stories import HttpUser, store_url
+from tests.acceptance.channel_stories import OPEN, channel_gateway, slack_story
+from tests.acceptance.stories import HttpUser
 from tests.acceptance.test_telegram import until_sent
-
-__all__ = ["store_url"]
+from tests.store_urls import sqlite_url
 
 
 def test_a_mention_opens_a_thread_that_needs_no_more_mentions(tmp_path: Path) -> None:
@@ -52,17 +50,13 @@ def test_two_gateways_share_the_events_of_one_app(tmp_path: Path) -> None:
     store_url = sqlite_url(tmp_path)
     with slack_story(store_url, tmp_path) as (slack, provider, _):
         slack.wait(lambda: slack.connections == 1)
-        other = slack_gateway(store_url, tmp_path, provider, slack, OPEN)
-        other.start()
-        try:
+        with channel_gateway(store_url, tmp_path / "holdfast.toml"):
             slack.wait(lambda: slack.connections == 2)
             for number in range(4):
                 slack.say(f"<@UBOT> question {number}", channel="C1")
             slack.wait(lambda: len(slack.posted) == 4)
             slack.wait(lambda: slack.unacknowledged == 0)
             assert len(provider.requests()) == 4, "message and app_mention are one turn"
-        finally:
-            other.kill()
 
 
 def test_a_workspace_that_limits_and_fails_delays_and_loses_nothing(tmp_path: Path) -> None:

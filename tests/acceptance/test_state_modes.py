@@ -9,9 +9,7 @@ import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway
-from tests.acceptance.stories import lasting_store_url
 
-__all__ = ["lasting_store_url"]
 MODELS = {"replay": "gpt-4.1", "chain": "gpt-5.4", "conversation": "gpt-4o"}
 _numbers = count()
 TOOL: Any = {

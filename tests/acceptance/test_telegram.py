@@ -7,11 +7,9 @@ import httpx
 from holdfast.cli.client.gateway_client import GatewayClient
 from holdfast.cli.commands.status import collect_status
 from holdfast.settings.target import GatewayTarget
+from tests.acceptance.channel_stories import QUICK, telegram_story
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import HttpUser, store_url
-from tests.acceptance.telegram_story import QUICK, telegram_story
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import HttpUser
 
 IDLE = QUICK + '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'
 KEY = "agent:main:telegram:direct:7"
@@ -72,6 +70,21 @@ def test_a_send_whose_outcome_is_unknown_is_repeated_and_says_so(
         assert row["is_maybe_duplicate"]
 
 
+def test_a_live_reply_whose_first_send_is_uncertain_sends_no_second_and_says_so(
+    store_url: str, tmp_path: Path
+) -> None:
+    with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
+        provider.add_fault("slow", between_seconds=0.4)
+        telegram.fail_next("sendMessage", after=True)
+        telegram.say("hello")
+        until_sent(gateway, 1)
+        partial, whole = telegram.texts()
+        assert partial.endswith("…")
+        assert whole == "Messages seen: 1. Last text: hello"
+        (row,) = HttpUser(gateway).get("/v1/outbox")["data"]
+        assert row["is_maybe_duplicate"]
+
+
 def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_path: Path) -> None:
     with telegram_story(store_url, tmp_path) as (telegram, _, gateway):
         telegram.fail_next("sendMessage", 3, code=502, description="Bad Gateway")
@@ -81,6 +94,7 @@ def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_pa
         telegram.say("again")
         telegram.wait_for_text("Messages seen: 3")
         assert len(telegram.sent) == 2
+        until_sent(gateway, 2)
         listed = HttpUser(gateway).get("/v1/outbox?state=sent")["data"]
         assert [row["refusals"] for row in listed] == [0, 0]
 
@@ -93,6 +107,7 @@ def test_strangers_cost_nothing_until_they_are_approved(store_url: str, tmp_path
         telegram.wait_for_text("approve the code")
         telegram.say("in a group of mine", chat=-100, user=7)
         telegram.say("more secrets")
+        telegram.wait(lambda: len(telegram.confirmed) == 3)
         assert user.get("/v1/sessions")["data"] == []
         (pairing,) = user.get("/v1/channels/support/pairings")["data"]
         assert (pairing["sender"], pairing["approved_at"]) == ("7", None)

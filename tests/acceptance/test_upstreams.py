@@ -6,7 +6,8 @@ import openai
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess
+from tests.store_urls import sqlite_url
 
 MODEL = "gpt-5.4"
 

@@ -10,9 +10,7 @@ import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import answer_text, gateway_before, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.stories import answer_text, gateway_before
 
 TIMEOUT = 60
 LANES = "[lanes]\nlease_seconds = 2\n"

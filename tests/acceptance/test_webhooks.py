@@ -10,10 +10,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast.testing.platforms import WebhookAttempt, WebhookReceiver
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, sqlite_url
-from tests.acceptance.stories import HttpUser, store_url
-
-__all__ = ["store_url"]
+from tests.acceptance.gateway_process import GatewayProcess
+from tests.acceptance.stories import HttpUser
+from tests.store_urls import sqlite_url
 
 OTHER_SECRET = "whsec_" + base64.b64encode(b"another secret, of 32 bytes here").decode()
 

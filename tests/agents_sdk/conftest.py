@@ -8,7 +8,8 @@ import pytest
 from agents import set_tracing_disabled
 
 from holdfast.agents_sdk import HoldfastSession
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
+from tests.store_urls import sqlite_url
 
 set_tracing_disabled(True)
 _numbers = itertools.count()

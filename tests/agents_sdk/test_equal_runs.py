@@ -8,8 +8,9 @@ from agents import ModelResponse, Runner, RunState, Usage, function_tool
 from openai.types.responses import ResponseFunctionToolCall
 
 from holdfast.agents_sdk import HoldfastRunner, HoldfastSession, RunStateUsed
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.agents_sdk.fake_model import FakeModel, agent_of, says
+from tests.store_urls import sqlite_url
 
 
 def call_or_answer(asked: list[Any]) -> Any:

@@ -19,7 +19,7 @@ from holdfast.agents_sdk import (
     SessionClosed,
 )
 from holdfast.core.errors import IdempotencyMismatch, StoreUnavailable
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, texts_of
 from tests.agents_sdk.test_compaction import summarize
 from tests.agents_sdk.test_runs import (
@@ -29,6 +29,7 @@ from tests.agents_sdk.test_runs import (
     cross,
 )
 from tests.agents_sdk.test_session_protocol import ODD, protocol_steps, say
+from tests.store_urls import sqlite_url
 
 _numbers = itertools.count()
 

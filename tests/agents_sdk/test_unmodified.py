@@ -20,9 +20,7 @@ from agents import (
 
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import gateway_before, lasting_store_url
-
-__all__ = ["lasting_store_url"]
+from tests.acceptance.stories import gateway_before
 
 MODEL = "gpt-4.1"
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.simulator.platforms.signal import ACCOUNT, user_uuid
+from holdfast.simulator.platforms.signal import user_uuid
 from holdfast.testing.platforms import (
     PlatformAnswer,
     SignalSimulator,
     SlackSimulator,
     TelegramSimulator,
 )
+from tests.acceptance.channel_stories import APP_TOKEN, BOT_TOKEN, SIGNAL, SLACK, TELEGRAM
 
 Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
 
@@ -39,18 +40,18 @@ class ChatPlatform(Protocol):
         """Return the key of a person's session."""
         ...
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask `fault` about every call to the platform."""
+    def chat(self, person: int) -> str:
+        """Return the platform's id of a person's direct chat."""
         ...
 
 
 class TelegramChats:
     """Telegram."""
 
-    config = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'
+    config = TELEGRAM
 
     def __init__(self) -> None:
-        self.simulator = TelegramSimulator("42:TEST")
+        self.simulator = TelegramSimulator(BOT_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the bot."""
@@ -64,15 +65,15 @@ class TelegramChats:
         """Return the key of a private chat."""
         return f"agent:main:telegram:direct:{person}"
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
+    def chat(self, person: int) -> str:
+        """Return the id of a private chat."""
+        return str(person)
 
 
 class SignalChats:
     """Signal, with a daemon that numbers its events."""
 
-    config = f'kind = "signal"\naccount = "{ACCOUNT}"'
+    config = SIGNAL
 
     def __init__(self) -> None:
         self.simulator = SignalSimulator()
@@ -89,18 +90,18 @@ class SignalChats:
         """Return the key of a direct chat."""
         return f"agent:main:signal:direct:{user_uuid(person)}"
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
+    def chat(self, person: int) -> str:
+        """Return the id of a person."""
+        return user_uuid(person)
 
 
 class SlackChats:
     """Slack, in socket mode."""
 
-    config = 'kind = "slack"\nbot_token_env = "BOT_TOKEN"\napp_token_env = "APP_TOKEN"'
+    config = SLACK
 
     def __init__(self) -> None:
-        self.simulator = SlackSimulator("42:TEST", "xapp-TEST")
+        self.simulator = SlackSimulator(BOT_TOKEN, APP_TOKEN)
 
     def say(self, text: str, person: int) -> None:
         """Write to the app."""
@@ -114,9 +115,9 @@ class SlackChats:
         """Return the key of a direct chat."""
         return f"agent:main:slack:direct:U{person}"
 
-    def on_call(self, fault: Fault) -> None:
-        """Ask about every method."""
-        self.simulator.fail(fault)
+    def chat(self, person: int) -> str:
+        """Return the id of a direct chat."""
+        return self.simulator.direct_channel(f"U{person}")
 
 
 PLATFORMS: dict[str, Callable[[], ChatPlatform]] = {
@@ -130,3 +131,9 @@ SEND_METHODS = {
     "slack": ("chat.postMessage", "chat.update"),
 }
 """Methods that deliver something to a person."""
+FILE_METHODS = {
+    "telegram": ("sendDocument",),
+    "signal": ("send",),
+    "slack": ("files.getUploadURLExternal", "files.completeUploadExternal"),
+}
+"""Methods that deliver a file."""

@@ -1,5 +1,7 @@
 """A gateway that is killed at one point, started again, and judged by what people see."""
 
+import base64
+import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -7,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
+
 from holdfast.testing.platforms import PlatformAnswer
 from holdfast.testing.simulator.process import ProviderSimulator
+from tests.acceptance.channel_stories import OPEN, SECRETS, write_config
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import MODEL, HttpUser
+from tests.acceptance.stories import HttpUser
 from tests.channel_crash.chats import ChatPlatform
 from tests.channel_crash.killed_gateway import KILL
 
@@ -40,7 +45,7 @@ class CrashingGateway(GatewayProcess):
     """A gateway that may be told where to die."""
 
     def __init__(self, store_url: str, config: Path, point: KillPoint | None = None) -> None:
-        env = {"STORY_KEY": "sk-story", "BOT_TOKEN": "42:TEST", "APP_TOKEN": "xapp-TEST"}
+        env = dict(SECRETS)
         if point is not None and point.is_commit:
             env[KILL] = f"{point.side} {point.name} {point.number}"
         super().__init__(store_url, "--config", str(config), env=env)
@@ -58,18 +63,15 @@ class CrashingGateway(GatewayProcess):
         self.kill()
 
 
-def write_config(
+def write_crash_config(
     folder: Path, provider: ProviderSimulator, platform: ChatPlatform, more: str = ""
 ) -> Path:
-    """Write the configuration of a gateway with one channel."""
-    config = folder / "holdfast.toml"
-    config.write_text(
-        f'[[upstream]]\nurl = "{provider.base_url}"\nkey_env = "STORY_KEY"\n'
-        f'[[channel]]\nname = "chat"\n{platform.config}\nurl = "{platform.simulator.url}"\n'
-        f'model = "{MODEL}"\ndirect = "open"\ncollect_seconds = 0\non_busy = "enqueue"\n{more}\n'
-        "[lanes]\nlease_seconds = 1.5\n"
+    """Write the configuration of a gateway with one channel, whose turns run one by one."""
+    channel = (
+        f'name = "chat"\n{platform.config}\nurl = "{platform.simulator.url}"\n'
+        f'{OPEN}\non_busy = "enqueue"\n{more}'
     )
-    return config
+    return write_config(folder, provider, channel)
 
 
 @contextmanager
@@ -94,7 +96,7 @@ def kill_at_call(gateway: CrashingGateway, platform: ChatPlatform, point: KillPo
         gateway.shoot()
         return PlatformAnswer(is_cut=True, takes_effect=point.side == "after")
 
-    platform.on_call(fault)
+    platform.simulator.fail(fault)
 
 
 def outbox(user: HttpUser) -> list[dict[str, Any]]:
@@ -134,7 +136,7 @@ def judge(
 def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
     """Kill a gateway at a point while people write; start another one and judge."""
     with simulators(platform) as provider:
-        config = write_config(folder, provider, platform)
+        config = write_crash_config(folder, provider, platform)
         gateway = CrashingGateway(store_url, config, point)
         gateway.start()
         if not point.is_commit:
@@ -150,5 +152,32 @@ def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point:
         try:
             user = HttpUser(successor)
             judge(user, platform, MESSAGES, wait_until_settled(user, MESSAGES))
+        finally:
+            successor.kill()
+
+
+def crash_with_file(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
+    """Kill a gateway while it sends a text and a file of an operator; both arrive, in order."""
+    files = [{"name": "a.txt", "data": base64.b64encode(b"content").decode()}]
+    body = {"to": platform.chat(7), "text": "Look:", "files": files}
+    with simulators(platform) as provider:
+        config = write_crash_config(folder, provider, platform)
+        gateway = CrashingGateway(store_url, config, point)
+        gateway.start()
+        if not point.is_commit:
+            kill_at_call(gateway, platform, point)
+        try:
+            with contextlib.suppress(httpx.RemoteProtocolError):  # it may die before it answers
+                httpx.post(f"{gateway.url}/v1/channels/chat/messages", json=body)
+            gateway.until_dead()
+        finally:
+            gateway.kill()
+        successor = CrashingGateway(store_url, config)
+        successor.start()
+        try:
+            rows = wait_until_settled(HttpUser(successor), ((7, "Look:"), (7, "file")))
+            seen = platform.answers(7)
+            assert list(dict.fromkeys(seen)) == ["Look:", "[a.txt]"], seen
+            assert len(seen) - 2 <= sum(row["is_maybe_duplicate"] for row in rows), seen
         finally:
             successor.kill()

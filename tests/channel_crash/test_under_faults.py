@@ -17,7 +17,7 @@ from holdfast.testing.platforms import (
 )
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import running_gateway
-from tests.acceptance.stories import HttpUser, store_url
+from tests.acceptance.stories import HttpUser
 from tests.channel_crash.chats import PLATFORMS, ChatPlatform, TelegramChats
 from tests.channel_crash.crashing import (
     CrashingGateway,
@@ -25,10 +25,8 @@ from tests.channel_crash.crashing import (
     judge,
     simulators,
     wait_until_settled,
-    write_config,
+    write_crash_config,
 )
-
-__all__ = ["store_url"]
 
 pytestmark = pytest.mark.soak
 
@@ -43,7 +41,7 @@ def test_of_two_replicas_one_receives_and_the_other_takes_over(
 ) -> None:
     chats = PLATFORMS[platform]()
     with simulators(chats) as provider:
-        config = write_config(tmp_path, provider, chats)
+        config = write_crash_config(tmp_path, provider, chats)
         replicas = [CrashingGateway(store_url, config) for _ in range(2)]
         try:
             for replica in replicas:
@@ -69,7 +67,7 @@ def test_a_platform_that_is_down_delays_and_loses_nothing(
     chats = PLATFORMS[platform]()
     said = ((7, "one"), (8, "two"), (7, "three"))
     with simulators(chats) as provider:
-        gateway = CrashingGateway(store_url, write_config(tmp_path, provider, chats))
+        gateway = CrashingGateway(store_url, write_crash_config(tmp_path, provider, chats))
         gateway.start()
         try:
             barrier = provider.hold()
@@ -138,9 +136,9 @@ def test_a_thousand_messages_with_faults_are_answered_once_and_in_order(
     store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chats, faults = TelegramChats(), _Faults(7)
-    chats.on_call(faults)
+    chats.simulator.fail(faults)
     with ProviderSimulator() as provider, chats.simulator:
-        config = write_config(tmp_path, provider, chats, 'reply = "whole"')
+        config = write_crash_config(tmp_path, provider, chats, 'reply = "whole"')
         replicas = [CrashingGateway(store_url, config) for _ in range(2)]
         try:
             for replica in replicas:

@@ -10,10 +10,11 @@ import pytest
 
 from holdfast.cli.commands.chat import reject_command
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_pipe
+from tests.store_urls import sqlite_url
 
 
 def test_chat_streams_remembers_and_shows_session_and_turn(gateway: GatewayUnderTest) -> None:

@@ -330,3 +330,13 @@ def test_the_path_of_the_configuration_is_printed_without_detours(
     monkeypatch.chdir(tmp_path / "inner")
     outcome = in_process(capsys, "config", "check", "--config", "../holdfast.toml")
     assert outcome.out.startswith(f"configuration: {tmp_path / 'holdfast.toml'}\n")
+
+
+def test_a_webhook_whose_variable_is_not_set_is_found(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '[[webhook]]\nname = "w"\nurl = "https://example.com/in"\n'
+    text += 'events = ["turn.failed"]\nsecret_env = "W_SECRET"\n'
+    assert check.run(text)["webhook w"] == (False, "the environment variable W_SECRET is not set")
+    monkeypatch.setenv("W_SECRET", "whsec_" + "MDEy" * 11)
+    assert check.run(text)["webhook w"] == (True, "signs facts for example.com")

@@ -12,10 +12,11 @@ from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Cancel
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.acceptance.stories import gateway_before
 from tests.cli.terminals import in_pipe, in_process
 from tests.importing.test_importing import own_lines
+from tests.store_urls import sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -6,8 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.cli.terminals import in_process
+from tests.store_urls import sqlite_url
 
 
 def test_items_are_found_by_their_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.gateway_process import free_port, sqlite_url
+from tests.acceptance.gateway_process import free_port
 from tests.cli.terminals import Terminal, in_process
+from tests.store_urls import sqlite_url
 
 ROOT = Path(__file__).parents[2]
 OWN = str(Path(sys.executable).parent)

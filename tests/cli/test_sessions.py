@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
 from tests.cli.test_export import make_older
+from tests.store_urls import sqlite_url
 
 ESCAPE = "\x1b"
 

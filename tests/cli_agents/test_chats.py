@@ -10,12 +10,11 @@ import pytest
 from holdfast.testing.platforms import TelegramSimulator
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway
-from tests.acceptance.stories import HttpUser, store_url
+from tests.acceptance.stories import HttpUser
 from tests.cli_agents import programs
 from tests.cli_agents.agents import agent_session, processes_of, transcripts, until
 from tests.cli_agents.test_agent_approvals import MODEL, PROGRAM
 
-__all__ = ["store_url"]
 TOKEN = "42:TEST"
 ASKING = (
     f'name = "asking"\napi = "acp"\ncommand = "{PROGRAM}"\nmodels = ["{MODEL}"]\n'

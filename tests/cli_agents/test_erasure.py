@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.stories import store_url
 from tests.cli_agents.agents import open_agent_gateway, processes_of
 from tests.cli_agents.test_agent_approvals import MODEL, asking
 from tests.integration.upstream_gateway import UpstreamGateway
-
-__all__ = ["store_url"]
 
 
 async def fork(gateway: UpstreamGateway, session_id: str) -> str:

@@ -12,11 +12,10 @@ import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway
-from tests.acceptance.stories import HttpUser, answer_text, store_url
+from tests.acceptance.stories import HttpUser, answer_text
 from tests.cli_agents import programs
 from tests.cli_agents.agents import agent_session, processes_of, texts, transcripts, until
 
-__all__ = ["store_url"]
 pytestmark = pytest.mark.timeout(600)  # the first run installs the program
 MODEL = "claude-code/opus"
 IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'

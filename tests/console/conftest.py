@@ -10,9 +10,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
-from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway
 from tests.console.browser import chromium_path
 from tests.console.story_model import StoryModel, running_model
+from tests.store_urls import sqlite_url
 
 Json = dict[str, Any]
 MODEL = "gpt-4.1"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.console.conftest import Gateway, show
+from tests.store_urls import sqlite_url
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"

@@ -10,9 +10,10 @@ from playwright.sync_api import Page, expect
 
 from holdfast.simulator.platforms.telegram import TelegramSimulator
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.console.conftest import ARTEFACTS, Gateway, show, wait_for
 from tests.console.story_model import StoryModel
+from tests.store_urls import sqlite_url
 
 TOKEN = "42:TEST"
 TOOLS = [{"type": "mcp", "server_label": "odd"}]

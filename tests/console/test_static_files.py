@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from holdfast.console.files import load_files
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.clients.environments import node_with
+from tests.store_urls import sqlite_url
 
 HERE = Path(__file__).parent
 CONSOLE = HERE.parents[1] / "src/holdfast/console"

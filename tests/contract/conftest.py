@@ -1,7 +1,6 @@
 """Every kind of store, empty and open, for the contract to run on."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,10 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def store_url(any_store_url: str) -> str:
     """The URL of a store of each kind."""
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
+    return any_store_url
 
 
 @pytest.fixture

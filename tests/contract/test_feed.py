@@ -1,10 +1,6 @@
 """Feeds, on every store: in the order of commits, and nothing that commits late is passed over."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import asyncpg
-import pytest
 
 from holdfast.core.ids import Tenant
 from holdfast.core.model.reset_policy import ResetPolicy
@@ -16,25 +12,6 @@ from holdfast.stores.open import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
 from tests.contract.foreign_entries import append_foreign_entry
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind."""
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-async def caller(url: str) -> AsyncIterator[StoreClient]:
-    store = await open_store(url, clock=ManualClock())
-    try:
-        caller = StoreClient(store)
-        await caller.enlist()
-        yield caller
-    finally:
-        await store.close()
-
 
 BEGINNING = FeedPlace()
 

@@ -1,7 +1,5 @@
 """Journals, on every store: batches ride in a run's own writes, and go with their session."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,27 +8,7 @@ from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.openai.event_batches import JournalEvent, pack_events, unpack_events
 from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
-from holdfast.stores.open import open_store
-from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind."""
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-async def caller(url: str) -> AsyncIterator[StoreClient]:
-    store = await open_store(url, clock=ManualClock())
-    try:
-        caller = StoreClient(store)
-        await caller.enlist()
-        yield caller
-    finally:
-        await store.close()
 
 
 def batch(first: int, *texts: str) -> JournalEntry:

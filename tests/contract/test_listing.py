@@ -1,36 +1,11 @@
 """Items by name, on every store: each entry of a log can be found again, forks included."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
-from holdfast.stores.open import open_store
-from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind."""
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-async def caller(url: str) -> AsyncIterator[StoreClient]:
-    store = await open_store(url, clock=ManualClock())
-    try:
-        caller = StoreClient(store)
-        await caller.enlist()
-        yield caller
-    finally:
-        await store.close()
 
 
 def named(*ids: str) -> list[NewItem]:

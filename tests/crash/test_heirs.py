@@ -1,25 +1,15 @@
 """Turns that nobody waits for outlive their process: another carries them out, in their order."""
 
-from pathlib import Path
-
-import pytest
-
 from tests.crash.processes import actors, an_actor
 
 # So long a lease that only the token can tell that its holder is dead.
 LEASE_SECONDS = 600
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/a.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
-
-
-async def test_a_process_that_lives_takes_up_at_once_what_a_killed_one_was_doing(url: str) -> None:
-    orders = {"url": url, "lease_seconds": LEASE_SECONDS, "handles": True}
+async def test_a_process_that_lives_takes_up_at_once_what_a_killed_one_was_doing(
+    store_url: str,
+) -> None:
+    orders = {"url": store_url, "lease_seconds": LEASE_SECONDS, "handles": True}
     async with actors(orders, orders) as (doomed, heir):
         lost = doomed.tell("turn", key="k", text="lost", source="channel", holds=True)
         await doomed.expect("model", lost)
@@ -33,15 +23,17 @@ async def test_a_process_that_lives_takes_up_at_once_what_a_killed_one_was_doing
     assert [turn[1] for turn in history["turns"]] == ["completed", "completed"]
 
 
-async def test_a_process_that_starts_later_takes_up_what_was_left_in_its_order(url: str) -> None:
-    async with an_actor(url=url, lease_seconds=LEASE_SECONDS, handles=True) as doomed:
+async def test_a_process_that_starts_later_takes_up_what_was_left_in_its_order(
+    store_url: str,
+) -> None:
+    async with an_actor(url=store_url, lease_seconds=LEASE_SECONDS, handles=True) as doomed:
         first = doomed.tell("turn", key="k", text="first", source="channel", holds=True)
         await doomed.expect("model", first)
         for text in ("second", "third"):
             waiting = doomed.tell("turn", key="k", text=text, source="cron")
             await doomed.expect("accepted", waiting)
         await doomed.kill()
-    async with an_actor(url=url, lease_seconds=LEASE_SECONDS, handles=True) as heir:
+    async with an_actor(url=store_url, lease_seconds=LEASE_SECONDS, handles=True) as heir:
         await heir.expect("handled")
         last = await heir.turn("k", "last")
         assert last["answer"] == ["re: last"]

@@ -9,16 +9,10 @@ from tests.crash.processes import ActorProcess, Event, actors, an_actor
 CONTACTS = 40
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/a.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
-
-
-async def test_forty_first_contacts_in_two_processes_are_one_serial_conversation(url: str) -> None:
-    async with actors({"url": url}, {"url": url}) as cast:
+async def test_forty_first_contacts_in_two_processes_are_one_serial_conversation(
+    store_url: str,
+) -> None:
+    async with actors({"url": store_url}, {"url": store_url}) as cast:
         names = [
             (actor, actor.tell("turn", key="k", text=f"t{number}"))
             for number in range(CONTACTS)
@@ -39,10 +33,10 @@ async def test_forty_first_contacts_in_two_processes_are_one_serial_conversation
 
 
 async def test_a_killed_process_leaves_its_lane_to_the_other_and_its_turn_to_a_retry(
-    url: str,
+    store_url: str,
 ) -> None:
     # So long a lease that only the token can tell that its holder is dead.
-    orders = {"url": url, "lease_seconds": 600}
+    orders = {"url": store_url, "lease_seconds": 600}
     async with actors(orders, orders) as (doomed, heir):
         await doomed.turn("k", "hello")
         lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
@@ -90,8 +84,8 @@ def _remove_tokens(folder: Path) -> int:
     return len(tokens)
 
 
-async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(url: str) -> None:
-    orders = {"url": url, "lease_seconds": 600}
+async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(store_url: str) -> None:
+    orders = {"url": store_url, "lease_seconds": 600}
     async with actors(orders, orders) as (doomed, heir):
         lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
         await doomed.expect("model", lost)
@@ -107,9 +101,9 @@ async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(url: s
 
 
 async def test_a_frozen_process_loses_its_lane_when_its_lease_ends_and_changes_nothing_later(
-    url: str,
+    store_url: str,
 ) -> None:
-    orders = {"url": url, "lease_seconds": 2}
+    orders = {"url": store_url, "lease_seconds": 2}
     async with actors(orders, orders) as (frozen, heir):
         late = frozen.tell("turn", key="k", text="late", holds=True)
         await frozen.expect("model", late)

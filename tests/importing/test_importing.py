@@ -27,15 +27,6 @@ OPENCLAW = GOLDEN / "openclaw"
 SESSIONS = OPENCLAW / "agents/main/sessions"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store, on each database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
-
-
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     """A fresh store."""

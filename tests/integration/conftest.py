@@ -1,10 +1,19 @@
-"""Upstreams other than the simulator."""
+"""A gateway on each database, and upstreams other than the simulator."""
 
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+
+from tests.in_process import RunningGateway, open_gateway
+
+
+@pytest.fixture
+async def gateway(store_url: str) -> AsyncIterator[RunningGateway]:
+    """A gateway with a scripted model."""
+    async with open_gateway(store_url=store_url) as gateway:
+        yield gateway
 
 
 @pytest.fixture

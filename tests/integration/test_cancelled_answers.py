@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 
 WORDS = tuple(f"word{number} " for number in range(24))
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
 
 
 @pytest.fixture(name="gateway")

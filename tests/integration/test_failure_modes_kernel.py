@@ -6,7 +6,6 @@ hand, through the Python API or behind the provider port.
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,13 +25,6 @@ from holdfast.testing.store_client import StoreClient
 from tests.in_process import ScriptedModel, called, open_gateway, said, text_of
 
 DAY = 86_400.0
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
 
 
 @pytest.fixture

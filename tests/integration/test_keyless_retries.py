@@ -1,8 +1,6 @@
 """An SDK's retry of a stored request without a session runs once, if there is no doubt."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +10,7 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.ports.store import SessionQuery
-from tests.in_process import RunningGateway, open_gateway
+from tests.in_process import RunningGateway
 from tests.streaming import Stream
 
 HEADERS = {
@@ -21,19 +19,6 @@ HEADERS = {
     "Authorization": "Bearer one",
 }
 BODY: dict[str, Any] = {"model": "scripted", "input": "hello"}
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 async def _turns(gateway: RunningGateway) -> int:

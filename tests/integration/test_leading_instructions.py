@@ -1,28 +1,13 @@
 """System and developer items at the beginning of a Responses input are compared apart."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.in_process import Item, RunningGateway, open_gateway, text_of
+from tests.in_process import Item, RunningGateway, text_of
 from tests.integration.upstream_gateway import open_upstream_gateway, upstream
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 def _said(role: str, text: str) -> Item:

@@ -13,8 +13,9 @@ from mcp import Client, StdioServerParameters
 
 from holdfast.app import open_application
 from holdfast.settings import Settings, StoreSettings
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.http_server import serving
+from tests.store_urls import sqlite_url
 
 TOOLS = {"session_status", "sessions_list", "sessions_history", "memory_search", "memory_get"}
 

@@ -1,7 +1,6 @@
 """What the model was shown: every request is rebuilt from the log and proved by its digest."""
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_ga
 
 Json = dict[str, Any]
 QUICK = HealSettings(first_pause_seconds=0.001, busy_wait_seconds=1.0)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'holdfast.db'}"
-    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

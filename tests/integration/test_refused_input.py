@@ -1,7 +1,6 @@
 """Input that a provider refuses costs one turn, whatever the client sends afterwards."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from tests.integration.upstream_gateway import (
 Json = dict[str, Any]
 UPSTREAMS = [{"api": "responses", "state": "replay"}, {"api": "responses", "state": "chain"},
              {"api": "responses", "state": "conversation"}, {"api": "chat"}]  # fmt: skip
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
 
 
 def _refuse(simulator: ProviderSimulator, times: int | None = None, **more: Any) -> None:

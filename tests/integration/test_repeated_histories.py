@@ -1,30 +1,13 @@
 """Histories that clients repeat without naming a session are stored once and shared."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.ports.store import SessionQuery
-from tests.in_process import RunningGateway, called, open_gateway, said
+from tests.in_process import RunningGateway, called, said
 
 Item = dict[str, Any]
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 def _user(text: str) -> Item:

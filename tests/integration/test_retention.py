@@ -1,7 +1,6 @@
 """Retention: opt-in, by last activity, archive first, re-checked before erasing."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,6 @@ from tests.in_process import RunningGateway, open_gateway
 
 AT_ONCE = 1e-9
 """So few days that whatever is not happening now is long ago."""
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 def _retention(gateway: RunningGateway, folder: Path, days: float) -> Retention:

@@ -1,7 +1,5 @@
 """Due times become turns: each one once, and none of them stops the schedule."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +11,11 @@ from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
 from holdfast.schedules.service import Scheduler
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
-from tests.in_process import RunningGateway, open_gateway
+from tests.in_process import RunningGateway
 
 BODY: dict[str, Any] = {
     "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
 }  # fmt: skip
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
-
-
-@pytest.fixture(name="gateway")
-async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
-    async with open_gateway(store_url=store_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture(name="scheduler")
@@ -189,18 +174,20 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     """The target is missing or full when the run is claimed, or when it has ended."""
     asked: list[DeliverTo] = []
 
-    def key_of(to: DeliverTo) -> tuple[Tenant, Key]:
+    async def find_chat(to: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
         asked.append(to)
         if len(asked) > times:
             raise failure
-        return DEFAULT_TENANT, Key("chat")
+        return DEFAULT_TENANT, Key("chat"), to
 
     first = ScheduleSettings(
         name="a", prompt="a", model="scripted", every="1h",
         deliver=DeliverSettings(channel="gone", to="7"),
     )  # fmt: skip
     second = ScheduleSettings(name="report", prompt="b", model="scripted", every="1h")
-    scheduler = Scheduler(gateway.engine, gateway.turn_service, [first, second], key_of=key_of)
+    scheduler = Scheduler(
+        gateway.engine, gateway.turn_service, [first, second], find_chat=find_chat
+    )
     await scheduler.start()
     await scheduler.stop()
     for name in ("a", "report"):
@@ -213,3 +200,22 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
     assert run.outcome == "completed"
     assert failure.message in (await _row(gateway, "a")).reason
+
+
+async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway) -> None:
+    async def find_chat(_: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        raise NotFound("no channel gone")
+
+    settings = ScheduleSettings(
+        name="report", prompt="x", every="1h", deliver=DeliverSettings(channel="gone", to="7")
+    )
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [settings], find_chat=find_chat)
+    await scheduler.start()
+    await scheduler.stop()
+    for _ in range(5):
+        assert not (await _row(gateway)).is_paused
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await scheduler.run_due()
+    row = await _row(gateway)
+    assert (row.is_paused, row.failures) == (True, 5)
+    assert row.reason == "paused after 5 failures in a row: not accepted: no channel gone"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,13 +61,6 @@ class _Unreliable:
                 await self._store.submit(command)
             raise StoreUnavailable("not now")
         return await self._store.submit(command)
-
-
-@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
-def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'h.db'}"
 
 
 def _follow(gateway: RunningGateway, name: str, after: int | None = None) -> Stream:

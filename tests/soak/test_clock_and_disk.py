@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 from tests.soak.test_hostile_upstream import wait_until_idle
 from tests.soak.test_http_fuzz import Report, gateway_process, is_alive, peak_bytes
+from tests.store_urls import sqlite_url
 
 pytestmark = pytest.mark.soak
 

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.soak.test_http_fuzz import PEAK_BYTES, Report, in_parallel, is_alive, peak_bytes
+from tests.store_urls import sqlite_url
 
 pytestmark = pytest.mark.soak
 

@@ -17,7 +17,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+from tests.store_urls import sqlite_url
 
 pytestmark = pytest.mark.soak
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.engine.settings import ToolSettings
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
-from tests.tools.test_approvals import _content, _pending
-from tests.tools.toolboxes import SERVER, RecordingTools
+from tests.tools.approvals import chat_text, guarded_tools, pending_approvals
+from tests.tools.toolboxes import SERVER
 
 
 def _model() -> ScriptedModel:
@@ -25,12 +25,6 @@ def _model() -> ScriptedModel:
         return [said("done")]
 
     return ScriptedModel(script)
-
-
-def _tools() -> RecordingTools:
-    tools = RecordingTools()
-    tools.approved = {"echo"}
-    return tools
 
 
 def _answer(approval_id: str, *, approve: bool = True) -> Item:
@@ -51,7 +45,7 @@ async def _approve(gateway: RunningGateway, *names: str, **more: Any) -> list[It
 
 
 async def test_a_request_that_was_left_open_is_shown_again() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         asked = _requests((await gateway.respond("go", tools=[SERVER])).json()["output"])
         reply = await gateway.respond([_answer(asked[0])], tools=[SERVER])
@@ -70,7 +64,7 @@ async def test_a_request_that_was_left_open_is_shown_again() -> None:
 
 
 async def test_a_stream_shows_a_request_again_behind_the_call_that_ran() -> None:
-    async with open_gateway(_model(), toolbox=lambda _: _tools()) as gateway:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
         asked = _requests((await gateway.respond("go", tools=[SERVER])).json()["output"])
         reply = await gateway.respond([_answer(asked[0])], tools=[SERVER], stream=True)
     done = re.findall(r"event: response.output_item.done\ndata: (.*)", reply.text)
@@ -80,11 +74,11 @@ async def test_a_stream_shows_a_request_again_behind_the_call_that_ran() -> None
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_chat_client_is_told_again_of_what_still_waits(*, is_stream: bool) -> None:
-    tools, model = _tools(), _model()
+    tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         messages: list[Item] = [{"role": "user", "content": "go"}]
         for expected in (2, 1, 0):
-            told = _content(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
+            told = chat_text(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
             codes = re.findall("yes ([A-Z0-9]{4})", told)
             assert len(codes) == expected
             text = f"yes {codes[-1]}" if codes else "thanks"
@@ -98,7 +92,7 @@ async def test_a_chat_client_is_told_again_of_what_still_waits(*, is_stream: boo
 
 @pytest.mark.parametrize("by_parent", [False, True])
 async def test_an_answer_that_comes_twice_changes_nothing(*, by_parent: bool) -> None:
-    tools, model = _tools(), _model()
+    tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         first = (await gateway.respond("again", tools=[SERVER])).json()
         (name,) = _requests(first["output"])
@@ -117,30 +111,30 @@ async def test_an_answer_that_comes_twice_changes_nothing(*, by_parent: bool) ->
 
 
 async def test_an_old_answer_does_not_deny_what_waits_now() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         (old,) = _requests((await gateway.respond("again", tools=[SERVER])).json()["output"])
         await _approve(gateway, old)
         (new,) = _requests((await gateway.respond("again", tools=[SERVER])).json()["output"])
         assert (await gateway.respond([_answer(old)], tools=[SERVER])).status_code == 404
-        assert [each["id"] for each in await _pending(gateway)] == [new]
+        assert [each["id"] for each in await pending_approvals(gateway)] == [new]
 
 
 async def test_an_answer_that_comes_too_late_asks_nobody() -> None:
-    tools, model = _tools(), _model()
+    tools, model = guarded_tools(), _model()
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
         (name,) = _requests((await gateway.respond("again", tools=[SERVER])).json()["output"])
         async with asyncio.timeout(10):
-            waiting = await _pending(gateway)
+            waiting = await pending_approvals(gateway)
             while waiting:
-                waiting = await _pending(gateway)
+                waiting = await pending_approvals(gateway)
         assert (await gateway.respond([_answer(name)], tools=[SERVER])).status_code == 404
     assert (len(tools.calls), len(model.calls)) == (0, 1)
 
 
 async def test_an_answer_to_a_request_of_an_earlier_generation_is_not_stored() -> None:
-    async with open_gateway(_model(), toolbox=lambda _: _tools()) as gateway:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
         (name,) = _requests((await gateway.respond("again", tools=[SERVER])).json()["output"])
         session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
         await gateway.client.post(f"/v1/sessions/{session}/reset", json={})
@@ -152,14 +146,14 @@ async def test_an_answer_to_an_upstreams_own_request_is_passed_on() -> None:
     model = ScriptedModel()
     asked = {"type": "mcp_approval_request", "id": "mcpr_up", "server_label": "x", "name": "y",
              "arguments": "{}"}  # fmt: skip
-    async with open_gateway(model, toolbox=lambda _: _tools()) as gateway:
+    async with open_gateway(model, toolbox=lambda _: guarded_tools()) as gateway:
         sent = [{"role": "user", "content": "hi"}, asked, _answer("mcpr_up")]
         assert (await gateway.respond(sent)).status_code == 200
     assert b"mcp_approval_response" in model.calls[-1].items[-1]
 
 
 async def test_an_answer_may_name_the_conversation() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         conversation = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
         more: dict[str, Any] = {"key": None, "conversation": conversation}
@@ -170,7 +164,7 @@ async def test_an_answer_may_name_the_conversation() -> None:
 
 
 async def test_steps_are_counted_over_all_runs_of_a_turn() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     model = ScriptedModel(
         lambda items: [called("desk__echo", f"c{len(items)}", f'{{"n":{len(items)}}}')]
     )

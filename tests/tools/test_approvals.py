@@ -4,13 +4,13 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from holdfast.core.tools.approval_words import read_answer
 from holdfast.engine.settings import ToolSettings
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
-from tests.tools.toolboxes import SERVER, RecordingTools
+from tests.tools.approvals import chat_text, guarded_tools, pending_approvals
+from tests.tools.toolboxes import SERVER
 
 
 def _model(text: str = "") -> ScriptedModel:
@@ -26,17 +26,6 @@ def _model(text: str = "") -> ScriptedModel:
     return ScriptedModel(script)
 
 
-def _tools() -> RecordingTools:
-    tools = RecordingTools()
-    tools.approved = {"echo"}
-    return tools
-
-
-async def _pending(gateway: RunningGateway) -> list[dict[str, Any]]:
-    data: list[dict[str, Any]] = (await gateway.client.get("/v1/approvals")).json()["data"]
-    return data
-
-
 async def _ended(gateway: RunningGateway, turn_id: str) -> dict[str, Any]:
     async with asyncio.timeout(10):
         while True:
@@ -47,7 +36,7 @@ async def _ended(gateway: RunningGateway, turn_id: str) -> dict[str, Any]:
 
 
 async def test_a_call_waits_for_its_approval_and_then_runs_once() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
         request = answer["output"][0]
@@ -69,7 +58,7 @@ async def test_a_call_waits_for_its_approval_and_then_runs_once() -> None:
 
 
 async def test_a_denied_call_does_not_run_and_the_model_is_told_why() -> None:
-    tools, model = _tools(), _model()
+    tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
         reply = {"type": "mcp_approval_response", "approve": False, "reason": "too risky",
@@ -81,17 +70,17 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told_why() -> None:
 
 
 async def test_an_approval_can_be_given_through_the_api() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         await gateway.respond("go", tools=[SERVER])
-        (waiting,) = await _pending(gateway)
+        (waiting,) = await pending_approvals(gateway)
         assert (waiting["name"], waiting["arguments"], waiting["key"]) == ("echo", '{"n":1}', "k")
         reply = await gateway.client.post(f"/v1/approvals/{waiting['id']}", json={"approve": True})
         assert reply.status_code == 200
         assert (await _ended(gateway, reply.json()["turn_id"]))["status"] == "completed"
         stored = (await gateway.client.get(f"/v1/responses/{reply.json()['response_id']}")).json()
         assert stored["output"][0]["output"] == '{"n":1}'
-        assert not await _pending(gateway)
+        assert not await pending_approvals(gateway)
         again = await gateway.client.post(f"/v1/approvals/{waiting['id']}", json={"approve": True})
     assert again.status_code == 404
     assert again.json()["error"]["code"] == "approval_not_found"
@@ -99,10 +88,10 @@ async def test_an_approval_can_be_given_through_the_api() -> None:
 
 
 async def test_of_two_answers_at_once_the_first_wins() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         await gateway.respond("go", tools=[SERVER])
-        (waiting,) = await _pending(gateway)
+        (waiting,) = await pending_approvals(gateway)
         path = f"/v1/approvals/{waiting['id']}"
         replies = await asyncio.gather(
             *(gateway.client.post(path, json={"approve": True}) for _ in range(5))
@@ -114,11 +103,11 @@ async def test_of_two_answers_at_once_the_first_wins() -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_client_that_has_only_words_answers_with_a_code(*, is_stream: bool) -> None:
-    tools, model = _tools(), _model("Working.")
+    tools, model = guarded_tools(), _model("Working.")
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         messages: list[Item] = [{"role": "user", "content": "go"}]
-        asked = _content(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
-        (waiting,) = await _pending(gateway)
+        asked = chat_text(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
+        (waiting,) = await pending_approvals(gateway)
         assert waiting["code"] in asked
         assert asked.startswith("Working.\n\nApproval needed: desk wants to run echo")
         # The client sends its whole history, what we told it included.
@@ -126,7 +115,7 @@ async def test_a_client_that_has_only_words_answers_with_a_code(*, is_stream: bo
             {"role": "assistant", "content": asked},
             {"role": "user", "content": f"yes {waiting['code'].lower()}"},
         ]
-        done = _content(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
+        done = chat_text(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
         assert done == "done"
         assert tools.calls == [("echo", {"n": 1})]
         messages += [
@@ -139,25 +128,13 @@ async def test_a_client_that_has_only_words_answers_with_a_code(*, is_stream: bo
     ]  # fmt: skip
 
 
-def _content(reply: httpx.Response) -> str:
-    assert reply.status_code == 200, reply.text
-    if not reply.text.startswith("data: "):
-        content: str = reply.json()["choices"][0]["message"]["content"]
-        return content
-    chunks = [
-        json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")
-    ]
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
-    return "".join(delta.get("content") or "" for delta in deltas)
-
-
 async def test_a_new_message_of_the_sender_means_no() -> None:
-    tools, model = _tools(), _model()
+    tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         first = (await gateway.respond("go", tools=[SERVER])).json()
         answer = (await gateway.respond("never mind", tools=[SERVER])).json()
         assert answer["output"][0]["content"][0]["text"] == "done"
-        assert not await _pending(gateway)
+        assert not await pending_approvals(gateway)
         stored = (await gateway.client.get(f"/v1/responses/{first['id']}")).json()
     assert not tools.calls
     assert stored["status"] == "completed"
@@ -166,7 +143,7 @@ async def test_a_new_message_of_the_sender_means_no() -> None:
 
 
 async def test_a_wrong_code_approves_nothing() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         await gateway.respond("go", tools=[SERVER])
         await gateway.respond("yes 0000", tools=[SERVER])
@@ -174,7 +151,7 @@ async def test_a_wrong_code_approves_nothing() -> None:
 
 
 async def test_only_the_sender_may_answer() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         key = (await gateway.client.post("/v1/keys", json={"admin": True})).json()["key"]
         admin = {"Authorization": f"Bearer {key}"}
@@ -202,9 +179,9 @@ async def test_only_the_sender_may_answer() -> None:
 
 
 async def test_another_tenant_does_not_see_what_waits() -> None:
-    async with open_gateway(_model(), toolbox=lambda _: _tools()) as gateway:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
         await gateway.respond("go", tools=[SERVER])
-        (waiting,) = await _pending(gateway)
+        (waiting,) = await pending_approvals(gateway)
         key = (await gateway.client.post("/v1/keys", json={"admin": True})).json()["key"]
         made = await gateway.client.post(
             "/v1/keys", json={"tenant": "acme"}, headers={"Authorization": f"Bearer {key}"}
@@ -219,7 +196,7 @@ async def test_another_tenant_does_not_see_what_waits() -> None:
 
 
 async def test_a_tool_that_changed_since_it_was_shown_does_not_run() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
         tools.digest = "another"
@@ -231,13 +208,13 @@ async def test_a_tool_that_changed_since_it_was_shown_does_not_run() -> None:
 
 
 async def test_an_approval_that_comes_too_late_runs_nothing() -> None:
-    tools = _tools()
+    tools = guarded_tools()
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(_model(), toolbox=lambda _: tools, tools=settings) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
         async with asyncio.timeout(10):
             while True:
-                if not await _pending(gateway):
+                if not await pending_approvals(gateway):
                     break
                 await asyncio.sleep(0.01)
         path = f"/v1/approvals/{answer['output'][0]['id']}"
@@ -247,7 +224,7 @@ async def test_an_approval_that_comes_too_late_runs_nothing() -> None:
 
 
 async def test_a_stream_shows_a_request_for_an_approval() -> None:
-    async with open_gateway(_model(), toolbox=lambda _: _tools()) as gateway:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
         body = {"model": "scripted", "input": "go", "stream": True, "tools": [SERVER]}
         headers = {"X-Session-Key": "k"}
         text = (await gateway.client.post("/v1/responses", json=body, headers=headers)).text

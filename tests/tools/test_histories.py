@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -11,6 +10,7 @@ from holdfast.core.ids import DEFAULT_TENANT, TurnId
 from holdfast.core.model.request import TurnRequest, read_request
 from holdfast.core.tools.requested import redact_tools
 from tests.in_process import Item, ScriptedModel, called, open_gateway, said
+from tests.tools.approvals import chat_text
 from tests.tools.toolboxes import SERVER, RecordingTools
 
 
@@ -27,18 +27,6 @@ def _model() -> ScriptedModel:
     return ScriptedModel(script)
 
 
-def _content(reply: httpx.Response) -> str:
-    assert reply.status_code == 200, reply.text
-    if not reply.text.startswith("data: "):
-        content: str = reply.json()["choices"][0]["message"]["content"]
-        return content
-    chunks = [
-        json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")
-    ]
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
-    return "".join(delta.get("content") or "" for delta in deltas)
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_chat_client_repeats_what_it_was_shown(*, is_stream: bool) -> None:
     model = _model()
@@ -48,7 +36,7 @@ async def test_a_chat_client_repeats_what_it_was_shown(*, is_stream: bool) -> No
         for text in ("look here", "thanks", "look there", "bye"):
             messages.append({"role": "user", "content": text})
             reply = await gateway.chat(messages, tools=[SERVER], stream=is_stream)
-            messages.append({"role": "assistant", "content": _content(reply)})
+            messages.append({"role": "assistant", "content": chat_text(reply)})
             expected.append(text)
             if "look" in text:
                 expected += ["Looking.", "desk__echo()", "={}", "Found."]
@@ -65,7 +53,7 @@ async def test_an_edit_hides_the_calls_together_with_their_turn() -> None:
     model = _model()
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         messages: list[Item] = [{"role": "user", "content": "hello"}]
-        first = _content(await gateway.chat(messages, tools=[SERVER]))
+        first = chat_text(await gateway.chat(messages, tools=[SERVER]))
         messages += [{"role": "assistant", "content": first}]
         await gateway.chat([*messages, {"role": "user", "content": "look here"}], tools=[SERVER])
         await gateway.chat([*messages, {"role": "user", "content": "edited"}], tools=[SERVER])

@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 from tests.cli_agents import programs
 from tests.clients.environments import node_with
+from tests.store_urls import sqlite_url
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.acceptance.gateway_process import running_gateway
 from tests.cli.terminals import in_process
+from tests.store_urls import sqlite_url
 
 SERVER = Path(__file__).with_name("odd_mcp_server.py")
 

@@ -3,10 +3,11 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.channels.approvals import approval_buttons
+from holdfast.channels.live_reply import EditBudget
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (
@@ -26,13 +27,17 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     MessageGone,
+    OutgoingFile,
 )
 
 IDLE_SECONDS = 0.5
 """How often the outbox is looked at for messages that other processes wrote."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
+MAX_PAUSE_SECONDS = 5.0
+"""How long a whole channel waits: a failing conversation must not hold up the others."""
 MAX_AT_ONCE = 16
+"""Messages of one channel that are under way at the same time."""
 PRUNE_AFTER_SECONDS = 7 * 24 * 3600.0
 PRUNE_EVERY_SECONDS = 3600.0
 
@@ -40,20 +45,38 @@ PRUNE_EVERY_SECONDS = 3600.0
 class Sender:
     """Sends rows of one channel."""
 
-    def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        current_chat: Callable[[str], str],
+        budget: EditBudget,
+        load_file: Callable[[str], Awaitable[bytes | None]],
+    ) -> None:
         self._channel = channel
+        self._budget = budget
+        self._load_file = load_file
         self._current_chat = current_chat
         """Returns the id under which a chat goes on, where it was moved."""
 
     async def send(self, row: OutboxRow) -> str | None:
         """Send a message, or edit the one that is there; return the platform's id."""
         place = ChatPlace(self._current_chat(row.chat), row.thread)
+        self._budget.spend()
+        if row.file_name:
+            return await self._send_file(row, place)
         try:
             return await self._send(row, place, plain=False)
         except DeliveryRefused as exc:
             if not exc.is_formatting:
                 raise
             return await self._send(row, place, plain=True)
+
+    async def _send_file(self, row: OutboxRow, place: ChatPlace) -> str:
+        content = await self._load_file(row.id)
+        if content is None:
+            raise DeliveryImpossible(f"the content of {row.file_name} is gone")
+        file = OutgoingFile(name=row.file_name, media_type=row.file_type, content=content)
+        return await self._channel.send_file(place, file, reply_to=row.reply_to)
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
         buttons = approval_buttons(row.approval) if row.approval else ()
@@ -75,7 +98,11 @@ SendRow = Callable[[OutboxRow], Awaitable[str | None]]
 
 
 class ChannelBackoff:
-    """How long a channel that is away is left alone: twice as long after each failed probe."""
+    """How long a channel that is away is left alone: up to `MAX_PAUSE_SECONDS`.
+
+    The pause doubles with each failed probe. Each message has a longer wait of its own, so that a
+    probe takes messages of conversations that were not tried yet.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -96,7 +123,7 @@ class ChannelBackoff:
         """
         if started_at > self._failed_at:
             self._failed_at = self._clock()
-            self._delay = min(self._delay * 2, MAX_DELAY_SECONDS)
+            self._delay = min(self._delay * 2, MAX_PAUSE_SECONDS)
             self._until = self._failed_at + self._delay * random.uniform(0.75, 1.25)
         return max(self.seconds_left, 0.0)
 
@@ -120,11 +147,10 @@ class Deliverer:
         self._on_settled = on_settled
         self._on_moved = on_moved
         self._before_send = before_send
-        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._in_flight: dict[str, dict[str, asyncio.Task[None]]] = {}
+        """Sends under way, by channel and message."""
         self._backoffs: dict[str, ChannelBackoff] = {}
         """Channels that are away."""
-        self._first_channel = 0
-        """Counts claims: each begins with another channel, so that a busy one starves nobody."""
         self._news = asyncio.Event()
         self._next_prune = 0.0
 
@@ -145,9 +171,10 @@ class Deliverer:
                 if not is_full:
                     await self._wait()
         finally:
-            for task in self._in_flight.values():
+            tasks = [task for sends in self._in_flight.values() for task in sends.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> None:
         try:
@@ -159,38 +186,38 @@ class Deliverer:
     async def _deliver_due(self) -> bool:
         """Start sending what is due; return whether there may be more."""
         await self._prune()
-        free = MAX_AT_ONCE - len(self._in_flight)
         counts = await self._gateway.store.channels.counts()
         unsent = [count for count in counts if count.state in ("pending", "sending")]
         age = self._gateway.clock.now() - min((c.oldest_at for c in unsent), default=math.inf)
         self._gateway.meter.outbox_waits(sum(c.count for c in unsent), max(age, 0.0))
-        channels = self._claimable({count.channel for count in unsent})
-        if not channels or free <= 0:
+        has_more = False
+        for channel in sorted(self._senders.keys() & {count.channel for count in unsent}):
+            backoff = self._backoffs.get(channel)
+            if backoff is None or backoff.seconds_left <= 0:
+                has_more |= await self._claim(channel)
+        return has_more
+
+    async def _claim(self, channel: str) -> bool:
+        """Start sending what is due in one channel; return whether there may be more.
+
+        Each channel has its own limit: one that hangs takes no place from the others.
+        """
+        in_flight = self._in_flight.setdefault(channel, {})
+        free = MAX_AT_ONCE - len(in_flight)
+        if free <= 0:
             return False
         claim = ClaimDeliveries(
             worker=self._gateway.worker.id,
-            channels=channels,
+            channels=(channel,),
             limit=free,
             patience_seconds=self._gateway.settings.lease_seconds / 2,
         )
         rows = await self._gateway.submit(claim)
         for row in rows:
-            if row.id not in self._in_flight:
+            if row.id not in in_flight:
                 task = asyncio.create_task(self._deliver(row), name="holdfast-delivery")
-                self._in_flight[row.id] = task
+                in_flight[row.id] = task
         return len(rows) >= free
-
-    def _claimable(self, waiting: Collection[str]) -> tuple[str, ...]:
-        """Return the channels to send for, each time beginning with another one."""
-        found = [
-            channel
-            for channel in sorted(self._senders.keys() & waiting)
-            if channel not in self._backoffs or self._backoffs[channel].seconds_left <= 0
-        ]
-        if not found:
-            return ()
-        self._first_channel = (self._first_channel + 1) % len(found)
-        return (*found[self._first_channel :], *found[: self._first_channel])
 
     async def _prune(self) -> None:
         now = self._gateway.clock.now()
@@ -209,7 +236,7 @@ class Deliverer:
             self._on_settled(row, command.outcome)
             await self._settle(command)
         finally:
-            self._in_flight.pop(row.id, None)
+            self._in_flight[row.channel].pop(row.id, None)
             self._news.set()
 
     async def _attempt(self, row: OutboxRow) -> SettleDelivery:
@@ -248,14 +275,15 @@ class Deliverer:
         )
 
     def _delay(self, row: OutboxRow, retry_after: float | None, started_at: float) -> float:
-        """Return how long to wait: as long as the platform asks, or for its whole channel."""
+        """Return how long a message waits: as the platform asks, or longer the older it is."""
         if retry_after is not None:
             return retry_after
         backoff = self._backoffs.get(row.channel)
         if backoff is None:
             clock = asyncio.get_running_loop().time
             backoff = self._backoffs[row.channel] = ChannelBackoff(clock)
-        return backoff.fail(started_at)
+        age = self._gateway.clock.now() - row.created_at
+        return max(backoff.fail(started_at), min(age / 2, MAX_DELAY_SECONDS))
 
     async def _settle(self, command: SettleDelivery) -> None:
         """Record an outcome; nobody else may, as long as this process lives."""

@@ -49,6 +49,7 @@ MAX_REMEMBERED = 4096
 MAX_FILES = 20
 MAX_QUOTE = 2000
 MAX_TEXT = 100_000
+MAX_REASON = 300
 REFUSAL_SECONDS = 600.0
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
@@ -87,7 +88,7 @@ class InboundHandler:
         self._approvals = ChatApprovals(gateway, turns, settings, attend)
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
-        self._known_chats: set[str] = set()
+        self._known_chats: set[tuple[str, ...]] = set()
         self._bot_turns: dict[str, int] = {}
         self.predecessors: dict[str, str] = {}
         """Chats that were moved: the first id of each, by its present one."""
@@ -145,8 +146,12 @@ class InboundHandler:
 
     async def _bury(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
+        await self.reject(message.unique_id, reason)
+
+    async def reject(self, update_id: str, reason: str) -> None:
+        """Record an update that cannot be handled, for an operator to look at."""
         command = BuryUpdate(
-            channel=self._settings.name, update_id=message.unique_id, reason=reason
+            channel=self._settings.name, update_id=update_id, reason=reason[:MAX_REASON]
         )
         await self._gateway.submit(command)
 
@@ -161,7 +166,7 @@ class InboundHandler:
         key = session_key(self._settings, self._people, message)
         if message.is_edit:
             return await self._edit(message, key)
-        await self._remember_chat(message.place.chat)
+        await self._remember_chat(message)
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
@@ -221,14 +226,20 @@ class InboundHandler:
         self.predecessors[message.moved_to] = message.place.chat
         return "moved"
 
-    async def _remember_chat(self, chat: str) -> None:
-        """Record a chat when this process first hears of it."""
-        if chat in self._known_chats:
+    async def _remember_chat(self, message: InboundMessage) -> None:
+        """Record a chat, and other ids of it, when this process first hears of it."""
+        chat = message.place.chat
+        # Of a group the aliases are those of whoever wrote.
+        aliases = message.aliases if message.is_direct else ()
+        known = (chat, *aliases)
+        if known in self._known_chats:
             return
-        await self._gateway.submit(RememberChat(channel=self._settings.name, chat=chat))
+        await self._gateway.submit(
+            RememberChat(channel=self._settings.name, chat=chat, aliases=aliases)
+        )
         if len(self._known_chats) >= MAX_REMEMBERED:
             self._known_chats.clear()
-        self._known_chats.add(chat)
+        self._known_chats.add(known)
 
     async def _pair(self, message: InboundMessage) -> Outcome:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(8))

@@ -71,7 +71,7 @@ class ChannelSettings:
     collect_seconds: float = 1.0
     """Messages of one sender within this time are one turn; albums wait twice as long."""
     media_bytes: int = 10_000_000
-    """Bytes that the files of one turn may have together; 0 passes on none."""
+    """Bytes that the files of one turn may have together, in each direction; 0: no files."""
     outbox_hours: float = 24.0
     """How long a message is retried while the platform is away."""
     reply: Literal["stream", "whole"] = "stream"
@@ -99,9 +99,11 @@ class ChannelSettings:
             raise InvalidSetting(f"channel.kind must be one of {', '.join(get_args(Kind))}")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise InvalidSetting(f"channel.url must be http:// or https://, not {self.url!r}")
-        for name in ("collect_seconds", "outbox_hours", "media_bytes"):
+        for name in ("collect_seconds", "media_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"channel.{name} must not be negative")
+        if self.outbox_hours <= 0:
+            raise InvalidSetting("channel.outbox_hours must be positive")
         if self.kind == "signal" and self.receive == "webhook":
             raise InvalidSetting(f"channel {self.name}: signal has no webhook; receive = 'poll'")
         if self.direct == "allow" and not self.allow:

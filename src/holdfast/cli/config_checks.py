@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast.channel_services import platform_proxy
 from holdfast.channels.open import open_channel
@@ -49,6 +50,7 @@ async def check_configuration(settings: Settings) -> list[CheckResult]:
         *(result for group in groups for result in group),
         *check_keys(settings),
         *check_schedules(settings),
+        *check_webhooks(settings),
         *check_tool_names(settings),
         *check_archive(settings),
     ]
@@ -226,6 +228,18 @@ def _check_schedule(schedule: ScheduleSettings, channels: set[str]) -> CheckResu
     upcoming = next_time(schedule.spec(), now, created_at=now)
     detail = f"runs next at {time_name(upcoming)}" if upcoming is not None else "its time is past"
     return CheckResult(subject=subject, is_ok=upcoming is not None, detail=detail)
+
+
+def check_webhooks(settings: Settings) -> list[CheckResult]:
+    """Check that every webhook has a secret; its server is not called."""
+    results = []
+    for webhook in settings.webhooks:
+        detail = f"the environment variable {webhook.secret_env} is not set"
+        if webhook.secret:
+            detail = f"signs facts for {urlsplit(webhook.url).netloc}"
+        subject = f"webhook {webhook.name}"
+        results.append(CheckResult(subject=subject, is_ok=bool(webhook.secret), detail=detail))
+    return results
 
 
 def check_tool_names(settings: Settings) -> list[CheckResult]:

@@ -4,11 +4,12 @@ Flags beat the environment, the environment beats the file, the file beats the d
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
-from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.settings import ChannelSettings, Kind
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.engine.settings import (
@@ -142,9 +143,9 @@ def load(
         ),
         mcp=_mcp_servers(sources, env),
         channels=_channels(sources, env, is_required=with_secrets),
-        schedules=tuple(sources.tables("schedule", ScheduleSettings)),
+        schedules=_schedules(sources),
         webhooks=_webhooks(sources, env, is_required=with_secrets),
-        people=sources.lists("people"),
+        people=_people(sources),
     )
     sources.reject_unknown()
     _check_scope(settings)
@@ -171,47 +172,89 @@ def _check_scope(settings: Settings) -> None:
             )
 
 
+def _people(sources: Sources) -> Mapping[str, tuple[str, ...]]:
+    """Return the accounts of people; each account belongs to one of them."""
+    owners: dict[str, str] = {}
+
+    def check(person: str, accounts: tuple[str, ...]) -> None:
+        for account in accounts:
+            platform, _, number = account.partition(":")
+            if platform not in get_args(Kind) or not number:
+                raise InvalidSetting(
+                    f"{account!r} is not an account such as 'telegram:123'; platforms are "
+                    f"{', '.join(get_args(Kind))}"
+                )
+            if owners.setdefault(account, person) != person:
+                raise InvalidSetting(f"{account!r} also belongs to {owners[account]!r}")
+
+    return sources.lists("people", check)
+
+
+def _unique_names(kind: str) -> Callable[..., None]:
+    """Return a check that refuses the second table of one name (and tenant)."""
+    seen: set[tuple[str, ...]] = set()
+
+    def check(name: str, *tenant: str) -> None:
+        if (name, *tenant) in seen:
+            raise InvalidSetting(
+                f"{kind}.name: {name!r} is used by another [[{kind}]]; names must be unique"
+            )
+        seen.add((name, *tenant))
+
+    return check
+
+
 def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
     """Return the MCP servers; each tenant may use a name once."""
-    names: set[tuple[str, str]] = set()
+    check_unique = _unique_names("mcp")
 
-    def check_unique(server: McpSettings) -> McpSettings:
-        if (server.tenant, server.name) in names:
-            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
-        names.add((server.tenant, server.name))
+    def finish(server: McpSettings) -> McpSettings:
+        check_unique(server.name, server.tenant)
         return server.filled(env)
 
-    return tuple(sources.tables("mcp", McpSettings, check_unique))
+    return tuple(sources.tables("mcp", McpSettings, finish))
 
 
 def _channels(
     sources: Sources, env: Mapping[str, str], *, is_required: bool
 ) -> tuple[ChannelSettings, ...]:
     """Return the channels, with their secrets; two of one name would share an outbox."""
-    names: set[str] = set()
+    check_unique = _unique_names("channel")
+    tokens: dict[tuple[str, str], str] = {}
 
     def finish(channel: ChannelSettings) -> ChannelSettings:
-        if channel.name in names:
+        check_unique(channel.name)
+        filled = channel.filled(env, is_required=is_required)
+        other = tokens.setdefault((channel.kind, filled.token), channel.name)
+        if filled.token and other != channel.name:
             raise InvalidSetting(
-                f"channel.name: {channel.name!r} is used by another [[channel]]; "
-                "names must be unique"
+                f"channel {channel.name}: channel {other!r} has the same token; two receivers of "
+                "one bot take each other's messages"
             )
-        names.add(channel.name)
-        return channel.filled(env, is_required=is_required)
+        return filled
 
     return tuple(sources.tables("channel", ChannelSettings, finish))
+
+
+def _schedules(sources: Sources) -> tuple[ScheduleSettings, ...]:
+    """Return the schedules; each tenant may use a name once."""
+    check_unique = _unique_names("schedule")
+
+    def finish(schedule: ScheduleSettings) -> ScheduleSettings:
+        check_unique(schedule.name, schedule.tenant)
+        return schedule
+
+    return tuple(sources.tables("schedule", ScheduleSettings, finish))
 
 
 def _webhooks(
     sources: Sources, env: Mapping[str, str], *, is_required: bool
 ) -> tuple[WebhookSettings, ...]:
     """Return the webhooks, with their secrets; two of one name would share an outbox."""
-    names: set[str] = set()
+    check_unique = _unique_names("webhook")
 
     def finish(webhook: WebhookSettings) -> WebhookSettings:
-        if webhook.name in names:
-            raise InvalidSetting(f"webhook.name: {webhook.name!r} is used by another [[webhook]]")
-        names.add(webhook.name)
+        check_unique(webhook.name)
         return webhook.filled(env, is_required=is_required)
 
     return tuple(sources.tables("webhook", WebhookSettings, finish))
@@ -236,18 +279,13 @@ def _upstreams(
 ) -> tuple[UpstreamSettings, ...]:
     """Return the upstreams: the one that flags or environment give, else those of the file."""
     default_key = env.get("HOLDFAST_UPSTREAM_KEY") or env.get("OPENAI_API_KEY") or None
-    names: set[str] = set()
+    check_unique = _unique_names("upstream")
 
-    def check_unique(upstream: UpstreamSettings) -> UpstreamSettings:
-        if upstream.name in names:
-            raise InvalidSetting(
-                f"upstream.name: {upstream.name!r} is used by another [[upstream]]; "
-                "names must be unique"
-            )
-        names.add(upstream.name)
+    def finish(upstream: UpstreamSettings) -> UpstreamSettings:
+        check_unique(upstream.name)
         return upstream
 
-    upstreams = sources.tables("upstream", UpstreamSettings, check_unique)
+    upstreams = sources.tables("upstream", UpstreamSettings, finish)
     override = sources.overridden("upstream", UpstreamSettings, needs="url")
     if override is not None:
         return (replace(override, key=default_key, proxy=proxy_for(override.url, env)),)

@@ -19,7 +19,7 @@ SourcedValue = tuple[Any, Origin]
 """A raw value and its origin."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "secret"})
+SECRET_FIELDS = frozenset({"key", "proxy", "runtime", "secrets", "token", "app_token", "secret"})
 """Fields that may hold secrets: filled from the environment, never set directly."""
 TEST_PREFIX = "HOLDFAST_TEST_"
 """Variables of the test suite, which are not settings."""
@@ -83,14 +83,21 @@ class Sources:
             for index, table in enumerate(tables)
         ]
 
-    def lists(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Return a section whose fields the user names, each a list of texts."""
+    def lists(
+        self, name: str, check: Callable[[str, tuple[str, ...]], None]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return a section whose fields the user names, each a list of texts, after a check."""
         table = self._table(name)
         self._known[name] = set(table)
         found: dict[str, tuple[str, ...]] = {}
         for field, value in table.items():
             assert self._file is not None
-            found[field] = convert(value, tuple[str, ...], self._file.origin(name, field))
+            origin = self._file.origin(name, field)
+            found[field] = convert(value, tuple[str, ...], origin)
+            try:
+                check(field, found[field])
+            except InvalidSetting as exc:
+                raise InvalidSetting(f"{origin}: {exc.message}") from exc
         return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:

@@ -54,8 +54,8 @@ class WebhookSettings:
                 f"webhook {self.name}: events must be some of {', '.join(EVENTS)}, "
                 f"not {unknown[0] if unknown else 'empty'!r}"
             )
-        if self.outbox_hours < 0:
-            raise InvalidSetting("webhook.outbox_hours must not be negative")
+        if self.outbox_hours <= 0:
+            raise InvalidSetting("webhook.outbox_hours must be positive")
 
     @property
     def channel(self) -> str:

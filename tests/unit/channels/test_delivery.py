@@ -1,6 +1,6 @@
 """How long a channel that is away is left alone."""
 
-from holdfast.channels.delivery import MAX_DELAY_SECONDS, ChannelBackoff
+from holdfast.channels.delivery import MAX_PAUSE_SECONDS, ChannelBackoff
 from holdfast.testing.clock import ManualClock
 
 
@@ -22,6 +22,6 @@ def test_the_wait_grows_to_a_bound() -> None:
     clock = ManualClock()
     backoff = ChannelBackoff(clock.now)
     for _ in range(20):
-        clock.advance(2 * MAX_DELAY_SECONDS)
+        clock.advance(2 * MAX_PAUSE_SECONDS)
         backoff.fail(started_at=clock.now())
-    assert MAX_DELAY_SECONDS * 0.75 <= backoff.seconds_left <= MAX_DELAY_SECONDS * 1.25
+    assert MAX_PAUSE_SECONDS * 0.75 <= backoff.seconds_left <= MAX_PAUSE_SECONDS * 1.25

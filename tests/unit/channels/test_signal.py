@@ -26,6 +26,7 @@ from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.simulator.platforms.signal import ACCOUNT, GROUP, user_uuid
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import SignalSimulator
+from tests.unit.channels.simulated import SimulatedChannel
 
 
 def _settings(url: str = "", **more: Any) -> ChannelSettings:
@@ -33,33 +34,25 @@ def _settings(url: str = "", **more: Any) -> ChannelSettings:
     return ChannelSettings(name="phone", kind="signal", url=url, **values)
 
 
-class SignalPlatform:
+class SignalPlatform(SimulatedChannel[SignalChannel]):
     """An account and its simulated daemon."""
 
+    simulator: SignalSimulator
     place = ChatPlace(user_uuid(7))
 
     def __init__(self, simulator: SignalSimulator, http: PlainHttpCaller) -> None:
-        self.simulator = simulator
+        super().__init__(simulator, SignalChannel(_settings(simulator.url), http))
         self.http = http
-        self.channel = SignalChannel(_settings(simulator.url), http)
-
-    def say(self, text: str) -> None:
-        self.simulator.say(text)
-
-    def repeat_last(self) -> None:
-        self.simulator.deliver_again()
 
     def is_acknowledged(self) -> bool:
         return self.simulator.resumed_behind[-1] == str(self.simulator.last_event)
 
-    def texts(self) -> list[str]:
-        return self.simulator.texts()
+    def files(self) -> list[tuple[str, bytes]]:
+        found = [file for one in self.simulator.sent for file in one.attachments]
+        return [(file.name, file.content) for file in found]
 
     def block(self) -> None:
         self.simulator.unregistered.add(self.place.chat)
-
-    def go_away(self) -> None:
-        self.simulator.down()
 
 
 @pytest.fixture

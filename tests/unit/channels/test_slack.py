@@ -27,36 +27,27 @@ from holdfast.ports.channel import (
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import PlatformAnswer, SlackSimulator
+from tests.unit.channels.simulated import SimulatedChannel
 
 ROOT = Path(__file__).parents[3]
 
 
-class SlackPlatform:
+class SlackPlatform(SimulatedChannel[SlackChannel]):
     """An app and its simulated workspace."""
 
+    simulator: SlackSimulator
     place = ChatPlace("U7")
-
-    def __init__(self, simulator: SlackSimulator, channel: SlackChannel) -> None:
-        self.simulator = simulator
-        self.channel = channel
-
-    def say(self, text: str) -> None:
-        self.simulator.say(text)
-
-    def repeat_last(self) -> None:
-        self.simulator.deliver_again()
 
     def is_acknowledged(self) -> bool:
         return self.simulator.unacknowledged == 0
 
-    def texts(self) -> list[str]:
-        return self.simulator.texts()
+    def files(self) -> list[tuple[str, bytes]]:
+        shared = [file_id for one in self.simulator.posted for file_id in one.files]
+        found = [self.simulator.files[file_id] for file_id in shared]
+        return [(name, content) for name, _, content in found]
 
     def block(self) -> None:
         self.simulator.blocked.add("D7")
-
-    def go_away(self) -> None:
-        self.simulator.down()
 
 
 @pytest.fixture
@@ -213,7 +204,9 @@ async def test_a_webhook_is_believed_only_with_a_recent_signature(
         return {"x-slack-request-timestamp": str(stamp), "x-slack-signature": f"v0={digest}"}
 
     inbox = CollectingInbox()
-    for headers in ({}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b"")):
+    odd = [{**signed(1000), "x-slack-request-timestamp": stamp} for stamp in ("9" * 5000, "²", "x")]
+    rejected = [{}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b""), *odd]
+    for headers in rejected:
         with pytest.raises(WebhookRejected):
             await channel.webhook(headers, body, inbox)
     assert inbox.messages == []

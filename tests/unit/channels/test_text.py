@@ -1,5 +1,6 @@
 """Commands, access and text of channels."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,10 @@ def _message(**more: object) -> InboundMessage:
     [
         ("/new", ChatCommand("new")),
         ("/new@bot hi there", ChatCommand("new", "hi there")),
+        ("/new\nfirst text\nsecond", ChatCommand("new", "first text\nsecond")),
+        ("/reset\tx y", ChatCommand("reset", "x y")),
         ("/STOP", ChatCommand("stop")),
+        (" ", None),
         ("/nonsense", None),
         ("say /new", None),
         ("restart please", ChatCommand("reset", "please")),
@@ -124,3 +128,14 @@ def test_markdown_is_rendered_for_each_platform_and_html_stays_text() -> None:
     assert to_slack("<!channel> [x](https://e.org/?a=1&b=<2>)").startswith("&lt;!channel&gt;")
     assert to_telegram("> one\n\ntwo") == "<blockquote>one</blockquote>\n\ntwo"
     assert to_telegram("# Title\n\n- **a**") == "<b>Title</b>\n\n• <b>a</b>"
+
+
+@pytest.mark.parametrize("render", [to_telegram, to_slack])
+@pytest.mark.parametrize("depth", [1, 9, 19, 20, 21, 60])
+def test_nothing_is_left_out_however_deep_it_is_nested(
+    render: Callable[[str], str], depth: int
+) -> None:
+    for text in ("> " * depth + "deepword", "".join(f"{'  ' * n}- x\n" for n in range(depth))):
+        assert (render(text).count("x"), "deepword" in render(text)) == (
+            text.count("x"), "deepword" in text,
+        )  # fmt: skip

@@ -1,6 +1,5 @@
 """The admin endpoints: API keys, workers and lanes, usage, doctor's findings."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +8,6 @@ from tests.in_process import RunningGateway, ScriptedModel, open_gateway
 
 Json = dict[str, Any]
 ADMIN_PATHS = ("/v1/keys", "/v1/workers", "/v1/usage", "/v1/doctor")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'holdfast.db'}"
-    return str(request.getfixturevalue("postgres_url"))
 
 
 def bearer(key: str) -> dict[str, str]:

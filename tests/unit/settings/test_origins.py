@@ -53,6 +53,8 @@ def test_a_wrong_value_is_rejected_with_file_line_and_valid_values(
 
 
 FIRST = "[[upstream]]\nurl = 'http://a/v1'\n"
+DAILY = "[[schedule]]\nname = 'a'\nevery = '1d'\nprompt = 'x'"
+BOT = "[[channel]]\nkind = 'telegram'\ntoken_env = 'HOLDFAST_TEST_TOKEN'\n"
 RANGES = [
     ("[server]\nport = 70000", 2, "65535"),
     ("[server]\ngrace_seconds = -1", 2, "negative"),
@@ -97,6 +99,13 @@ RANGES = [
     ("[store]\nurl = 'sqlite:x.db'", 2, "sqlite:///relative.db"),
     ("[store]\nurl = 'postgresql://u:p@h:notaport/d'", 2, "port that is no number"),
     ("[server]\nhost = ''", 2, "an address or a name"),
+    (DAILY + "\n" + DAILY, 6, "'a' is used by another [[schedule]]"),
+    (BOT + "name = 'a'\n" + BOT + "name = 'b'", 5, "channel 'a' has the same token"),
+    (BOT + "name = 'a'\noutbox_hours = 0", 5, "positive"),
+    (BOT + "name = 'a'\napp_token = 'xapp-1'", 5, "app_token"),
+    ("[people]\na = ['telegram:1']\nb = ['slack:U1', 'telegram:1']", 3, "belongs to 'a'"),
+    ("[people]\na = ['123']", 2, "'telegram:123'"),
+    ("[people]\na = ['teltgram:123']", 2, "signal"),
     ("[server]\nhost = 'a b'", 2, "an address or a name"),
 ]  # fmt: skip
 
@@ -108,7 +117,7 @@ def test_a_value_out_of_range_is_rejected_with_its_line(
     path = tmp_path / "holdfast.toml"
     path.write_text(text + "\n")
     with pytest.raises(InvalidSetting) as refused:
-        load(path, environment={})
+        load(path, environment={"HOLDFAST_TEST_TOKEN": "42:TEST"})
     assert refused.value.message.startswith(f"{path}:{line}: "), refused.value.message
     assert named in refused.value.message
 

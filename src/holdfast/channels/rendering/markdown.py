@@ -31,7 +31,12 @@ def _parser() -> "MarkdownIt":
 
 def render(text: str, style: Style) -> str:
     """Return Markdown in a platform's form."""
-    return _Renderer(style).render(_parser().parse(text)).strip("\n")
+    parser = _parser()
+    tokens = parser.parse(text)
+    deepest = max((token.level + 1 for token in tokens if token.nesting > 0), default=0)
+    if deepest >= parser.options.maxNesting:
+        return style.escape(text)  # the parser left out what is nested deeper
+    return _Renderer(style).render(tokens).strip("\n")
 
 
 class _Renderer:

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.channels.platform_calls import CALL_SECONDS, FILE_SECONDS, post, read_reply
+from holdfast.channels.platform_calls import (
+    CALL_SECONDS,
+    FILE_SECONDS,
+    UPLOAD_SECONDS,
+    post,
+    read_reply,
+)
 from holdfast.channels.session_keys import is_direct_chat
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.signal.envelopes import read_event, read_message
@@ -32,10 +39,12 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     Inbox,
+    OutgoingFile,
     WebhookRejected,
 )
 from holdfast.ports.http_client import HttpCaller, HttpUnavailable
 
+MAX_FILE_BYTES = 100_000_000
 SILENCE_SECONDS = 45.0
 """The daemon sends a comment every 15 seconds."""
 MAX_UNITS = 2000
@@ -91,9 +100,6 @@ class _PendingEvent(msgspec.Struct, frozen=True):
     data: bytes
 
 
-_read_reply = msgspec.json.Decoder(_RpcReply).decode
-
-
 class SignalChannel:
     """One account of a signal-cli daemon."""
 
@@ -102,7 +108,12 @@ class SignalChannel:
     def __init__(self, settings: ChannelSettings, http: HttpCaller) -> None:
         self.name = settings.name
         self.capabilities = Capabilities(
-            max_units=MAX_UNITS, counts_utf16=True, can_edit=False, can_type=True, is_polled=True
+            max_units=MAX_UNITS,
+            counts_utf16=True,
+            can_edit=False,
+            can_type=True,
+            is_polled=True,
+            max_file_bytes=MAX_FILE_BYTES,
         )
         self._base = settings.base_url
         self._account = settings.account
@@ -215,15 +226,30 @@ class SignalChannel:
         buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
     ) -> str:
         """Send a message; its id is the time that the daemon gave it."""
-        parameters = {**_target(place), **_content(text, plain=plain)}
-        if reply_to:
-            timestamp, _, author = reply_to.partition(":")
-            parameters |= {
-                "quoteTimestamp": int(timestamp),
-                "quoteAuthor": author or self._account,
-                "quoteMessage": "",
-            }
-        return str(await self._send(parameters))
+        content = _content(text, plain=plain)
+        return str(await self._send({**_target(place), **content, **self._quote(reply_to)}))
+
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a file as an attachment without a text."""
+        data = base64.b64encode(file.content).decode()
+        name = re.sub('[;,=%+"]', "_", file.name)
+        parameters = {
+            **_target(place),
+            **self._quote(reply_to),
+            "attachments": [f"data:{file.media_type};filename={name};base64,{data}"],
+        }
+        return str(await self._send(parameters, seconds=UPLOAD_SECONDS))
+
+    def _quote(self, reply_to: str) -> dict[str, Any]:
+        """Return the parameters of an answer to a message."""
+        if not reply_to:
+            return {}
+        timestamp, _, author = reply_to.partition(":")
+        return {
+            "quoteTimestamp": int(timestamp),
+            "quoteAuthor": author or self._account,
+            "quoteMessage": "",
+        }
 
     async def edit(
         self,
@@ -280,9 +306,10 @@ class SignalChannel:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────
 
-    async def _send(self, parameters: Mapping[str, Any]) -> int:
+    async def _send(self, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS) -> int:
         """Send to one chat and return the message's time; a group counts if anybody got it."""
-        sent = msgspec.json.decode(await self._call("send", parameters), type=_Sent)
+        raw = await self._call("send", parameters, seconds=seconds)
+        sent = msgspec.json.decode(raw, type=_Sent)
         if sent.results and all(one.type != "SUCCESS" for one in sent.results):
             _raise_results(sent.results)
         return sent.timestamp
@@ -308,7 +335,7 @@ class SignalChannel:
             seconds=seconds,
             may_repeat=method in ("listAccounts", "getAttachment"),
         )
-        reply = read_reply(method, result, _read_reply)
+        reply = read_reply(method, result, _RpcReply)
         if reply.error is not None:
             _raise(method, reply.error)
         return bytes(reply.result)

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from holdfast.channels.platform_calls import download_file, post, read_reply
+from holdfast.channels.platform_calls import UPLOAD_SECONDS, download_file, post, read_reply
 from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
@@ -16,9 +16,10 @@ from holdfast.ports.channel import (
 from holdfast.ports.http_client import HttpCaller, HttpResult
 
 CREDENTIAL_PAUSE_SECONDS = 30.0
+MISSING_SCOPE = "missing_scope"
 _CREDENTIALS = frozenset(
     {
-        "account_inactive", "invalid_auth", "missing_scope", "no_permission",
+        "account_inactive", "invalid_auth", MISSING_SCOPE, "no_permission",
         "not_allowed_token_type", "not_authed", "team_access_not_granted", "token_expired",
         "token_revoked",
     }
@@ -26,7 +27,8 @@ _CREDENTIALS = frozenset(
 """Errors that concern everything that is sent: it waits until the operator has corrected them."""
 _IMPOSSIBLE = frozenset(
     {
-        "cannot_dm_bot", "channel_not_found", "is_archived", "messages_tab_disabled",
+        "cannot_dm_bot", "channel_not_found", "invalid_channel", "is_archived",
+        "messages_tab_disabled",
         "not_in_channel", "restricted_action", "restricted_action_read_only_channel",
         "restricted_action_thread_only_channel", "user_disabled", "user_not_found",
         "user_not_visible",
@@ -44,9 +46,6 @@ T = TypeVar("T")
 class _Reply(msgspec.Struct):
     ok: bool
     error: str = ""
-
-
-_read_reply = msgspec.json.Decoder(_Reply).decode
 
 
 class WebApi:
@@ -87,15 +86,29 @@ class WebApi:
         )
         if result.status == 429:
             raise DeliveryDelayed(f"{method}: ratelimited", _retry_after(result))
-        reply = read_reply(method, result, _read_reply)
+        reply = read_reply(method, result, _Reply)
         if not reply.ok:
             _raise(method, reply.error, result)
-        return read_reply(method, result, msgspec.json.Decoder(answer).decode)
+        return read_reply(method, result, answer)
 
     async def download(self, url: str, max_bytes: int) -> bytes:
         """Return a file from Slack's own hosts, with the token that they ask for."""
         headers = {"authorization": f"Bearer {self._token}"}
         return await download_file(self._http, url, max_bytes, headers=headers)
+
+    async def upload(self, url: str, content: bytes) -> None:
+        """Put the bytes of a file where Slack asked for them; nobody sees it yet."""
+        headers = {"content-type": "application/octet-stream"}
+        result = await post(
+            self._http, "upload", url, headers=headers, body=content, seconds=UPLOAD_SECONDS,
+            may_repeat=True,
+        )  # fmt: skip
+        if result.status == 429:
+            raise DeliveryDelayed("upload: ratelimited", _retry_after(result))
+        if result.status >= 500:
+            raise DeliveryDelayed(f"upload: {result.status}")
+        if result.status != 200:
+            raise DeliveryRefused(f"upload: {result.status}")
 
 
 def _retry_after(result: HttpResult) -> float:

@@ -51,10 +51,9 @@ def retire(draft: Draft, *, reason: str) -> None:
 def reset(command: Reset, facts: Facts) -> Decision[Session]:
     """Begin the next generation; every turn accepted before ends cancelled."""
     session = facts.session
-    if command.again and facts.live is not None and facts.live.id == command.new_id:
-        return Decision(facts.live)
-    if facts.repeat is not None:
-        return _made_before(command, facts, facts.repeat)
+    repeated = _answer_repeat(command, facts)
+    if repeated is not None:
+        return repeated
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
@@ -86,16 +85,21 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     return _both(old, fresh)
 
 
-def _made_before(command: Reset | Fork, facts: Facts, row: IdempotencyRow) -> Decision[Session]:
-    """Answer a repeat with the one session that its first sending made."""
+def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | None:
+    """Answer a repeat with the session that the first command created; `None` for a first one."""
+    if command.again and facts.live is not None and facts.live.id == command.new_id:
+        return Decision(facts.live)
+    row = facts.repeat
+    if row is None:
+        return None
     if row.body_hash != (command.body_hash or b""):
         return refuse(
             IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
         )
-    made = facts.made
-    if made is None or _is_foreign(made, command.tenant):
+    created = facts.made
+    if created is None or _is_foreign(created, command.tenant):
         return refuse(SessionDeleted("the session that this request made was deleted"))
-    return Decision(made)
+    return Decision(created)
 
 
 def _remember(command: Reset | Fork, draft: Draft) -> None:
@@ -210,10 +214,9 @@ def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") ->
 def fork(command: Fork, facts: Facts) -> Decision[Session]:
     """Begin a session that points into this one's history; nothing is copied."""
     session = facts.session
-    if command.again and facts.live is not None and facts.live.id == command.new_id:
-        return Decision(facts.live)
-    if facts.repeat is not None:
-        return _made_before(command, facts, facts.repeat)
+    repeated = _answer_repeat(command, facts)
+    if repeated is not None:
+        return repeated
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     after = command.after_seq

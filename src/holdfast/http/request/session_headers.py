@@ -114,23 +114,20 @@ def _idempotency_key(raw: bytes) -> str:
 
 
 def _on_busy(value: bytes) -> OnBusy:
-    raw = header_text(value)
-    choices: tuple[Any, ...] = get_args(OnBusy)
-    for choice in choices:
-        if raw == choice:
-            chosen: OnBusy = choice
-            return chosen
-    raise InvalidInput(f"X-On-Busy must be one of {', '.join(choices)}, not {raw!r}")
+    chosen: OnBusy = _choice("X-On-Busy", value, get_args(OnBusy))
+    return chosen
 
 
 def _history(value: bytes) -> HistoryMode:
-    raw = header_text(value)
-    choices: tuple[Any, ...] = get_args(HistoryMode)
-    for choice in choices:
-        if raw == choice:
-            chosen: HistoryMode = choice
-            return chosen
-    raise InvalidInput(f"X-Session-History must be one of {', '.join(choices)}, not {raw!r}")
+    chosen: HistoryMode = _choice("X-Session-History", value, get_args(HistoryMode))
+    return chosen
+
+
+def _choice(header: str, value: bytes, choices: tuple[Any, ...]) -> Any:
+    text = header_text(value)
+    if text not in choices:
+        raise InvalidInput(f"{header} must be one of {', '.join(choices)}, not {text!r}")
+    return text
 
 
 def _flag(value: bytes) -> bool:

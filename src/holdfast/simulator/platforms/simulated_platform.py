@@ -118,8 +118,10 @@ class SimulatedChatPlatform(SimulatedPlatform, Generic[Chat]):
         with self._lock:
             self.calls.append((method, arguments))
             answers = (fault(method, arguments) for fault in self._faults)
-            answer = next((one for one in answers if one is not None), None)
-            self._lock.notify_all()
+            answer = next((found for found in answers if found is not None), None)
+            if answer is not None:
+                # Without a fault, the notification after the call took effect is enough.
+                self._lock.notify_all()
         return answer
 
     def run_call(

@@ -1,7 +1,6 @@
 """The Python API: which session a handle means, and errors for invalid arguments."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,6 @@ from holdfast.ports.store import ItemQuery, SessionQuery
 async def hf() -> AsyncIterator[Holdfast]:
     async with holdfast.open("memory:") as opened:
         yield opened
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
 
 
 async def texts(session: SessionHandle) -> list[str]:
@@ -146,8 +139,8 @@ async def test_tokens_that_cannot_be_counted_are_refused_where_they_are_given(
     assert view.status == "completed"
 
 
-async def test_the_largest_counts_can_be_added_up(url: str) -> None:
-    async with holdfast.open(url) as hf:
+async def test_the_largest_counts_can_be_added_up(any_store_url: str) -> None:
+    async with holdfast.open(any_store_url) as hf:
         session = await hf.session("k")
         for _ in range(3):
             async with session.turn("one") as turn:
@@ -199,9 +192,9 @@ async def _read_everything(hf: Holdfast, name: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", 2**70], ids=repr)
 async def test_a_read_of_what_no_column_can_hold_finds_nothing_or_is_refused(
-    url: str, name: Any
+    any_store_url: str, name: Any
 ) -> None:
-    async with holdfast.open(url) as hf:
+    async with holdfast.open(any_store_url) as hf:
         session = await hf.session("k")
         await session.append("kept")
         for answer in await _read_everything(hf, name):

@@ -14,12 +14,6 @@ from holdfast.engine.sessions import submission
 from holdfast.engine.settings import LaneSettings
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
-    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
-
-
 @pytest.fixture
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses to ask again would do so for longer than any test takes."""
@@ -27,8 +21,10 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_patience")
-async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(url: str) -> None:
-    async with holdfast.open(url) as hf:
+async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(
+    any_store_url: str,
+) -> None:
+    async with holdfast.open(any_store_url) as hf:
         turn = (await hf.session("k")).turn("one")
         await turn.__aenter__()
         turn.add("answer")
@@ -37,9 +33,11 @@ async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(url: 
             await turn.__aexit__(None, None, None)
 
 
-async def test_a_turn_that_waits_when_its_store_is_closed_is_told_at_once(url: str) -> None:
+async def test_a_turn_that_waits_when_its_store_is_closed_is_told_at_once(
+    any_store_url: str,
+) -> None:
     lanes = LaneSettings(lease_seconds=600.0)
-    async with holdfast.open(url, lanes=lanes) as hf:
+    async with holdfast.open(any_store_url, lanes=lanes) as hf:
         session = await hf.session("k")
         await session.turn("one").__aenter__()
         waiting = asyncio.create_task(session.turn("two").__aenter__())
@@ -107,8 +105,8 @@ USES: list[Callable[[Holdfast, SessionHandle], Awaitable[Any]]] = [
 
 
 @pytest.mark.usefixtures("_no_patience")
-async def test_every_use_of_a_closed_store_is_told_so(url: str) -> None:
-    async with holdfast.open(url) as hf:
+async def test_every_use_of_a_closed_store_is_told_so(any_store_url: str) -> None:
+    async with holdfast.open(any_store_url) as hf:
         session = await hf.session("k")
     for use in USES:
         with pytest.raises(StoreClosed, match="closed"):
@@ -116,8 +114,8 @@ async def test_every_use_of_a_closed_store_is_told_so(url: str) -> None:
                 await use(hf, session)
 
 
-async def test_a_store_is_closed_as_often_as_one_likes(url: str) -> None:
-    async with holdfast.open(url) as hf:
+async def test_a_store_is_closed_as_often_as_one_likes(any_store_url: str) -> None:
+    async with holdfast.open(any_store_url) as hf:
         store = hf.gateway.store
     await store.close()
     await store.close()

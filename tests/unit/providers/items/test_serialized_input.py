@@ -1,36 +1,18 @@
 """The input of Responses requests costs the same at every length of history."""
 
-import sys
-from types import FrameType
-from typing import Any
-
 import pytest
 
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.providers.items.replay import Replay
 from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.items.serialized_input import SerializedInputCache
+from tests.own_calls import own_calls
 
 REPLAY = Replay(owner=SealOwner("p", "a", "m"))
 USER = b'{"type":"message","role":"user","content":"hi"}'
 ANSWER = b'{"id":"msg_0123456789abcdef","type":"message","role":"assistant","content":"yes"}'
 CALL = b'{"type":"function_call","call_id":"call_%d","name":"f","arguments":"{}"}'
 OUTPUT = b'{"type":"function_call_output","call_id":"call_%d","output":"1"}'
-
-
-def own_calls(work: Any) -> int:
-    count = 0
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal count
-        count += event == "call" and "holdfast" in frame.f_code.co_filename
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("is_tool_loop", [False, True])

@@ -1,7 +1,5 @@
 """The messages of Chat requests: each item is translated once, at every length of history."""
 
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -16,6 +14,7 @@ from holdfast.providers.openai_chat.input import (
     ChatInputCache,
     TranslationCache,
 )
+from tests.own_calls import own_calls
 from tests.properties.test_valid_requests import logs
 
 Json = dict[str, Any]
@@ -47,22 +46,6 @@ def messages(
     written = cache.write(history, form, **options)
     sent: list[Json] = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
     return sent
-
-
-def own_calls(work: Any) -> int:
-    """Return how many Python functions of ours a piece of work calls."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal count
-        count += event == "call" and "holdfast" in frame.f_code.co_filename
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def next_turn(turns: int) -> tuple[int, int]:

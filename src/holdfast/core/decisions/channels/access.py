@@ -109,8 +109,11 @@ def release_channel(command: ReleaseChannel, _: Facts) -> Decision[None]:
 
 def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
     """Record a chat, so that schedules and operators may write to it."""
-    row = ChatRow(command.channel, command.chat, command.successor, facts.now)
-    return Decision(None, (ChatSaved(row),))
+    rows = [ChatRow(command.channel, command.chat, command.successor, facts.now)]
+    rows += [
+        ChatRow(command.channel, alias, "", facts.now, command.chat) for alias in command.aliases
+    ]
+    return Decision(None, tuple(map(ChatSaved, rows)))
 
 
 def bury_update(command: BuryUpdate, facts: Facts) -> Decision[None]:

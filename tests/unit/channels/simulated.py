@@ -1,0 +1,32 @@
+"""A channel that is connected to its simulated platform, as the channel contract wants it."""
+
+from typing import Any, Generic, TypeVar
+
+from holdfast.ports.channel import Channel
+
+ChannelType = TypeVar("ChannelType", bound=Channel)
+
+
+class SimulatedChannel(Generic[ChannelType]):
+    """An adapter, and the means to act as the people and the servers behind it."""
+
+    def __init__(self, simulator: Any, channel: ChannelType) -> None:
+        self.simulator = simulator
+        self.channel = channel
+
+    def say(self, text: str) -> None:
+        """Have a person write a direct message."""
+        self.simulator.say(text)
+
+    def repeat_last(self) -> None:
+        """Deliver the last message once more."""
+        self.simulator.deliver_again()
+
+    def texts(self) -> list[str]:
+        """Return the messages that arrived."""
+        texts: list[str] = self.simulator.texts()
+        return texts
+
+    def go_away(self) -> None:
+        """Stop answering."""
+        self.simulator.down()
