@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from holdfast.stores.sql.search import index as index_module
 from holdfast.stores.sql.search.index import BLOCKS_PER_STAGE
 from holdfast.stores.sql.search.terms import BLOCK_BITS
 from holdfast.testing.clock import ManualClock
@@ -101,3 +102,13 @@ async def test_filters_hold_in_every_block(caller: StoreClient, begun_at: list[f
     session = page.hits[0].session_id
     assert len(await found(caller, "first", session_id=session, limit=100)) == BLOCKS // 2
     assert await found(caller, "first", roles=("assistant",)) == []
+
+
+async def test_common_words_are_listed_only_where_there_is_no_rarer_one(
+    caller: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "COMMON", 1)
+    await caller.append("red one", "red two", "blue one", "blue two", "green", key="k")
+    await index(caller)
+    assert set(await found(caller, "red blue")) == {"red one", "red two", "blue one", "blue two"}
+    assert await found(caller, "red green") == ["green"]

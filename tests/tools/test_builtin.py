@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from openai.types.responses import Response
+from openai.types.responses.tool import Mcp
+
 from holdfast.core.search.item_text import item_text
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway
@@ -125,6 +128,30 @@ async def test_an_unknown_built_in_tool_is_refused_before_the_turn() -> None:
     assert reply.status_code == 400
     assert "session_status" in reply.json()["error"]["message"]
     assert not listed
+
+
+async def test_openais_client_reads_built_in_tools_as_those_of_a_server() -> None:
+    function = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    names = ["session_status", "sessions_list"]
+    sent = [
+        {"type": "holdfast", "name": names[0]},
+        function,
+        {"type": "holdfast", "name": names[1]},
+    ]
+    async with open_gateway(_asking("sessions_list"), toolbox=_builtin()) as gateway:
+        answer = (await gateway.respond("hi", tools=sent)).json()
+        # A client may send what it was shown.
+        again = (await gateway.respond("look", tools=answer["tools"])).json()
+        everything = [{"type": "mcp", "server_label": "holdfast"}]
+        whole = (await gateway.respond("look", tools=everything)).json()
+    server, mine = Response.model_validate({**answer, "output": []}).tools
+    assert isinstance(server, Mcp)
+    assert (server.server_label, server.allowed_tools) == ("holdfast", names)
+    assert mine.type == "function"
+    assert again["tools"] == answer["tools"]
+    for turn in (again, whole):
+        assert [item["type"] for item in turn["output"]] == ["mcp_call", "message"]
+        assert turn["output"][0]["error"] is None
 
 
 async def test_an_unknown_server_is_refused_before_the_turn() -> None:

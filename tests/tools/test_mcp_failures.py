@@ -95,6 +95,19 @@ async def test_a_server_that_hangs_is_restarted(
     assert sum(line.startswith("started") for line in _state(tmp_path)) == 2
 
 
+async def test_a_server_that_hangs_is_restarted_also_if_no_call_waits_for_its_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROBE_SECONDS", 1.0)
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        for name in ("hang", "echo"):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(servers.call(_caller(), tools[name], {}), 0.5)
+        await _until(lambda: sum(line.startswith("started") for line in _state(tmp_path)) == 2)
+        assert (await servers.call(_caller(), tools["echo"], {"text": "back"})).output == "back"
+
+
 async def test_a_server_is_not_restarted_while_another_call_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_at_once: None
 ) -> None:

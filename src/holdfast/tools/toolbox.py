@@ -89,9 +89,9 @@ class GatewayTools:
         """Return the tools of a turn; of two with one name the first is taken."""
         tools: dict[str, Tool] = {}
         listed: list[ListedServer] = []
-        found = [
-            self.builtin.tool(name) for name in requested.builtins if name in self.builtin.names
-        ]
+        known = self.builtin.names
+        names = known if requested.has_all_builtins else requested.builtins
+        found = [self.builtin.tool(name) for name in names if name in known]
         if self._servers is not None:
             # Side by side: several servers that do not start cost no more time than one.
             answers = await asyncio.gather(

@@ -179,16 +179,6 @@ async def test_more_items_than_allowed_are_rejected_over_a_websocket_too() -> No
         assert len(gateway.model.calls) == 1
 
 
-async def test_steering_is_rejected_with_its_own_event() -> None:
-    async with open_gateway() as gateway, connected(gateway) as client:
-        client.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "no"})
-        told = await client.next()
-        assert told is not None
-        assert told["type"] == "response.steer.failed"
-        assert told["error"]["code"] == "steering_not_supported"
-        assert told["steer"] == {"input": "no", "previous_response_id": "resp_1"}
-
-
 async def test_a_connection_is_closed_at_its_maximum_duration() -> None:
     async with open_gateway(streams=StreamSettings(websocket_seconds=0.01)) as gateway:
         client = SocketClient(gateway.server)

@@ -37,6 +37,7 @@ _ECHOED = frozenset(DEFAULTS) | {
     "access_programs", "image", "moderation", "prompt", "prompt_cache_options",
     "prompt_cache_retention",
 }  # fmt: skip
+_BUILTIN = b'"holdfast"'
 _NULL = msgspec.Raw(b"null")
 _TOOL_DEFAULTS: _Fields = {
     "description": _NULL,
@@ -67,9 +68,34 @@ def echoed_fields(fields: _Fields) -> dict[str, Any]:
 
 def _tools(raw: msgspec.Raw) -> Any:
     try:
-        return [_tool(tool) for tool in _read_tools(raw)]
+        tools = [_tool(tool) for tool in _read_tools(raw)]
+        return _with_builtins_as_server(tools) if _BUILTIN in bytes(raw) else tools
     except msgspec.DecodeError:
         return DEFAULTS["tools"]
+
+
+def _with_builtins_as_server(tools: list[Any]) -> list[Any]:
+    """Return the tools with the gateway's own as those of an MCP server, like their calls.
+
+    OpenAI's clients do not know the type `holdfast`.
+    """
+    names: list[str] = []
+    server = {
+        "type": "mcp",
+        "server_label": "holdfast",
+        "allowed_tools": names,
+        "require_approval": "never",
+    }
+    echoed: list[Any] = []
+    for tool in tools:
+        fields = tool if isinstance(tool, dict) else _read_object(tool)
+        if not _has_type(fields, _BUILTIN) or "name" not in fields:
+            echoed.append(tool)
+            continue
+        if not names:
+            echoed.append(server)
+        names.append(msgspec.json.decode(fields["name"]))
+    return echoed
 
 
 def _tool(raw: msgspec.Raw) -> Any:

@@ -1,7 +1,8 @@
 """The tools of a request: which of them the gateway runs, and how upstreams are shown those.
 
 `{"type":"mcp","server_label":…}` names a configured server, `{"type":"holdfast","name":…}` a
-built-in tool. A server with an address of its own is the upstream's business.
+built-in tool. Responses show built-in tools as those of a server `holdfast`, which a request may
+name as well. A server with an address of its own is the upstream's business.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +49,8 @@ class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: tuple[RequestedServer, ...] = ()
     builtins: tuple[str, ...] = ()
+    has_all_builtins: bool = False
+    """Whether it uses every built-in tool that there is."""
     others: tuple[msgspec.Raw, ...] = ()
     """Tools of the client and of the upstream, as they were sent."""
 
@@ -75,16 +78,28 @@ def read_tools(request: TurnRequest) -> RequestedTools | None:
     servers: list[RequestedServer] = []
     builtins: list[str] = []
     others: list[msgspec.Raw] = []
+    has_all = False
     for index, (tool, sent) in enumerate(zip(tools, listed, strict=True)):
         if tool.type == "holdfast":
             builtins.append(_text(tool.name, f"tools[{index}].name"))
         elif tool.type == "mcp" and tool.server_url is None and tool.connector_id is None:
-            servers.append(_server(tool, index))
+            server = _server(tool, index)
+            if server.label != BUILTIN_LABEL:
+                servers.append(server)
+            elif server.allowed is None:
+                has_all = True
+            else:
+                builtins += sorted(server.allowed)
         else:
             others.append(sent)
-    if not servers and not builtins:
+    if not servers and not builtins and not has_all:
         return None
-    return RequestedTools(servers=tuple(servers), builtins=tuple(builtins), others=tuple(others))
+    return RequestedTools(
+        servers=tuple(servers),
+        builtins=tuple(dict.fromkeys(builtins)),
+        has_all_builtins=has_all,
+        others=tuple(others),
+    )
 
 
 def hosted_servers(request: TurnRequest) -> list[str]:

@@ -6,13 +6,14 @@ the gateway like any others and do not end with the connection.
 
 import asyncio
 import time
+from collections import deque
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.api_keys import NotAuthenticated
-from holdfast.core.errors import HoldfastError, InvalidInput, release_frames
+from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, release_frames
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TURN_PREFIX, TurnRequest, response_id
 from holdfast.core.model.session import Usage
@@ -35,6 +36,17 @@ from holdfast.http.request.responses_request import ResponseRequest, parse_respo
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, target_from_headers
 from holdfast.http.request.websocket_memory import ResponseCache
+from holdfast.http.request.websocket_steering import (
+    MAX_PENDING,
+    RunningResponse,
+    Steer,
+    SteerError,
+    accepted_event,
+    check_steering,
+    failed_event,
+    pending_event,
+    required_input,
+)
 from holdfast.http.server.access_log import (
     is_warned,
     log_websocket_answer,
@@ -49,6 +61,7 @@ from holdfast.ports.request_context import begin_context
 
 MAX_STREAMS = 32
 MAX_QUEUED = 16
+MAX_ENDED = 64
 LIMIT_CODE = "websocket_connection_limit_reached"
 
 
@@ -132,6 +145,12 @@ class _Connection:
         self._queues: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._tickets: set[TurnTicket] = set()
+        self._running: dict[str, RunningResponse] = {}
+        """Responses whose events are being sent, by id."""
+        self._ended: deque[str] = deque(maxlen=MAX_ENDED)
+        """The ids of the latest responses that have ended."""
+        self._pending: dict[str | None, list[Steer]] = {}
+        """Input that waits for the outputs of the client's tools, by stream."""
         self.turns = 0
         """Requests that were answered."""
         self._reserved: dict[int, int] = {}
@@ -186,7 +205,8 @@ class _Connection:
     async def _enqueue(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         kind = pop_field(fields, "type", str)
         if kind == "response.steer":
-            await self._reject_steering(fields)
+            await self._steer(fields, frame)
+            self._release(frame)
         elif kind != "response.create":
             raise UnknownEvent(
                 f"the type of a frame must be response.create, not {kind!r}", param="type"
@@ -258,9 +278,7 @@ class _Connection:
             ticket = await self._turns.submit(
                 request, parsed.turn_request, self._headers, target, parsed.items
             )
-            self._tickets.add(ticket)
-            response = await self._forward(ticket, stream_id)
-            self._tickets.discard(ticket)
+            response = await self._follow(RunningResponse(ticket, parsed.turn_request, stream_id))
         else:
             response = await self._answer_stateless(parsed, stream_id)
         self._remember(turn_request, (*history, *parsed.items), response)
@@ -283,6 +301,101 @@ class _Connection:
             bodies = await self._turns.history(self._request, target)
             history = tuple(read_item(body) for body in bodies)
         return parsed, target, history
+
+    async def _follow(self, running: RunningResponse) -> dict[str, Any]:
+        """Send a response's events, then those of the input that steered it."""
+        ticket, stream_id = running.ticket, running.stream_id
+        self._tickets.add(ticket)
+        self._running[ticket.response_id] = running
+        response = await self._forward(ticket, stream_id)
+        self._tickets.discard(ticket)
+        del self._running[ticket.response_id]
+        self._ended.append(ticket.response_id)
+        required = required_input(response)
+        steers = [*self._pending.pop(stream_id, ()), *running.steers]
+        for steer in steers:
+            successor = await steer.ticket
+            if successor is None:
+                continue
+            if required:
+                await self._defer(steer, successor, required, stream_id)
+            elif not steer.is_pending or not await self._has_joined(successor):
+                await self._follow(RunningResponse(successor, running.request, stream_id))
+        return response
+
+    async def _defer(
+        self,
+        steer: Steer,
+        ticket: TurnTicket,
+        required: list[dict[str, Any]],
+        stream_id: str | None,
+    ) -> None:
+        """Say once that the input waits: it joins the request that has the tools' outputs."""
+        self._pending.setdefault(stream_id, []).append(steer)
+        if not steer.is_pending:
+            steer.is_pending = True
+            await self._websocket.send(pending_event(steer, ticket, required, stream_id))
+
+    async def _has_joined(self, ticket: TurnTicket) -> bool:
+        """Whether the input of a turn was answered with that of another one."""
+        self._tickets.discard(ticket)
+        view = await self._turns.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
+        return view is not None and view.turn.merged_into is not None
+
+    async def _steer(self, fields: Fields, frame: bytes) -> None:
+        """Accept input for a response that this connection is receiving, or give it back."""
+        request = self._request.with_body(frame)
+        await self._authenticator.authenticate(request)
+        try:
+            _, items = await self._decoder.frame(frame)
+            previous = check_steering(fields, items)
+        except InvalidInput as exc:
+            await self._websocket.send(failed_event("invalid_input", exc.message, fields, None))
+            return
+        running = self._running.get(previous)
+        if running is None:
+            is_known = previous in self._ended
+            code: SteerError = "response_already_completed" if is_known else "response_not_found"
+            words = "has ended" if is_known else "is not running on this connection"
+            event = failed_event(code, f"the response {previous!r} {words}", fields, None)
+            await self._websocket.send(event)
+        elif len(running.steers) >= MAX_PENDING:
+            text = f"{MAX_PENDING} inputs wait already"
+            event = failed_event("too_many_pending_steers", text, fields, running.stream_id)
+            await self._websocket.send(event)
+        else:
+            await self._accept_steer(request, running, fields, items)
+
+    async def _accept_steer(
+        self, request: Request, running: RunningResponse, fields: Fields, items: list[NewItem]
+    ) -> None:
+        """Submit the input as a turn that joins the running one, and tell the client."""
+        session_id = running.ticket.session.id
+        headers = replace(
+            self._headers, key=None, session_id=session_id, on_busy="steer", history="new"
+        )
+        turn_request = replace(
+            running.request, previous_response_id=None, waits_for_parent=False, history_hash=b""
+        )
+        # Listed before it is accepted: the running response may end meanwhile.
+        steer = Steer(running.ticket.response_id)
+        running.steers.append(steer)
+        ticket: TurnTicket | None = None
+        try:
+            target = SessionTarget(session_id=session_id)
+            ticket = await self._turns.submit(request, turn_request, headers, target, items)
+            self._tickets.add(ticket)
+            self.turns += 1
+            event = accepted_event(steer, ticket, running.stream_id)
+        except HoldfastError as exc:
+            is_full = isinstance(exc, LaneFull)
+            code: SteerError = "too_many_pending_steers" if is_full else "successor_creation_failed"
+            event = failed_event(code, exc.message, fields, running.stream_id)
+        try:
+            await self._websocket.send(event)
+        finally:
+            # Its own events come after this one.
+            steer.ticket.set_result(ticket)
 
     async def _forward(self, ticket: TurnTicket, stream_id: str | None) -> dict[str, Any]:
         """Send a response's events, and return the response of the terminal event."""
@@ -354,22 +467,3 @@ class _Connection:
             value["stream_id"] = stream_id
         await self._websocket.send(_encode(value))
         return reply.status
-
-    async def _reject_steering(self, fields: Fields) -> None:
-        steer = {
-            "input": fields.get("input"),
-            "previous_response_id": fields.get("previous_response_id"),
-        }
-        error = {
-            "code": "steering_not_supported",
-            "message": "a running response cannot be steered over WebSocket; send the input when "
-            "it has ended, or over HTTP with X-On-Busy: interrupt",
-            "type": "invalid_request_error",
-        }
-        event = {
-            "type": "response.steer.failed",
-            "sequence_number": 0,
-            "error": error,
-            "steer": steer,
-        }
-        await self._websocket.send(_encode(event))

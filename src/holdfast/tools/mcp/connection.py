@@ -74,6 +74,7 @@ class McpConnection:
         self._state = ServerProcess()
         self._stop = asyncio.Event()
         self._slots = asyncio.Semaphore(settings.concurrency)
+        self._probing: asyncio.Task[None] | None = None
         self._is_suspect = False
         """Whether the last call got no proper answer: the server is probed before the next."""
         self._failures = 0
@@ -168,9 +169,18 @@ class McpConnection:
         client = await self._connect()
         is_idle = monotonic() - self.last_used > PROBE_AFTER_SECONDS
         if (self._is_suspect or is_idle) and not self._in_flight:
-            await self._request(_probe, min(PROBE_SECONDS, self.settings.start_seconds))
+            # Shielded: a server that hangs is restarted also if the call's own time is shorter.
+            await asyncio.shield(self._probe())
             client = await self._connect()
         return client
+
+    def _probe(self) -> "asyncio.Task[None]":
+        """Return the task that probes the server; calls that come meanwhile share it."""
+        if self._probing is None or self._probing.done():
+            seconds = min(PROBE_SECONDS, self.settings.start_seconds)
+            self._probing = asyncio.create_task(self._request(_ping, seconds), name="holdfast-mcp")
+            self._probing.add_done_callback(_ignore_failure)
+        return self._probing
 
     async def _request(
         self, ask: Callable[[Client], Awaitable[ResultT]], seconds: float
@@ -208,7 +218,7 @@ class McpConnection:
     async def _connect(self) -> Client:
         """Return the client and start its server if needed; during a pause, raise at once."""
         if self._ready is None or self._has_ended():
-            await self.close()
+            await self._disconnect()
             left = self._retry_at - monotonic()
             if left > 0:
                 raise ServerUnavailable(
@@ -286,7 +296,7 @@ class McpConnection:
         if self.is_ready and self._ready is not None and self._ready.result() is not client:
             return
         self._note_failure(_words(exc), type(exc).__name__)
-        await self.close()
+        await self._disconnect()
 
     def _note_success(self) -> None:
         self._is_suspect, self._failures, self.last_error = False, 0, None
@@ -300,7 +310,14 @@ class McpConnection:
         log.warning("mcp.server_failed", server=self.settings.name, reason=kind)
 
     async def close(self) -> None:
-        """End the connection and the server's process."""
+        """End the connection and the server's process for good."""
+        if self._probing is not None:
+            # It would start the server again.
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         ready, self._ready, self._listed_at = self._ready, None, None
         task, self._task = self._task, None
         if task is None:
@@ -310,6 +327,12 @@ class McpConnection:
             await asyncio.wait({task}, timeout=CLOSE_SECONDS)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _ignore_failure(task: "asyncio.Task[None]") -> None:
+    """Read a task's exception: nobody may wait for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _probe(client: Client) -> None:

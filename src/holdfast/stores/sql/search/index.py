@@ -43,14 +43,14 @@ COUNTED_BLOCKS = 4
 """The newest blocks, in which the matches of a term are counted."""
 COMMON = 500
 """A term with more matches there says little: items with a rarer one are listed in its place."""
-CANDIDATES = 400
+CANDIDATES = 100
 """Matches of one term that are compared where no item has all terms."""
 MAX_KEYS = 16
 """Keys of a prefix that are searched one by one; more are searched by a part of the prefix."""
 MAX_BATCH = 500
 """Matches that are read at once."""
-BLOCKS_PER_STAGE = (2, 16)
-"""Blocks that are searched first, and next; then all others at once."""
+BLOCKS_PER_STAGE = (2, 8, 32)
+"""Blocks that are searched first, and next; at last all others at once."""
 LAST_CHARACTER = "\U0010ffff"
 NOTHING = MARK
 """A term that no item has."""

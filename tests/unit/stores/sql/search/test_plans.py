@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import asyncpg
-import pytest
 
 from holdfast.stores.postgres.dialect import spelled
 from holdfast.stores.sql.search.statements import MATCHES
@@ -29,26 +28,33 @@ def _scans(node: dict[str, Any]) -> list[dict[str, Any]]:
     return own + [scan for child in node.get("Plans", []) for scan in _scans(child)]
 
 
-@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize(("word", "prefix"), [("common", ""), ("rare", ""), ("common", "k7")])
 async def test_the_index_of_words_is_read_once_and_no_item_without_a_match(
-    word: str, prefix: str, plans: str, postgres_url: str
+    postgres_url: str,
 ) -> None:
     connection = await asyncpg.connect(postgres_url)
     try:
         await connection.execute(FILL)
         # The table is too small for the planner to prefer an index; in a store it is not.
-        await connection.execute(f"set enable_seqscan = off; set plan_cache_mode = {plans}")
-        text = f"explain (analyze, format json) {spelled(MATCHES)}"
-        ((plan,),) = await connection.fetch(
-            text, "unused", f"'{word}'", "'tenant'", "'tenant'", "t", 0, ITEMS + 1, "", prefix, 0,
-            "", -1.0, 1e18, 21,
-        )  # fmt: skip
+        await connection.execute("set enable_seqscan = off")
+        for plans in ("force_custom_plan", "force_generic_plan"):
+            await connection.execute(f"set plan_cache_mode = {plans}")
+            for word, prefix in (("common", ""), ("rare", ""), ("common", "k7")):
+                scans = _scans(await _explained(connection, word, prefix))
+                names = [(scan.get("Index Name"), scan["Actual Loops"]) for scan in scans]
+                assert ("search_items_terms", 1) in names, (plans, word, prefix)
+                items = [scan for scan in scans if scan.get("Relation Name") == "search_items"]
+                assert [scan["Node Type"] for scan in items] == ["Bitmap Heap Scan"]
+                assert "search_items_pkey" not in dict(names)
     finally:
         await connection.close()
-    scans = _scans(json.loads(plan)[0]["Plan"])
-    names = [(scan.get("Index Name"), scan["Actual Loops"]) for scan in scans]
-    assert ("search_items_terms", 1) in names
-    items = [scan for scan in scans if scan.get("Relation Name") == "search_items"]
-    assert [scan["Node Type"] for scan in items] == ["Bitmap Heap Scan"]
-    assert "search_items_pkey" not in dict(names)
+
+
+async def _explained(connection: asyncpg.Connection, word: str, prefix: str) -> dict[str, Any]:
+    text = f"explain (analyze, format json) {spelled(MATCHES)}"
+    terms = (f"'{word}'", "'tenant'", "'tenant'")
+    places = (0, ITEMS + 1)
+    plan = await connection.fetchval(
+        text, "unused", *terms, "t", *places, "", prefix, 0, "", -1.0, 1e18, 21
+    )
+    found: dict[str, Any] = json.loads(plan)[0]["Plan"]
+    return found
