@@ -93,26 +93,31 @@ class TelegramChannel:
         self._secret = settings.secret
         self._http = http
         self._bot: User | None = None
-        self._offset: int | None = None
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     async def receive(self, inbox: Inbox) -> None:
-        """Poll for updates; the next poll confirms what was handled."""
+        """Poll for updates; the next poll confirms what was handled.
+
+        The offset is forgotten once it has confirmed everything, and with every failure: after a
+        quiet week numbers start anew, and an old offset would confirm updates that nobody saw.
+        """
         bot = await self._me()
+        offset: int | None = None
         while True:
             parameters: dict[str, Any] = {
                 "timeout": POLL_SECONDS,
                 "allowed_updates": ALLOWED_UPDATES,
             }
-            if self._offset is not None:
-                parameters["offset"] = self._offset
+            if offset is not None:
+                parameters["offset"] = offset
             raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
+            offset = None
             for one in _read_updates(raw):
                 number = msgspec.json.decode(one, type=_UpdateId).update_id
                 await self._handle(bytes(one), bot, inbox)
                 # Only now: an update that was not handled is delivered again.
-                self._offset = number + 1
+                offset = number + 1
 
     async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
         try:
