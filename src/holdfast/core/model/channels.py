@@ -47,3 +47,11 @@ class ChannelHoldRow(msgspec.Struct, frozen=True):
     channel: str
     owner: str
     since: float
+
+
+class BotTurnsRow(msgspec.Struct, frozen=True):
+    """Turns of bots in a chat since a person wrote there: digests of their messages, as JSON."""
+
+    channel: str
+    chat: str
+    messages: str

@@ -18,6 +18,7 @@ from holdfast.testing.store_contract.channels.outbox import (
     EditContract,
     OutboxContract,
 )
+from holdfast.testing.store_contract.channels.receiving import BotTurnContract
 from holdfast.testing.store_contract.channels.schedules import ScheduleContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
@@ -36,6 +37,7 @@ from holdfast.testing.store_contract.transcript import TranscriptContract
 
 __all__ = [
     "BlockContract",
+    "BotTurnContract",
     "BurstContract",
     "ChannelAccessContract",
     "ClockStepContract",

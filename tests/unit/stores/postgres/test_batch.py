@@ -6,8 +6,10 @@ from holdfast.core.transaction.commands import (
     ApprovePairing,
     BuryUpdate,
     Command,
+    CountBotTurn,
     DeleteSchedule,
     Extend,
+    ForgetBotTurns,
     MarkDelivered,
     PauseSchedule,
     QueueFacts,
@@ -82,6 +84,7 @@ def test_deliveries_name_their_turns() -> None:
 
 ONE_AT_A_TIME = {
     QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, BuryUpdate,
+    CountBotTurn, ForgetBotTurns,
     PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip
 """Rare commands about no session: they name their kind, so that two never go side by side."""

@@ -187,3 +187,20 @@ class BuryUpdate(Command[None], frozen=True, kw_only=True):
     channel: str
     update_id: str
     reason: str
+
+
+class CountBotTurn(Command[bool], frozen=True, kw_only=True):
+    """Count a message of a bot, once; False if bots had `limit` turns since a person wrote."""
+
+    channel: str
+    chat: str
+    message: str
+    """A digest of the message's unique id."""
+    limit: int
+
+
+class ForgetBotTurns(Command[None], frozen=True, kw_only=True):
+    """Note that a person wrote to a chat: bots may speak there again."""
+
+    channel: str
+    chat: str

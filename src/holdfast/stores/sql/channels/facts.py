@@ -3,14 +3,16 @@
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId
-from holdfast.core.model.channels import ChannelHoldRow, PairingRow
+from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import (
     ApprovePairing,
     BuryUpdate,
     ClaimDeliveries,
+    CountBotTurn,
     EditWaiting,
+    ForgetBotTurns,
     HoldChannel,
     KeepPlaceholder,
     OpenPlaceholder,
@@ -139,6 +141,12 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
         return Facts(now=now)
     is_alive = row[3] is not None and row[3] > now
     return Facts(now=now, hold=ChannelHoldRow(*row[:3]), is_holder_alive=is_alive)
+
+
+def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:
+    """The turns of bots in the chat."""
+    row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
+    return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
 
 
 def no_facts(

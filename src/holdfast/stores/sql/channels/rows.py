@@ -45,6 +45,12 @@ def _move_cursor(change: ch.CursorMoved) -> Ask:
     return sql.MOVE_CURSOR, (change.view, *change.after, *change.before)
 
 
+def _save_bot_turns(change: ch.BotTurnsSaved) -> Ask:
+    if change.before is None:
+        return sql.START_BOT_TURNS, astuple(change.row)
+    return sql.SAVE_BOT_TURNS, (*astuple(change.row), change.before.messages)
+
+
 def _row(statement: Statement) -> Callable[[Any], Ask]:
     return lambda change: (statement, astuple(change.row))
 
@@ -67,5 +73,7 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.ChannelReleased: _fields(sql.DROP_HOLD),
     ch.ChatSaved: _row(sql.SAVE_CHAT),
     ch.UpdateBuried: _row(sql.ADD_DEAD_UPDATE),
+    ch.BotTurnsSaved: _save_bot_turns,
+    ch.BotTurnsDropped: _fields(sql.DROP_BOT_TURNS),
 }
 """How each change of a channel is written: one statement."""

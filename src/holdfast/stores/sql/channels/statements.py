@@ -159,3 +159,19 @@ DEAD_UPDATES = Statement(
     "dead_updates",
     "select channel, update_id, reason, at from dead_updates order by at desc limit ?1",
 )
+
+BOT_TURNS = Statement(
+    "bot_turns", "select channel, chat, messages from bot_turns where channel = ?1 and chat = ?2"
+)
+START_BOT_TURNS = Statement(
+    "start_bot_turns", "insert into bot_turns (channel, chat, messages) values (?1, ?2, ?3)"
+)
+# A compare-and-set: replicas that receive side by side share one count.
+SAVE_BOT_TURNS = Statement(
+    "save_bot_turns",
+    "update bot_turns set messages = ?3 where channel = ?1 and chat = ?2 and messages = ?4",
+    is_fenced=True,
+)
+DROP_BOT_TURNS = Statement(
+    "drop_bot_turns", "delete from bot_turns where channel = ?1 and chat = ?2"
+)

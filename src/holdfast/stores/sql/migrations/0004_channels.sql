@@ -74,3 +74,11 @@ create table dead_updates (
   at {real} not null,
   primary key (channel, update_id)
 ){without_rowid};
+
+-- Turns of bots in a chat since a person wrote there, as a JSON list of digests of their messages.
+create table bot_turns (
+  channel {text} not null,
+  chat {text} not null,
+  messages {text} not null,
+  primary key (channel, chat)
+){without_rowid};

@@ -210,6 +210,15 @@ async def _bury_update(*_: Any) -> Command[Any]:
     return cmd.BuryUpdate(channel=CHANNEL, update_id="12", reason="broken")
 
 
+async def _count_bot_turn(*_: Any) -> Command[Any]:
+    return cmd.CountBotTurn(channel=CHANNEL, chat="-5", message="a", limit=1)
+
+
+async def _forget_bot_turns(caller: StoreClient, clock: ManualClock) -> Command[Any]:
+    await caller.submit(await _count_bot_turn(caller, clock))
+    return cmd.ForgetBotTurns(channel=CHANNEL, chat="-5")
+
+
 CHANNEL_PREPARATIONS: dict[str, Prepare] = {
     name.removeprefix("_"): prepare
     for name, prepare in list(globals().items())

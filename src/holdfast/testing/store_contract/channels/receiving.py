@@ -1,0 +1,39 @@
+"""What receivers of channels share over restarts and replicas."""
+
+import asyncio
+
+from holdfast.core.transaction import commands as cmd
+from holdfast.testing.store_client import StoreClient
+from holdfast.testing.store_contract.channels.commands import CHANNEL
+
+LIMIT = 5
+
+
+async def _count(caller: StoreClient, message: str, chat: str = "-5") -> bool:
+    return await caller.submit(
+        cmd.CountBotTurn(channel=CHANNEL, chat=chat, message=message, limit=LIMIT)
+    )
+
+
+class BotTurnContract:
+    """Bots have a bounded number of turns until a person writes."""
+
+    async def test_turns_of_bots_are_bounded_over_all_workers(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        workers = [caller, other] * LIMIT
+        counted = await asyncio.gather(
+            *(_count(worker, f"m{number}") for number, worker in enumerate(workers))
+        )
+        assert sum(counted) == LIMIT
+        assert await _count(caller, "elsewhere", chat="-6")
+
+    async def test_a_message_that_comes_again_counts_once(self, caller: StoreClient) -> None:
+        assert [await _count(caller, "m1") for _ in range(2 * LIMIT)] == [True] * 2 * LIMIT
+        assert await _count(caller, "m2")
+
+    async def test_bots_may_speak_again_when_a_person_wrote(self, caller: StoreClient) -> None:
+        counted = [await _count(caller, f"m{number}") for number in range(LIMIT + 1)]
+        assert counted == [True] * LIMIT + [False]
+        await caller.submit(cmd.ForgetBotTurns(channel=CHANNEL, chat="-5"))
+        assert await _count(caller, "later")
