@@ -85,8 +85,8 @@ def read_tables(connection: sqlite3.Connection) -> Tables:
         identity = identities[row[0]]
         assert row[0] == session_no(identity[0])
         _read_entry(tables, beside, SessionId(identity[0]), Tenant(identity[1]), row)
-        _, n, _, _, seq, turns, events, head, _, _ = row
-        tables.sessions[identity[0]] = read_session((*identity, n, seq, turns, events, head))
+        _, n, _, turn, seq, turns, events, head, _, _ = row
+        tables.sessions[identity[0]] = read_session((*identity, n, seq, turns, events, turn, head))
     names = {no: identity[0] for no, identity in identities.items()}
     for no, *lane in rows("select session, turn, run, owner, hold_until from lanes"):
         tables.lanes[names[no]] = tuple(lane)
@@ -106,7 +106,7 @@ def _read_entry(
         tables.turns[turn_id] = read_turn(
             (session_id, tenant, turn_id, body, request, packed, *mark)
         )
-    for state in read_body(body).runs:
+    for state in read_body(body, turn_id).runs:
         tables.runs[state.id] = read_run(
             state, TurnId(turn_id), session_id, partial=beside.partials.get(state.id),
             late=beside.late.get(state.id),

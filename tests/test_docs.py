@@ -187,6 +187,15 @@ def test_the_architecture_is_one_page_and_names_every_package() -> None:
     assert [package for package in packages if f"`{package}`" not in page] == []
 
 
+def test_the_architecture_names_functions_and_classes_of_the_files_beside_them() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)` \(`(\w+)(?:\.(\w+))?`\)", page)
+    assert len(named) >= 6
+    for path, *names in named:
+        known = _names_in(ROOT / "src/holdfast" / path)
+        assert {name for name in names if name} <= known, f"{path} has no {names}"
+
+
 @pytest.mark.parametrize("page", DECISIONS, ids=_name)
 def test_a_decision_has_a_date_its_alternatives_and_a_line_in_the_index(page: Path) -> None:
     text = page.read_text()
@@ -203,7 +212,7 @@ def test_a_decision_has_a_date_its_alternatives_and_a_line_in_the_index(page: Pa
 
 
 @cache
-def _tests_of(path: Path) -> set[str]:
+def _names_in(path: Path) -> set[str]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
 
@@ -212,7 +221,7 @@ def _tests_of(path: Path) -> set[str]:
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     for path, name in NAMED_TEST.findall(page.read_text()):
         assert (ROOT / path).exists(), f"no file {path}"
-        assert not name or name in _tests_of(ROOT / path), f"{path} has no {name}"
+        assert not name or name in _names_in(ROOT / path), f"{path} has no {name}"
 
 
 def test_there_is_a_page_for_each_of_the_twelve_promises() -> None:
@@ -258,7 +267,7 @@ def test_a_failure_mode_lists_a_test_of_its_name_where_there_can_be_one() -> Non
     rows = _failure_rows()
     named: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for name in _tests_of(path):
+        for name in _names_in(path):
             if found := re.match(r"test_f(\d\d)_", name):
                 where = f"{path.relative_to(ROOT)}::{name}"
                 named.setdefault(f"F{found[1]}", set()).add(where)

@@ -45,7 +45,7 @@ class ChannelServices:
         )
         webhooks = _Webhooks(gateway, settings)
         scheduler = Scheduler(
-            gateway, turns, settings.schedules, key_of=service.conversation,
+            gateway, turns, settings.schedules, find_chat=service.find_chat,
             on_paused=webhooks.feed.on_paused,
         )  # fmt: skip
         try:

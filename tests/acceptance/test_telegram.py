@@ -70,6 +70,21 @@ def test_a_send_whose_outcome_is_unknown_is_repeated_and_says_so(
         assert row["is_maybe_duplicate"]
 
 
+def test_a_live_reply_whose_first_send_is_uncertain_sends_no_second_and_says_so(
+    store_url: str, tmp_path: Path
+) -> None:
+    with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
+        provider.add_fault("slow", between_seconds=0.4)
+        telegram.fail_next("sendMessage", after=True)
+        telegram.say("hello")
+        until_sent(gateway, 1)
+        partial, whole = telegram.texts()
+        assert partial.endswith("…")
+        assert whole == "Messages seen: 1. Last text: hello"
+        (row,) = HttpUser(gateway).get("/v1/outbox")["data"]
+        assert row["is_maybe_duplicate"]
+
+
 def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_path: Path) -> None:
     with telegram_story(store_url, tmp_path) as (telegram, _, gateway):
         telegram.fail_next("sendMessage", 3, code=502, description="Bad Gateway")

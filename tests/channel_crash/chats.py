@@ -40,6 +40,10 @@ class ChatPlatform(Protocol):
         """Return the key of a person's session."""
         ...
 
+    def chat(self, person: int) -> str:
+        """Return the platform's id of a person's direct chat."""
+        ...
+
 
 class TelegramChats:
     """Telegram."""
@@ -60,6 +64,10 @@ class TelegramChats:
     def session_key(self, person: int) -> str:
         """Return the key of a private chat."""
         return f"agent:main:telegram:direct:{person}"
+
+    def chat(self, person: int) -> str:
+        """Return the id of a private chat."""
+        return str(person)
 
 
 class SignalChats:
@@ -82,6 +90,10 @@ class SignalChats:
         """Return the key of a direct chat."""
         return f"agent:main:signal:direct:{user_uuid(person)}"
 
+    def chat(self, person: int) -> str:
+        """Return the id of a person."""
+        return user_uuid(person)
+
 
 class SlackChats:
     """Slack, in socket mode."""
@@ -103,6 +115,10 @@ class SlackChats:
         """Return the key of a direct chat."""
         return f"agent:main:slack:direct:U{person}"
 
+    def chat(self, person: int) -> str:
+        """Return the id of a direct chat."""
+        return self.simulator.direct_channel(f"U{person}")
+
 
 PLATFORMS: dict[str, Callable[[], ChatPlatform]] = {
     "telegram": TelegramChats,
@@ -115,3 +131,9 @@ SEND_METHODS = {
     "slack": ("chat.postMessage", "chat.update"),
 }
 """Methods that deliver something to a person."""
+FILE_METHODS = {
+    "telegram": ("sendDocument",),
+    "signal": ("send",),
+    "slack": ("files.getUploadURLExternal", "files.completeUploadExternal"),
+}
+"""Methods that deliver a file."""

@@ -1,11 +1,15 @@
 """A gateway that is killed at one point, started again, and judged by what people see."""
 
+import base64
+import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import httpx
 
 from holdfast.testing.platforms import PlatformAnswer
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -148,5 +152,32 @@ def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point:
         try:
             user = HttpUser(successor)
             judge(user, platform, MESSAGES, wait_until_settled(user, MESSAGES))
+        finally:
+            successor.kill()
+
+
+def crash_with_file(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
+    """Kill a gateway while it sends a text and a file of an operator; both arrive, in order."""
+    files = [{"name": "a.txt", "data": base64.b64encode(b"content").decode()}]
+    body = {"to": platform.chat(7), "text": "Look:", "files": files}
+    with simulators(platform) as provider:
+        config = write_crash_config(folder, provider, platform)
+        gateway = CrashingGateway(store_url, config, point)
+        gateway.start()
+        if not point.is_commit:
+            kill_at_call(gateway, platform, point)
+        try:
+            with contextlib.suppress(httpx.RemoteProtocolError):  # it may die before it answers
+                httpx.post(f"{gateway.url}/v1/channels/chat/messages", json=body)
+            gateway.until_dead()
+        finally:
+            gateway.kill()
+        successor = CrashingGateway(store_url, config)
+        successor.start()
+        try:
+            rows = wait_until_settled(HttpUser(successor), ((7, "Look:"), (7, "file")))
+            seen = platform.answers(7)
+            assert list(dict.fromkeys(seen)) == ["Look:", "[a.txt]"], seen
+            assert len(seen) - 2 <= sum(row["is_maybe_duplicate"] for row in rows), seen
         finally:
             successor.kill()

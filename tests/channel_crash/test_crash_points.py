@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.channel_crash.chats import PLATFORMS, SEND_METHODS
-from tests.channel_crash.crashing import KillPoint, crash_and_judge
+from tests.channel_crash.chats import FILE_METHODS, PLATFORMS, SEND_METHODS
+from tests.channel_crash.crashing import KillPoint, crash_and_judge, crash_with_file
 from tests.store_urls import sqlite_url
 
 COMMITS = ("RememberChat", "Accept", "Finish", "ClaimDeliveries", "SettleDelivery")
@@ -23,7 +23,18 @@ def _points(platform: str) -> list[KillPoint]:
     return [*points, KillPoint("before", "Accept", 2), KillPoint("after", "Finish", 2)]
 
 
+def _file_points(platform: str) -> list[KillPoint]:
+    number = 2 if platform == "signal" else 1
+    places = [(name, number) for name in FILE_METHODS[platform]]
+    places += [("ClaimDeliveries", 2), ("SettleDelivery", 2)]
+    points = [KillPoint(side, *place) for place in places for side in ("before", "after")]
+    return [*points, KillPoint("after", "QueueMessages")]
+
+
 EVERY_POINT = [(platform, point) for platform in PLATFORMS for point in _points(platform)]
+
+
+FILE_POINTS = [(platform, point) for platform in PLATFORMS for point in _file_points(platform)]
 
 
 @pytest.mark.parametrize("point", QUICK_POINTS, ids=str)
@@ -39,3 +50,16 @@ def test_a_gateway_that_is_killed_at_any_step_loses_and_repeats_nothing(
     platform: str, point: KillPoint, store_url: str, tmp_path: Path
 ) -> None:
     crash_and_judge(store_url, tmp_path, PLATFORMS[platform](), point)
+
+
+def test_a_gateway_that_is_killed_sends_the_file_again_and_says_so(tmp_path: Path) -> None:
+    point = KillPoint("after", "sendDocument")
+    crash_with_file(sqlite_url(tmp_path), tmp_path, PLATFORMS["telegram"](), point)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("platform", "point"), FILE_POINTS, ids=str)
+def test_a_gateway_that_is_killed_while_it_sends_a_file_loses_nothing(
+    platform: str, point: KillPoint, store_url: str, tmp_path: Path
+) -> None:
+    crash_with_file(store_url, tmp_path, PLATFORMS[platform](), point)

@@ -37,40 +37,40 @@ async def test_a_killed_process_leaves_its_lane_to_the_other_and_its_turn_to_a_r
 ) -> None:
     # So long a lease that only the token can tell that its holder is dead.
     orders = {"url": store_url, "lease_seconds": 600}
-    async with actors(orders, orders) as (doomed, heir):
-        await doomed.turn("k", "hello")
-        lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
-        await doomed.expect("model", lost)
-        waiting = heir.tell("turn", key="k", text="next")
-        await heir.expect("accepted", waiting)
-        assert heir.heard("model", waiting) is None, "the lane is taken"
-        await doomed.kill()
-        await heir.expect("done", waiting)
-        again = await heir.turn("k", "lost", idempotency_key="i")
+    async with actors(orders, orders) as (killed, successor):
+        await killed.turn("k", "hello")
+        lost = killed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
+        await killed.expect("model", lost)
+        waiting = successor.tell("turn", key="k", text="next")
+        await successor.expect("accepted", waiting)
+        assert successor.heard("model", waiting) is None, "the lane is taken"
+        await killed.kill()
+        await successor.expect("done", waiting)
+        again = await successor.turn("k", "lost", idempotency_key="i")
         assert again["answer"] == ["re: lost"]
-        repeat = await heir.turn("k", "lost", idempotency_key="i")
+        repeat = await successor.turn("k", "lost", idempotency_key="i")
         assert repeat["answer"] == ["re: lost"]
-        history = await heir.history("k")
+        history = await successor.history("k")
     assert history["texts"] == ["hello", "re: hello", "next", "re: next", "lost", "re: lost"]
     assert history["log"].count("lost") == 2, "its first place stays readable"
     assert history["turns"] == [
         [1, "completed", None, 1], [2, "completed", None, 2], [3, "completed", None, 1],
     ]  # fmt: skip
-    assert len(heir.said["model"]) == 2, "each request called the model once here"
+    assert len(successor.said["model"]) == 2, "each request called the model once here"
 
 
 async def test_a_killed_process_whose_token_was_removed_leaves_its_lane_at_once(
     tmp_path: Path,
 ) -> None:
     orders = {"url": f"sqlite:///{tmp_path}/a.db", "lease_seconds": 600}
-    async with actors(orders) as (doomed,):
-        lost = doomed.tell("turn", key="k", text="lost", holds=True)
-        await doomed.expect("model", lost)
-        await doomed.kill()
+    async with actors(orders) as (killed,):
+        lost = killed.tell("turn", key="k", text="lost", holds=True)
+        await killed.expect("model", lost)
+        await killed.kill()
     assert _remove_tokens(tmp_path) > 0
-    async with actors(orders) as (heir,):
-        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
-        history = await heir.history("k")
+    async with actors(orders) as (successor,):
+        assert (await successor.turn("k", "next"))["answer"] == ["re: next"]
+        history = await successor.history("k")
     assert history["texts"] == ["lost", "next", "re: next"]
     assert [turn[1] for turn in history["turns"]] == ["interrupted", "completed"]
 
@@ -86,16 +86,16 @@ def _remove_tokens(folder: Path) -> int:
 
 async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(store_url: str) -> None:
     orders = {"url": store_url, "lease_seconds": 600}
-    async with actors(orders, orders) as (doomed, heir):
-        lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
-        await doomed.expect("model", lost)
-        again = heir.tell("turn", key="k", text="lost", idempotency_key="i")
+    async with actors(orders, orders) as (killed, successor):
+        lost = killed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
+        await killed.expect("model", lost)
+        again = successor.tell("turn", key="k", text="lost", idempotency_key="i")
         # It stands by: another turn of its process shows that it has had the time to.
-        await heir.turn("other", "meanwhile")
-        assert heir.heard("model", again) is None
-        await doomed.kill()
-        assert (await heir.expect("done", again))["answer"] == ["re: lost"]
-        history = await heir.history("k")
+        await successor.turn("other", "meanwhile")
+        assert successor.heard("model", again) is None
+        await killed.kill()
+        assert (await successor.expect("done", again))["answer"] == ["re: lost"]
+        history = await successor.history("k")
     assert history["texts"] == ["lost", "re: lost"]
     assert history["turns"] == [[1, "completed", None, 2]]
 
@@ -104,16 +104,16 @@ async def test_a_frozen_process_loses_its_lane_when_its_lease_ends_and_changes_n
     store_url: str,
 ) -> None:
     orders = {"url": store_url, "lease_seconds": 2}
-    async with actors(orders, orders) as (frozen, heir):
+    async with actors(orders, orders) as (frozen, successor):
         late = frozen.tell("turn", key="k", text="late", holds=True)
         await frozen.expect("model", late)
         frozen.freeze()
-        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
+        assert (await successor.turn("k", "next"))["answer"] == ["re: next"]
         frozen.tell("release", id=late)
         frozen.thaw()
         failed = await frozen.expect("failed", late)
         assert failed["code"] == "run_fenced"
-        history = await heir.history("k")
+        history = await successor.history("k")
         assert history["texts"] == ["late", "next", "re: next"]
         assert (await frozen.turn("k", "I am back"))["answer"] == ["re: I am back"]
 
@@ -155,18 +155,18 @@ async def test_killed_at_any_commit_nothing_is_lost_doubled_or_stuck(
     tmp_path: Path, die_at: int
 ) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
-    doomed = ActorProcess(
+    killed = ActorProcess(
         {"url": url, "handles": True, "die_at": die_at, "is_after": die_at % 2 == 0}
     )
     try:
-        await doomed.launch()
-        accepted = await _work(doomed)
+        await killed.launch()
+        accepted = await _work(killed)
     finally:
-        await doomed.kill()
-    async with an_actor(url=url, handles=True) as heir:
-        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
-        assert (await heir.turn("k", "hi", idempotency_key="i"))["answer"] == ["re: hi"]
-        history = await heir.history("k")
+        await killed.kill()
+    async with an_actor(url=url, handles=True) as successor:
+        assert (await successor.turn("k", "next"))["answer"] == ["re: next"]
+        assert (await successor.turn("k", "hi", idempotency_key="i"))["answer"] == ["re: hi"]
+        history = await successor.history("k")
     _once_and_in_order(history, accepted)
     assert {status for _, status, _, _ in history["turns"]} == {"completed"}
     assert history["status"] == "idle"

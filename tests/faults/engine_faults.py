@@ -186,7 +186,7 @@ WAKEUPS = (
         f"{ENGINE}/sessions/worker.py",
         "if turn.source in RUN_AGAIN and self._registry.claim_turn(turn.id):",
         "if False:",
-        ("tests/crash/test_heirs.py",),
+        ("tests/crash/test_recovered_turns.py",),
     ),
     Fault(
         "a turn that waited too long waits on",

@@ -57,8 +57,8 @@ DURABILITY = (
     Fault(
         "what is written to a file that was taken away is answered as done",
         f"{STORES}/sqlite/driver.py",
-        "            self._write_link.check()\n",
-        "",
+        "            if link.identity() != link.file:\n",
+        "            if link.file is not link.file:\n",
         ("tests/crash/test_storage_faults.py",),
     ),
     Fault(
@@ -178,7 +178,7 @@ WORKERS = (
     Fault(
         "a worker that was taken for dead renews its lease",
         f"{STORES}/sql/command_plans.py",
-        "if row is not None and row[0] != BURIED:",
+        "if row is not None and row[0] != EXPIRED:",
         "if row is not None:",
         (f"{CONTRACT}::TestRecovery",),
     ),
@@ -237,8 +237,8 @@ LOG = (
     Fault(
         "one turn id is accepted twice",
         f"{STORES}/sql/migrations/0001_log.sql",
-        "create unique index log_accepted on log (turn)",
-        "create index log_accepted on log (turn)",
+        "create unique index log_turn on log (turn, ",
+        "create index log_turn on log (turn, ",
         ("tests/contract/test_log_rows.py",),
     ),
     Fault(

@@ -133,3 +133,33 @@ async def test_another_message_of_the_sender_means_no_and_is_answered(calls: int
     assert sum("not approved" in text for text in model.shown[1]) == calls
     assert room.texts()[-1] == "done"
     assert len(room.texts()) == calls + 1, "one answer, and no apology"
+
+
+async def test_an_approver_may_answer_in_words_from_another_chat() -> None:
+    async with _room("telegram", _model(), approvers=("9",)) as (room, tools):
+        room.telegram.say("go")
+        await room.until_text("Approval needed")
+        found = re.search(r"yes ([0-9A-Z]{4})", room.texts()[0])
+        assert found is not None
+        room.telegram.say(f"yes {found[1]}", user=8)
+        await room.until(lambda: "done" in room.telegram.texts(8))
+        assert tools.calls == [], "others may not"
+        room.telegram.say(f"yes {found[1]}", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+    assert tools.calls == [("echo", {"n": 1})]
+
+
+async def test_a_later_press_leaves_what_the_request_says() -> None:
+    async with _room("telegram", _model()) as (room, _):
+        room.telegram.say("go")
+        await room.until_text("Approval needed")
+        request = next(one for one in room.telegram.sent if one.buttons)
+        buttons = dict(request.buttons)
+        _press(room, "telegram", "Allow")
+        await room.until_text("Allowed by User7.")
+        request.buttons = buttons
+        room.telegram.press(request, "Deny")
+        await room.until(lambda: len(room.telegram.notices) == 2)
+        room.telegram.say("thanks")
+        await room.until(lambda: room.texts().count("done") == 2)
+        assert request.text.endswith("Allowed by User7.")

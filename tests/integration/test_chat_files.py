@@ -1,95 +1,132 @@
-"""Files of chat messages: accepted by reference, loaded by the run, stored with the turn."""
+"""Files in answers and from operators: sent behind the text, in order, within bounds."""
 
 import base64
 from typing import Any
 
-import msgspec
 import pytest
 
-from holdfast.core.ids import DEFAULT_TENANT, Key
-from tests.in_process import ScriptedModel
+from holdfast.core.errors import IdempotencyMismatch, InvalidInput
+from holdfast.ports.channel import OperatorMessage, OutgoingFile
+from holdfast.ports.outbox import OutboxQuery
+from holdfast.testing.channel_contract import PNG
+from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"picture" * 10
+
+def image(content: bytes, **more: Any) -> dict[str, Any]:
+    """Return the item of an image that a model made."""
+    result = base64.b64encode(content).decode()
+    return {"type": "image_generation_call", "id": "ig_1", "status": "completed", **more,
+            "result": result}  # fmt: skip
 
 
-def _parts(model: ScriptedModel, call: int = -1) -> list[dict[str, Any]]:
-    """Return the parts of the messages that the model was shown."""
-    items = [msgspec.json.decode(body) for body in model.calls[call].items]
-    return [part for item in items for part in item["content"] if isinstance(part, dict)]
+def drawing(*items: dict[str, Any]) -> ScriptedModel:
+    """Return a model with this answer."""
+    return ScriptedModel(lambda _: list(items))
 
 
-def _send(room: ChatRoom, kind: str, name: str, media_type: str, content: bytes | None) -> None:
-    if kind == "slack":
-        file = {"id": "F1", "name": name, "mimetype": media_type, "size": len(content or b"")}
-        if content is not None:
-            room.slack.files["F1"] = (name, media_type, content)
-        room.slack.say("look", subtype="file_share", files=[file])
-    else:
-        if content is not None:
-            room.telegram.files["F1"] = content
-        file = {"file_id": "F1", "file_name": name, "mime_type": media_type}
-        room.telegram.say("", caption="look", document=file)
+async def until_sent(room: ChatRoom, count: int) -> None:
+    """Wait until the outbox knows that so many messages arrived."""
+    while True:
+        rows = await room.gateway.engine.store.channels.messages(None, OutboxQuery(state="sent"))
+        if len(rows) == count:
+            return
 
 
-@pytest.mark.parametrize("kind", ["slack", "telegram"])
-async def test_a_picture_is_shown_to_the_model_and_loaded_once(kind: str) -> None:
-    model = ScriptedModel()
-    async with open_chat_room(kind, model) as room:
-        _send(room, kind, "a.png", "image/png", PNG)
-        await room.until(lambda: len(room.texts()) == 1)
-        (image,) = [part for part in _parts(model) if part["type"] == "input_image"]
-        assert image["image_url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
-        simulator = room.slack if kind == "slack" else room.telegram
-        simulator.say("and now?")
+@pytest.mark.parametrize("kind", ["telegram", "slack"])
+async def test_the_images_of_an_answer_follow_its_text(kind: str) -> None:
+    pictures = image(PNG), image(b"\xff\xd8\xff jpeg", output_format="jpeg")
+    async with open_chat_room(kind, drawing(pictures[0], said("Here."), pictures[1])) as room:
+        getattr(room, kind).say("draw")
+        await room.until_text("image-2")
+        assert room.texts() == ["Here.", "[image.png]", "[image-2.jpg]"]
+        await until_sent(room, 3)
+
+
+async def test_an_answer_may_be_an_image_alone() -> None:
+    async with open_chat_room("telegram", drawing(image(PNG))) as room:
+        room.telegram.say("draw")
+        await room.until_text("image.png")
+        assert room.texts() == ["[image.png]"]
+        file = room.telegram.sent[0].file
+        assert file is not None
+        assert file.content == PNG
+
+
+async def test_what_is_too_large_or_broken_is_not_sent_and_the_text_says_so() -> None:
+    broken = {**image(b""), "result": "no base64!"}
+    model = drawing(image(b"x" * 2001), image(PNG), broken, said("Here."))
+    async with open_chat_room("telegram", model, media_bytes=2000) as room:
+        room.telegram.say("draw")
+        await room.until_text("image-2.png")
+        await until_sent(room, 2)
+        note = "[The file image.png is not sent: it has 2,001 bytes, and the files of an answer"
+        assert room.texts()[0].startswith(f"Here.\n\n{note}")
+
+
+async def test_a_file_whose_outcome_is_unknown_is_sent_again_and_says_so() -> None:
+    async with open_chat_room("telegram", drawing(image(PNG), said("Here."))) as room:
+        room.telegram.fail_next("sendPhoto", after=True)
+        room.telegram.say("draw")
+        await until_sent(room, 2)
+        assert room.texts() == ["Here.", "[image.png]", "[image.png]"]
+        rows = await room.gateway.engine.store.channels.messages(None, OutboxQuery())
+        assert [row.is_maybe_duplicate for row in rows] == [True, False]
+
+
+async def test_an_upload_that_nobody_sees_yet_may_fail_without_a_doubt() -> None:
+    async with open_chat_room("slack", drawing(image(PNG), said("Here."))) as room:
+        room.slack.fail_next("files.getUploadURLExternal", after=True)
+        room.slack.say("draw")
+        await until_sent(room, 2)
+        assert room.texts() == ["Here.", "[image.png]"]
+        rows = await room.gateway.engine.store.channels.messages(None, OutboxQuery())
+        assert not any(row.is_maybe_duplicate for row in rows)
+
+
+async def test_an_app_without_the_scope_of_files_goes_on_talking() -> None:
+    async with open_chat_room("slack", drawing(image(PNG), said("Here."))) as room:
+        room.slack.scopes.clear()
+        room.slack.say("draw")
+        room.slack.say("again")
         await room.until(lambda: len(room.texts()) == 2)
-        loads = [name for name, _ in simulator.calls if name in ("files.info", "getFile")]
-        log = await _log(room, kind)
-    assert sum(part["type"] == "input_image" for part in _parts(model)) == 1
-    assert len(loads) == 1
-    assert not any("xoxb" in body or "42:TEST" in body or "http" in body for body in log)
+        rows = await room.gateway.engine.store.channels.messages(None, OutboxQuery(state="dead"))
+        assert "files:write" in str(rows[0].error)
 
 
-async def _log(room: ChatRoom, kind: str) -> list[str]:
-    key = {"slack": "agent:main:slack:direct:U7", "telegram": "agent:main:telegram:direct:7"}[kind]
-    view = await room.gateway.engine.read.session(DEFAULT_TENANT, key=Key(key))
-    assert view is not None
-    items = await room.gateway.engine.read.context(view.session)
-    listed = (await room.gateway.client.get(f"/v1/sessions/{view.session.id}/items")).json()
-    assert not any("gateway" in item["type"] for item in listed["data"])
-    return [item.body.decode() for item in items]
+def file(content: bytes, name: str = "a.png") -> OutgoingFile:
+    """Return a file to send."""
+    return OutgoingFile(name=name, media_type="image/png", content=content)
+
+
+async def test_an_operator_sends_files_once_per_key() -> None:
+    async with open_chat_room("telegram") as room:
+        name = '../x/"a";\r\n.png'
+        message = OperatorMessage(chat="7", text="Look:", files=(file(PNG, name),), key="k")
+        ids = await room.service.send("telegram", message)
+        assert await room.service.send("telegram", message) == ids
+        await until_sent(room, 2)
+        assert room.texts() == ["Look:", "[a.png]"]
+        with pytest.raises(IdempotencyMismatch):
+            await room.service.send("telegram", OperatorMessage(chat="7", text="Other", key="k"))
 
 
 @pytest.mark.parametrize(
-    ("name", "media_type", "content", "expected"),
+    ("message", "param"),
     [
-        ("notes.txt", "text/plain", b"buy milk", "[The file notes.txt:]\nbuy milk"),
-        ("a.png", "image/png", None, "[The file a.png is missing: it could not be read.]"),
-        ("big.png", "image/png", PNG * 20, "[The file big.png is missing: it "),
-        ("a.bin", "application/zip", b"PK", "files of this type are not passed on"),
-        ("fake.png", "image/png", b"<html>", "files of this type are not passed on"),
+        (OperatorMessage(chat="7"), "text"),
+        (OperatorMessage(chat="", text="a"), "to"),
+        (OperatorMessage(chat="a\0b", text="a"), "to"),
+        (OperatorMessage(chat="7", text="a" * 100_001), "text"),
+        (OperatorMessage(chat="7", files=(file(b""),)), "files"),
+        (OperatorMessage(chat="7", files=(file(b"a"),) * 11), "files"),
+        (OperatorMessage(chat="7", files=(file(b"a" * 600), file(b"a" * 600))), "files"),
     ],
 )
-async def test_what_cannot_be_shown_is_named(
-    name: str, media_type: str, content: bytes | None, expected: str
+async def test_a_message_that_cannot_be_sent_is_refused(
+    message: OperatorMessage, param: str
 ) -> None:
-    model = ScriptedModel()
-    async with open_chat_room("telegram", model, media_bytes=1000) as room:
-        _send(room, "telegram", name, media_type, content)
-        await room.until(lambda: len(room.texts()) == 1)
-    texts = [part.get("text", "") for part in _parts(model)]
-    assert any(expected in text for text in texts), texts
-    assert texts[0] == f"look\n[attachment: {'image' if 'png' in name else 'file'} {name}]"
-
-
-async def test_files_behind_a_running_turn_are_a_turn_of_their_own() -> None:
-    model = ScriptedModel()
-    async with open_chat_room("slack", model) as room:
-        model.gate.clear()
-        room.slack.say("first")
-        await model.entered.acquire()
-        _send(room, "slack", "a.png", "image/png", PNG)
-        await room.gateway.until_queued(1, "agent:main:slack:direct:U7")
-        model.gate.set()
-        await room.until(lambda: len(room.texts()) == 2)
-    assert any(part["type"] == "input_image" for part in _parts(model))
+    async with open_chat_room("telegram", media_bytes=1000) as room:
+        with pytest.raises(InvalidInput) as raised:
+            await room.service.send("telegram", message)
+        assert raised.value.param == param

@@ -3,7 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.schedule import DeliverTo
+from holdfast.core.transaction.commands import RememberChat
+from holdfast.ports.channel import OperatorMessage
+from holdfast.testing.channel_contract import PNG
 from tests.in_process import ScriptedModel
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
@@ -89,7 +95,8 @@ async def test_a_conversation_is_compacted_on_command_once() -> None:
 async def test_a_reply_below_a_message_of_an_operator_carries_that_message() -> None:
     model = ScriptedModel()
     async with open_chat_room("slack", model, allow_groups=("C1",)) as room:
-        await room.service.send("slack", "C1", "Shall I order **lunch**?")
+        question = OperatorMessage(chat="C1", text="Shall I order **lunch**?")
+        await room.service.send("slack", question)
         await room.until_text("Shall I order lunch?")
         thread = room.slack.posted[0].ts
         room.slack.say("yes", channel="C1", thread=thread)
@@ -100,3 +107,48 @@ async def test_a_reply_below_a_message_of_an_operator_carries_that_message() -> 
     assert model.shown[0][0].endswith("[User7] yes")
     assert model.shown[1][-1] == "[User7] for two"
     assert [one.thread for one in room.slack.posted] == [None, thread, thread]
+
+
+async def test_the_pictures_of_an_album_share_the_mention_of_one_of_them() -> None:
+    model = ScriptedModel()
+    async with open_chat_room(
+        "telegram", model, allow_groups=("-80",), collect_seconds=0.3
+    ) as room:  # fmt: skip
+        room.telegram.files.update(dict.fromkeys("abc", PNG))
+        entities = [{"type": "mention", "offset": 0, "length": 8}]
+        first: dict[str, Any] = {"caption": "@testbot look", "caption_entities": entities}
+        for name in "abc":
+            photo = [{"file_id": name, "file_size": len(PNG)}]
+            more = first if name == "a" else {}
+            room.telegram.say("", chat=-80, media_group_id="G1", photo=photo, **more)
+        await room.until(lambda: len(room.texts()) == 1)
+        room.telegram.say("unrelated", chat=-80, media_group_id="G2", photo=[])
+        await room.until(lambda: len(room.telegram.confirmed) >= 4)
+    assert sum("[The file image:]" in text for text in model.shown[0]) == 3
+    assert len(model.shown) == 1
+
+
+async def test_a_group_that_moved_while_another_replica_received_keeps_its_session() -> None:
+    async with open_chat_room("telegram", ScriptedModel(), allow_groups=("-5",)) as room:
+        await room.until(lambda: any(call[0] == "getUpdates" for call in room.telegram.calls))
+        moved = RememberChat(channel="telegram", chat="-5", successor="-1005")
+        await room.gateway.engine.submit(moved)
+        room.telegram.fail_next("getUpdates", 1, code=409, description="Conflict: another poller")
+        room.telegram.say("wake up")
+        await room.until_text("re:wake up")
+        mention = [{"type": "mention", "offset": 0, "length": 8}]
+        room.telegram.say("@testbot again", chat=-1005, entities=mention)
+        await room.until_text("re:[User7] again")
+        key = Key("agent:main:telegram:group:-5")
+        assert await room.gateway.engine.read.session(DEFAULT_TENANT, key=key) is not None
+
+
+async def test_a_direct_chat_is_found_by_its_other_id_once_the_person_wrote() -> None:
+    async with open_chat_room("slack", ScriptedModel()) as room:
+        target = DeliverTo(channel="slack", to="D7")
+        _, key, to = await room.service.find_chat(target)
+        assert (key, to.to) == ("agent:main:slack:direct:D7", "D7")
+        room.slack.say("hello")
+        await room.until_text("re:hello")
+        _, key, to = await room.service.find_chat(target)
+        assert (key, to.to) == ("agent:main:slack:direct:U7", "U7")

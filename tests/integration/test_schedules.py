@@ -174,18 +174,20 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     """The target is missing or full when the run is claimed, or when it has ended."""
     asked: list[DeliverTo] = []
 
-    def key_of(to: DeliverTo) -> tuple[Tenant, Key]:
+    async def find_chat(to: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
         asked.append(to)
         if len(asked) > times:
             raise failure
-        return DEFAULT_TENANT, Key("chat")
+        return DEFAULT_TENANT, Key("chat"), to
 
     first = ScheduleSettings(
         name="a", prompt="a", model="scripted", every="1h",
         deliver=DeliverSettings(channel="gone", to="7"),
     )  # fmt: skip
     second = ScheduleSettings(name="report", prompt="b", model="scripted", every="1h")
-    scheduler = Scheduler(gateway.engine, gateway.turn_service, [first, second], key_of=key_of)
+    scheduler = Scheduler(
+        gateway.engine, gateway.turn_service, [first, second], find_chat=find_chat
+    )
     await scheduler.start()
     await scheduler.stop()
     for name in ("a", "report"):
@@ -198,3 +200,22 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
     assert run.outcome == "completed"
     assert failure.message in (await _row(gateway, "a")).reason
+
+
+async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway) -> None:
+    async def find_chat(_: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        raise NotFound("no channel gone")
+
+    settings = ScheduleSettings(
+        name="report", prompt="x", every="1h", deliver=DeliverSettings(channel="gone", to="7")
+    )
+    scheduler = Scheduler(gateway.engine, gateway.turn_service, [settings], find_chat=find_chat)
+    await scheduler.start()
+    await scheduler.stop()
+    for _ in range(5):
+        assert not (await _row(gateway)).is_paused
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await scheduler.run_due()
+    row = await _row(gateway)
+    assert (row.is_paused, row.failures) == (True, 5)
+    assert row.reason == "paused after 5 failures in a row: not accepted: no channel gone"

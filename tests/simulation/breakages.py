@@ -68,7 +68,7 @@ UNGATED = sql.APPEND_ENTRY._replace(
 WITHOUT_GUARDS = """
 drop index sessions_live_key;
 drop index sessions_generation;
-drop index log_accepted;
+drop index log_turn;
 """
 
 

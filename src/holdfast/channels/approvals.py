@@ -11,6 +11,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.approvals import (
     ApprovalService,
     Approver,
+    PendingApproval,
     may_answer,
     waits_for_approval,
 )
@@ -20,6 +21,7 @@ from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressRes
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
+MAX_PENDING = 1000
 _ALLOW, _DENY = "allow:", "deny:"
 
 
@@ -66,14 +68,20 @@ class ChatApprovals:
         words = read_answer(message.text)
         if words is None:
             return False
-        view = await self._gateway.read.session(self._tenant, key=key)
-        if view is None or not waits_for_approval(view.session):
-            return False
         approver = Approver(sender=self.identity(message.sender))
-        for waiting in await self._service.of_session(self._tenant, view.session.id):
+        for waiting in await self._waiting(message, key):
             if waiting.code == words[1] and may_answer(waiting, approver):
                 return await self._answer(waiting.id, approver, words[0], once)
         return False
+
+    async def _waiting(self, message: InboundMessage, key: Key) -> list[PendingApproval]:
+        """Return the requests that a message may answer: an approver's also of other chats."""
+        if message.sender in self._settings.approvers:
+            return await self._service.pending(self._tenant, limit=MAX_PENDING)
+        view = await self._gateway.read.session(self._tenant, key=key)
+        if view is None or not waits_for_approval(view.session):
+            return []
+        return await self._service.of_session(self._tenant, view.session.id)
 
     async def press(self, press: ButtonPress, once: str) -> PressResult:
         """Act on a button of a request; the first answer wins."""
@@ -87,7 +95,7 @@ class ChatApprovals:
         except ApprovalForbidden:
             return PressResult(FORBIDDEN)
         if not is_answered:
-            return PressResult(NOT_WAITING, is_final=True)
+            return PressResult(NOT_WAITING)  # its message may say already who answered
         word = "Allowed" if is_approved else "Denied"
         return PressResult(f"{word} by {press.sender_name or press.sender}.", is_final=True)
 

@@ -39,9 +39,8 @@ def parse_command(
     `/new@bot`. Configured triggers ask for a reset. With `is_bare` the word alone is a command,
     but only as the whole message: "new ideas for Sunday?" is a question.
     """
-    head, _, rest = text.strip().partition(" ")
-    head, _, below = head.partition("\n")
-    rest = f"{below}\n{rest}".strip() if below else rest.strip()
+    head, *behind = text.split(maxsplit=1) or [""]
+    rest = behind[0].strip() if behind else ""
     if head in triggers:
         return ChatCommand("reset", rest)
     if is_bare and not rest and head.lower() in NAMES:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.channels.approvals import approval_buttons
+from holdfast.channels.live_reply import EditBudget
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.commands import (
@@ -26,14 +27,15 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     MessageGone,
+    OutgoingFile,
 )
 
 IDLE_SECONDS = 0.5
-"""How often the outbox is looked at for messages that other processes wrote."""
+"""How often the outbox is read for messages that other processes wrote."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
-"""How long a whole channel waits: a failing conversation must not hold up the others."""
+"""Limit of the pause of a whole channel: one failing conversation must not delay the others."""
 MAX_AT_ONCE = 16
 """Messages of one channel that are under way at the same time."""
 PRUNE_AFTER_SECONDS = 7 * 24 * 3600.0
@@ -43,20 +45,38 @@ PRUNE_EVERY_SECONDS = 3600.0
 class Sender:
     """Sends rows of one channel."""
 
-    def __init__(self, channel: Channel, current_chat: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        current_chat: Callable[[str], str],
+        budget: EditBudget,
+        load_file: Callable[[str], Awaitable[bytes | None]],
+    ) -> None:
         self._channel = channel
+        self._budget = budget
+        self._load_file = load_file
         self._current_chat = current_chat
         """Returns the id under which a chat goes on, where it was moved."""
 
     async def send(self, row: OutboxRow) -> str | None:
         """Send a message, or edit the one that is there; return the platform's id."""
         place = ChatPlace(self._current_chat(row.chat), row.thread)
+        self._budget.spend()
+        if row.file_name:
+            return await self._send_file(row, place)
         try:
             return await self._send(row, place, plain=False)
         except DeliveryRefused as exc:
             if not exc.is_formatting:
                 raise
             return await self._send(row, place, plain=True)
+
+    async def _send_file(self, row: OutboxRow, place: ChatPlace) -> str:
+        content = await self._load_file(row.id)
+        if content is None:
+            raise DeliveryImpossible(f"the content of {row.file_name} is gone")
+        file = OutgoingFile(name=row.file_name, media_type=row.file_type, content=content)
+        return await self._channel.send_file(place, file, reply_to=row.reply_to)
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
         buttons = approval_buttons(row.approval) if row.approval else ()
@@ -190,7 +210,7 @@ class Deliverer:
             worker=self._gateway.worker.id,
             channels=(channel,),
             limit=free,
-            patience_seconds=self._gateway.settings.lease_seconds / 2,
+            orphaned_after_seconds=self._gateway.settings.lease_seconds / 2,
         )
         rows = await self._gateway.submit(claim)
         for row in rows:
@@ -266,7 +286,11 @@ class Deliverer:
         return max(backoff.fail(started_at), min(age / 2, MAX_DELAY_SECONDS))
 
     async def _settle(self, command: SettleDelivery) -> None:
-        """Record an outcome; nobody else may, as long as this process lives."""
+        """Record an outcome, and retry until the store takes it.
+
+        No other worker may settle the message while this one lives, so giving up would leave it
+        in the state `sending`.
+        """
         while True:
             try:
                 await self._gateway.submit(command)

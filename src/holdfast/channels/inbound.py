@@ -32,8 +32,8 @@ from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
-    BuryUpdate,
     CountBotTurn,
+    DeadLetterUpdate,
     EditWaiting,
     ForgetBotTurns,
     QueueMessages,
@@ -52,6 +52,7 @@ MAX_REMEMBERED = 4096
 MAX_FILES = 20
 MAX_QUOTE = 2000
 MAX_TEXT = 100_000
+MAX_REASON = 300
 REFUSAL_SECONDS = 600.0
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
@@ -90,7 +91,7 @@ class InboundHandler:
         self._approvals = ChatApprovals(gateway, turns, settings, attend)
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
-        self._known_chats: set[str] = set()
+        self._known_chats: set[tuple[str, ...]] = set()
         self.predecessors: dict[str, str] = {}
         """Chats that were moved: the first id of each, by its present one."""
         self.outcomes: dict[str, int] = {}
@@ -112,7 +113,7 @@ class InboundHandler:
             log.exception("channel.update_failed", channel=self._settings.name, tries=tries)
             if tries < MAX_TRIES:
                 raise
-            await self._bury(message, exc)
+            await self._dead_letter(message, exc)
             outcome = "ignored"
         self._tries.pop(message.unique_id, None)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -133,7 +134,7 @@ class InboundHandler:
             return await self._approvals.press(press, self._key_of(message))
         except StoreUnavailable:
             raise
-        except Exception:  # noqa: BLE001 - it must not come again and again; people press again
+        except Exception:  # noqa: BLE001 - the platform would deliver it without end; people press again
             log.exception("channel.press_failed", channel=self._settings.name)
             return PressResult("Something went wrong. Please try again.")
 
@@ -145,10 +146,14 @@ class InboundHandler:
         place = replace(message.place, chat=self._first_id(message.place.chat))
         return replace(message, place=place)
 
-    async def _bury(self, message: InboundMessage, exc: Exception) -> None:
+    async def _dead_letter(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
-        command = BuryUpdate(
-            channel=self._settings.name, update_id=message.unique_id, reason=reason
+        await self.reject(message.unique_id, reason)
+
+    async def reject(self, update_id: str, reason: str) -> None:
+        """Record an update that cannot be handled, for an operator to look at."""
+        command = DeadLetterUpdate(
+            channel=self._settings.name, update_id=update_id, reason=reason[:MAX_REASON]
         )
         await self._gateway.submit(command)
 
@@ -163,7 +168,7 @@ class InboundHandler:
         key = session_key(self._settings, self._people, message)
         if message.is_edit:
             return await self._edit(message, key)
-        await self._remember_chat(message.place.chat)
+        await self._remember_chat(message)
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
@@ -181,7 +186,7 @@ class InboundHandler:
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:
-            return "ignore"  # without a read: platforms tell us of all our messages and edits
+            return "ignore"  # before any read: platforms report all our own messages and edits
         rows = await self._gateway.store.channels.pairings(self._settings.name)
         paired = {row.sender for row in rows if row.approved_at is not None}
         return judge(self._settings, message, paired)
@@ -203,7 +208,7 @@ class InboundHandler:
         return await self._gateway.read.session(self._tenant, key=key) is not None
 
     async def _may_speak(self, message: InboundMessage) -> bool:
-        """Whether a person wrote, or bots have not talked among themselves for too long."""
+        """Whether to answer: people always, bots only a bounded number of times in a row."""
         if not self._settings.bots:
             return not message.is_bot
         channel, chat = self._settings.name, message.place.chat
@@ -227,14 +232,20 @@ class InboundHandler:
         self.predecessors[message.moved_to] = message.place.chat
         return "moved"
 
-    async def _remember_chat(self, chat: str) -> None:
-        """Record a chat when this process first hears of it."""
-        if chat in self._known_chats:
+    async def _remember_chat(self, message: InboundMessage) -> None:
+        """Record a chat, and its other ids, when this process sees it for the first time."""
+        chat = message.place.chat
+        # Of a group the aliases are those of whoever wrote.
+        aliases = message.aliases if message.is_direct else ()
+        known = (chat, *aliases)
+        if known in self._known_chats:
             return
-        await self._gateway.submit(RememberChat(channel=self._settings.name, chat=chat))
+        await self._gateway.submit(
+            RememberChat(channel=self._settings.name, chat=chat, aliases=aliases)
+        )
         if len(self._known_chats) >= MAX_REMEMBERED:
             self._known_chats.clear()
-        self._known_chats.add(chat)
+        self._known_chats.add(known)
 
     async def _pair(self, message: InboundMessage) -> Outcome:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(8))

@@ -2,49 +2,158 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from holdfast.channels.rendering.splitting import split_markdown, units
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import Delivery, OutboxRow
 from holdfast.core.model.turn import Fence
+from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.core.transaction.commands import KeepPlaceholder, OpenPlaceholder
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnTicket
-from holdfast.ports.channel import Channel, ChatPlace
+from holdfast.ports.channel import Channel, ChatPlace, DeliveryDelayed
 
 TYPING_SECONDS = 4.0
+TOOL_SECONDS = 20.0
+"""After this time the placeholder names the tool that runs."""
+RETRY_SECONDS = 0.5
 CURSOR = " …"
+MIN_TOKENS = 4.0
+RESERVED = 0.25
+"""Share of a budget that live edits leave for complete messages."""
+
+
+class EditBudget:
+    """A token bucket of one bot, shared by all its chats in this process.
+
+    Live edits leave a share for complete messages, which never wait for the budget.
+    """
+
+    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._capacity = self._tokens = max(per_second, MIN_TOKENS)
+        self._filled_at = clock()
+        self._paused_until = self._filled_at
+
+    def try_spend(self) -> bool:
+        """Take the token of a live edit, if there is one."""
+        self._fill()
+        if self._filled_at < self._paused_until:
+            return False
+        if self._tokens - 1 < self._capacity * RESERVED:
+            return False
+        self._tokens -= 1
+        return True
+
+    def spend(self) -> None:
+        """Take the token of a complete message, which is sent in any case."""
+        self._fill()
+        self._tokens = max(self._tokens - 1, 0.0)
+
+    def pause(self, seconds: float) -> None:
+        """Allow no live edit for some time: the platform asked for it."""
+        self._paused_until = max(self._paused_until, self._clock() + seconds)
+
+    def _fill(self) -> None:
+        now = self._clock()
+        added = (now - self._filled_at) * self._per_second
+        self._tokens = min(self._tokens + added, self._capacity)
+        self._filled_at = now
+
+
+class _Item(msgspec.Struct):
+    id: str | None = None
+    type: str = ""
+    name: str | None = None
+
+
+class _ItemEvent(msgspec.Struct):
+    item: _Item
+
+
+_read_item_event = msgspec.json.Decoder(_ItemEvent).decode
+
+
+class Progress:
+    """What a turn has said so far, and which tool it waits for."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._running: dict[str, tuple[str, float]] = {}
+
+    def add(self, events: Sequence[StreamEvent], now: float) -> None:
+        """Apply the next events of the response."""
+        for event in events:
+            match event.type:
+                case "response.output_text.delta" if event.delta is not None:
+                    self.text += event.delta.delta
+                case "response.output_item.added" | "response.output_item.done":
+                    self._apply_item(event, now)
+
+    def _apply_item(self, event: StreamEvent, now: float) -> None:
+        try:
+            item = _read_item_event(event.body).item
+        except msgspec.DecodeError:
+            return  # an item that only its client understands
+        if not item.type.endswith("_call") or item.id is None:
+            return
+        if event.type.endswith("done"):
+            self._running.pop(item.id, None)
+        else:
+            name = item.name or item.type.removesuffix("_call")
+            self._running[item.id] = name, now
+
+    def describe(self, now: float) -> str:
+        """Return the text so far, and the tool that has been running for long."""
+        parts = [self.text.strip()] if self.text.strip() else []
+        for name, since in self._running.values():
+            if now - since >= TOOL_SECONDS:
+                parts.append(f"(running {name})")
+                break
+        return "\n\n".join(parts)
 
 
 class LiveReply:
     """The visible progress of one channel turn, in the process that runs it."""
 
     def __init__(
-        self, gateway: Gateway, channel: Channel, ticket: TurnTicket, delivery: Delivery
+        self,
+        gateway: Gateway,
+        channel: Channel,
+        ticket: TurnTicket,
+        delivery: Delivery,
+        budget: EditBudget,
     ) -> None:
         self._gateway = gateway
         self._channel = channel
         self._ticket = ticket
         self._delivery = delivery
+        self._budget = budget
         self._place = ChatPlace(delivery.chat, delivery.thread)
         self._row: OutboxRow | None = None
         self._external_id: str | None = None
-        self._text = ""
+        self._is_uncertain = False
+        """Whether a placeholder may have arrived whose id is not known: nothing more is shown."""
+        self._progress = Progress()
         self._shown = ""
         self._shown_at = 0.0
         self._typed_at = 0.0
 
     async def run(self, *, is_direct: bool, is_streamed: bool) -> None:
-        """Attend until the turn has its answer; failures here never concern the turn."""
+        """Show progress until the turn has its answer; a failure here never affects the turn."""
         try:
-            await self._attend(is_direct, is_streamed)
+            await self._follow(is_direct, is_streamed)
         except HoldfastError as exc:
             log.info("channel.attendance_ended", turn_id=self._ticket.turn.id, code=exc.code)
         except Exception:  # noqa: BLE001 - the top of a task that only decorates a turn
             log.exception("channel.attendance_failed", turn_id=self._ticket.turn.id)
 
-    async def _attend(self, is_direct: bool, is_streamed: bool) -> None:
+    async def _follow(self, is_direct: bool, is_streamed: bool) -> None:
         capabilities = self._channel.capabilities
         pause = capabilities.direct_edit_seconds if is_direct else capabilities.group_edit_seconds
         reader = self._ticket.reader()
@@ -53,10 +162,8 @@ class LiveReply:
             events = await reader.take(pause / 2)
             if events is None:
                 return
-            for event in events:
-                if event.type == "response.output_text.delta" and event.delta is not None:
-                    self._text += event.delta.delta
             now = clock()
+            self._progress.add(events, now)
             if self._is_answered():
                 return
             if is_streamed and capabilities.can_edit and now - self._shown_at >= pause:
@@ -70,29 +177,67 @@ class LiveReply:
         return self._ticket.outcome is not None
 
     async def _show(self, now: float) -> None:
-        """Show the text so far; a platform that does not take it gets the next one."""
-        text = self._cut(self._text.strip()) if self._text.strip() else ""
-        if not text or text == self._shown:
+        """Show the text so far; if the platform refuses it, the next edit shows more."""
+        text = self._cut(self._progress.describe(now))
+        if not text or text == self._shown or self._is_uncertain:
+            return
+        if not self._budget.try_spend():
             return
         if self._row is None and not await self._open():
             return
         assert self._row is not None
         self._shown, self._shown_at = text, now
-        # Below half the lease: a successor of this worker waits that long.
-        seconds = self._gateway.settings.lease_seconds / 2 * 0.9
-        with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._write(self._row, text)
+        if self._external_id is None:
+            await self._send_first(self._row, text)
+        else:
+            with contextlib.suppress(HoldfastError, TimeoutError):
+                async with asyncio.timeout(self._call_seconds):
+                    await self._edit(self._external_id, text)
 
-    async def _write(self, row: OutboxRow, text: str) -> None:
-        if self._external_id is not None:
-            await self._channel.edit(self._place, self._external_id, text, plain=True)
+    @property
+    def _call_seconds(self) -> float:
+        """Below half the lease: a successor of this worker waits that long."""
+        return self._gateway.settings.lease_seconds / 2 * 0.9
+
+    async def _edit(self, external_id: str, text: str) -> None:
+        try:
+            await self._channel.edit(self._place, external_id, text, plain=True)
+        except DeliveryDelayed as exc:
+            self._budget.pause(exc.retry_after or 0.0)
+
+    async def _send_first(self, row: OutboxRow, text: str) -> None:
+        """Send the placeholder and record its id, or that it may have arrived without one."""
+        sent: str | None = None
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                sent = await self._channel.send(
+                    self._place, text, reply_to=self._delivery.reply_to, plain=True
+                )
+        except DeliveryDelayed as exc:
+            if not exc.is_uncertain:
+                self._budget.pause(exc.retry_after or 0.0)
+                return
+        except TimeoutError:
+            pass
+        except HoldfastError:
             return
-        reply_to = self._delivery.reply_to
-        sent = await self._channel.send(self._place, text, reply_to=reply_to, plain=True)
-        keep = KeepPlaceholder(id=row.id, worker=row.owner or "", external_id=sent)  # type: ignore[arg-type]  # an owner is a worker
-        if await self._gateway.submit(keep):
+        self._is_uncertain = sent is None
+        if await self._record(row, sent):
             self._external_id = sent
+
+    async def _record(self, row: OutboxRow, external_id: str | None) -> bool:
+        """Record what is known of the placeholder, however long the store is away.
+
+        The final text waits for this task: without the record it would be sent a second time
+        without saying so.
+        """
+        worker = self._gateway.worker.id
+        command = KeepPlaceholder(id=row.id, worker=worker, external_id=external_id)
+        while True:
+            try:
+                return await self._gateway.submit(command)
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self) -> bool:
         """Reserve the message, if this turn still runs here."""
@@ -120,6 +265,8 @@ class LiveReply:
         return True
 
     def _cut(self, text: str) -> str:
+        if not text:
+            return ""
         capabilities = self._channel.capabilities
         room = capabilities.max_units - units(CURSOR, is_utf16=True)
         parts = split_markdown(

@@ -1,16 +1,19 @@
 """HTTP calls to a platform's API: each failure says whether the platform may have acted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json
 from holdfast.ports.channel import DeliveryDelayed, DeliveryRefused
 from holdfast.ports.http_client import HttpCaller, HttpResult, HttpUnavailable
 
 CALL_SECONDS = 4.0
 """Limit of a call that sends something: below half a lease."""
 FILE_SECONDS = 30.0
+UPLOAD_SECONDS = 60.0
+"""Limit of a call that sends a file: nobody else sends it while this worker lives."""
 
 T = TypeVar("T")
 
@@ -34,10 +37,10 @@ async def post(
         raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
 
 
-def read_reply(method: str, result: HttpResult, decode: Callable[[bytes], T]) -> T:
+def read_reply(method: str, result: HttpResult, kind: type[T]) -> T:
     """Return the decoded reply; raise `DeliveryDelayed` where the answer is not one of the API."""
     try:
-        return decode(result.body)
+        return decode_json(result.body, kind)
     except msgspec.DecodeError:
         # A proxy may have answered after the API did what was asked.
         reason = f"{method}: HTTP {result.status} without a valid reply"

@@ -2,23 +2,26 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
-from holdfast.channels.live_reply import LiveReply
+from holdfast.channels.live_reply import EditBudget, LiveReply
+from holdfast.channels.operator_messages import check_message, to_parts
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.core.errors import HoldfastError, NotFound
 from holdfast.core.healing.redaction import redact
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import (
     GATEWAY_KEY_PREFIX,
-    MAX_TARGET,
-    OutboxMessage,
     OutboxRow,
     outbox_id,
 )
@@ -43,6 +46,7 @@ from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
+    OperatorMessage,
     ReceiveConflict,
 )
 
@@ -83,6 +87,11 @@ class MessageFormats:
         settings = self._settings.get(channel)
         return settings.media_bytes if settings is not None else 0
 
+    def file_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of an answer may have together; 0 if none are sent."""
+        known = self._channels.get(channel)
+        return min(known.capabilities.max_file_bytes, self.media_bytes(channel)) if known else 0
+
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
         """Return the content of a file."""
         known = self._channels.get(channel)
@@ -117,9 +126,15 @@ class ChannelService:
             for settings, channel in channels
         }  # fmt: skip
         self._successors: dict[tuple[str, str], str] = {}
+        self._budgets = {
+            name: EditBudget(channel.capabilities.sends_per_second, time.monotonic)
+            for name, channel in self._channels.items()
+        }
         senders: dict[str, SendRow] = {}
         for name, channel in self._channels.items():
-            senders[name] = Sender(channel, self._current_chat(name)).send
+            senders[name] = Sender(
+                channel, self._current_chat(name), self._budgets[name], gateway.store.channels.file
+            ).send
         self.deliverer = Deliverer(
             gateway,
             senders,
@@ -141,9 +156,7 @@ class ChannelService:
     async def start(self) -> None:
         """Begin to receive and to deliver."""
         for name in self._channels:
-            for row in await self._gateway.store.channels.chats(name):
-                if row.successor:
-                    self._note_moved(name, row.chat, row.successor)
+            await self._read_moved(name)
         self._tasks = [asyncio.create_task(self.deliverer.run(), name="holdfast-outbox")]
         for name, channel in self._channels.items():
             if self._settings[name].receive == "webhook":
@@ -151,6 +164,12 @@ class ChannelService:
                 continue
             task = asyncio.create_task(self._receive(channel), name=f"holdfast-channel-{name}")
             self._receiving.append(task)
+
+    async def _read_moved(self, channel: str) -> None:
+        """Learn which chats were moved, also while another process received."""
+        for row in await self._gateway.store.channels.chats(channel):
+            if row.successor:
+                self._note_moved(channel, row.chat, row.successor)
 
     async def stop_receiving(self) -> None:
         """Receive no more; what is accepted goes on."""
@@ -180,6 +199,7 @@ class ChannelService:
                     self.states[channel.name] = "another worker receives"
                     await asyncio.sleep(self._gateway.settings.lease_seconds / 3)
                     continue
+                await self._read_moved(channel.name)
                 self.states[channel.name] = "receiving"
                 await self._receive_while_held(channel)
             except asyncio.CancelledError:
@@ -237,7 +257,8 @@ class ChannelService:
         if delivery is None or delivery.channel not in self._channels:
             return
         channel = self._channels[delivery.channel]
-        live_reply = LiveReply(self._gateway, channel, ticket, delivery)
+        budget = self._budgets[delivery.channel]
+        live_reply = LiveReply(self._gateway, channel, ticket, delivery, budget)
         settings = self._settings[delivery.channel]
         is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
@@ -271,16 +292,23 @@ class ChannelService:
     def _count(self, row: OutboxRow, outcome: str) -> None:
         self._gateway.meter.channel_sent(row.channel, outcome)
 
-    def conversation(self, deliver: DeliverTo) -> tuple[Tenant, Key]:
-        """Return the tenant and session key of a chat, to which something is delivered."""
+    async def find_chat(self, deliver: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        """Return the tenant, the session key and the usual id of a chat to deliver to.
+
+        A direct chat may be named by a phone number or a Slack `D…`; once the person has written,
+        it is known whose it is, and the text is remembered where that person's answer runs.
+        """
         settings = self._find(deliver.channel)
+        known = await self._gateway.store.channels.chat(deliver.channel, deliver.to)
+        if known is not None and known.person:
+            deliver = msgspec.structs.replace(deliver, to=known.person)
         is_channel = settings.kind == "slack" and deliver.to.startswith("C")
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
             is_direct=is_direct_chat(settings.kind, deliver.to),
             group_kind="channel" if is_channel else "group",
         )  # fmt: skip
-        return Tenant(settings.tenant), session_key(settings, self._people, message)
+        return Tenant(settings.tenant), session_key(settings, self._people, message), deliver
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 
@@ -303,26 +331,32 @@ class ChannelService:
             )
         return found
 
-    async def send(
-        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
-    ) -> list[str]:
-        """Queue a message to a chat; return the ids of its parts in the outbox."""
+    async def send(self, name: str, message: OperatorMessage) -> list[str]:
+        """Queue a message to a chat; return the ids of its parts in the outbox.
+
+        With an idempotency key the ids are made from the key: a repeat returns the same ones.
+        """
         settings = self._find(name)
-        if not chat or len(chat) > MAX_TARGET or not text.strip():
-            raise InvalidInput("a message needs a chat and a text", param="to")
-        record_id = self._gateway.ids.new("rec")
-        parts = self._formats.split(name, text)
+        check_message(name, message, self._formats.file_bytes(name))
+        key = message.key
+        named = blake2b(f"{name}\x1f{key}".encode(), digest_size=16).hexdigest()
+        record_id = self._gateway.ids.new("rec") if key is None else f"rec_{named}"
+        parts = to_parts(name, message, self._formats.split)
         command = QueueMessages(
             tenant=Tenant(settings.tenant),
             record_id=record_id,
             idempotency_key=f"{GATEWAY_KEY_PREFIX}send:{name}:{key}" if key is not None else None,
-            messages=tuple(
-                OutboxMessage(channel=name, chat=chat, thread=thread, text=part) for part in parts
-            ),
+            messages=parts,
+            body_hash=blake2b(msgspec.msgpack.encode(message), digest_size=16).digest(),
         )
         await self._gateway.submit(command)
         self.deliverer.wake()
         return [outbox_id(record_id, part) for part in range(len(parts))]
+
+    async def pairings(self, name: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
+        self._find(name)
+        return await self._gateway.store.channels.pairings(name)
 
     async def approve(self, name: str, code: str) -> PairingRow:
         """Approve a pairing."""

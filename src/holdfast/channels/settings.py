@@ -71,7 +71,7 @@ class ChannelSettings:
     collect_seconds: float = 1.0
     """Messages of one sender within this time are one turn; albums wait twice as long."""
     media_bytes: int = 10_000_000
-    """Bytes that the files of one turn may have together; 0 passes on none."""
+    """Bytes that the files of one turn may have together, in each direction; 0: no files."""
     outbox_hours: float = 24.0
     """How long a message is retried while the platform is away."""
     reply: Literal["stream", "whole"] = "stream"

@@ -12,6 +12,12 @@ TurnId = NewType("TurnId", str)
 RunId = NewType("RunId", str)
 WorkerId = NewType("WorkerId", str)
 
+
+def first_run_of(turn_id: str) -> RunId:
+    """Return the id of the run that begins together with its turn."""
+    return RunId("run" + turn_id.removeprefix("turn"))
+
+
 DEFAULT_TENANT = Tenant("default")
 MAX_KEY_BYTES = 512
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")

@@ -107,16 +107,9 @@ class Application:
         chat = ChatApi(turns, self._relay, self._decoder)
         self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
         self._add_response_routes(responses)
-        add = self._routes.add
-        add("POST", "/v1/chat/completions", chat.create)
-        add("GET", "/v1/models", self._models)
-        add("GET", "/v1/models/{model}", self._model)
-        add("GET", "/v1/models/{owner}/{model}", self._model)
-        add("GET", "/metrics", self._metrics)
-        add("GET", "/openapi.json", self._openapi)
-        health = self._health = HealthApi(gateway)
-        add("GET", "/healthz", health.healthz)
-        add("GET", "/readyz", health.readyz)
+        self._routes.add("POST", "/v1/chat/completions", chat.create)
+        self._health = HealthApi(gateway)
+        self._add_service_routes()
         self._add_completion_routes(gateway, turn_service)
         self._add_session_routes(gateway, turn_service, compactor)
         self._add_admin_routes(gateway, services.admin)
@@ -126,9 +119,20 @@ class Application:
         self._add_transcript_routes(transcript)
         self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
-        add("GET", "/v1/events", self._events.all)
-        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+        self._routes.add("GET", "/v1/events", self._events.all)
+        self._routes.add("GET", "/v1/sessions/{id}/events", self._events.of_session)
         self._add_automation_routes(gateway, services)
+
+    def _add_service_routes(self) -> None:
+        """Add what describes the gateway itself: models, metrics, the API and its health."""
+        add = self._routes.add
+        add("GET", "/v1/models", self._models)
+        add("GET", "/v1/models/{model}", self._model)
+        add("GET", "/v1/models/{owner}/{model}", self._model)
+        add("GET", "/metrics", self._metrics)
+        add("GET", "/openapi.json", self._openapi)
+        add("GET", "/healthz", self._health.healthz)
+        add("GET", "/readyz", self._health.readyz)
 
     def _new_submitter(
         self, streams: StreamSettings | None, tools: ToolServices | None

@@ -229,7 +229,9 @@ class PrometheusMeter:
             return
         self._running.discard(context)
         self._queued.pop(context, None)
-        labels = self._route_labels(context)
+        labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
+        if labels not in self._label_sets:
+            labels = self._limited_labels(labels)
         self._turns.counts[(outcome, *labels)] += 1
         self._turn_seconds.unsorted.append((time.monotonic() - context.started_at, labels))
         if context.first_token_at is not None:
@@ -241,19 +243,16 @@ class PrometheusMeter:
             self._tokens.counts[("cached", *labels)] += usage.cached_tokens
             self._tokens.counts[("output", *labels)] += usage.output_tokens
 
-    def _route_labels(self, context: RequestContext) -> Labels:
-        """Return tenant, upstream and model, or `other` where there are too many.
+    def _limited_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
+        """Return new labels of tenant, upstream and model, `other` where there are too many.
 
         Clients choose the model's name, so it becomes `other` first: alerts by upstream go on.
         """
-        tenant, upstream = context.tenant or UNKNOWN, context.upstream or UNKNOWN
-        labels = (tenant, upstream, context.model or UNKNOWN)
-        if labels not in self._label_sets:
-            if len(self._label_sets) >= MAX_LABEL_SETS:
-                labels = (tenant, upstream, OTHER)
-            if labels not in self._label_sets and len(self._label_sets) >= 2 * MAX_LABEL_SETS:
-                return OTHER, OTHER, OTHER
-            self._label_sets.add(labels)
+        if len(self._label_sets) >= MAX_LABEL_SETS:
+            labels = (*labels[:2], OTHER)
+        if labels not in self._label_sets and len(self._label_sets) >= 2 * MAX_LABEL_SETS:
+            return OTHER, OTHER, OTHER
+        self._label_sets.add(labels)
         return labels
 
     def lane_waited(self, seconds: float) -> None:

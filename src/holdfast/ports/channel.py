@@ -110,6 +110,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     direct_edit_seconds: float = 1.0
     """Least time between two edits in a direct chat."""
     group_edit_seconds: float = 4.0
+    sends_per_second: float = 1.0
+    """Messages and edits that the platform accepts of one account, over all chats."""
     is_polled: bool = False
     """Whether at most one process may receive at a time."""
     command_prefix: str = "/"
@@ -117,8 +119,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a message that is only our name and the word of a command is that command."""
     follows_threads: bool = False
     """Whether messages in a thread with a conversation of ours need no mention."""
+    max_file_bytes: int = 0
+    """Bytes of one file that is sent; 0 where files cannot be sent."""
     escapes: str = ""
     """Characters that the platform counts as entities such as `&amp;`."""
+
+
+class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to send."""
+
+    name: str
+    media_type: str
+    content: bytes
 
 
 class DeliveryError(HoldfastError):
@@ -201,6 +213,10 @@ class Inbox(Protocol):
         """Act on a pressed button; exceptions as for `handle`."""
         ...
 
+    async def reject(self, update_id: str, reason: str) -> None:
+        """Record something that cannot be read, so that it may be acknowledged."""
+        ...
+
 
 class Channel(Protocol):
     """One account on one platform."""
@@ -255,6 +271,10 @@ class Channel(Protocol):
         """Replace a message that was sent; the same text again is no error."""
         ...
 
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a file and return the platform's id of it; only called with `max_file_bytes`."""
+        ...
+
     async def show_typing(self, place: ChatPlace) -> None:
         """Show for some seconds that an answer is being written."""
         ...
@@ -287,9 +307,24 @@ class ChannelMessages(Protocol):
         """Return how many bytes the files of a turn may have together."""
         ...
 
+    def file_bytes(self, channel: str) -> int:
+        """Return how many bytes the files of an answer may have together; 0 if none are sent."""
+        ...
+
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
         """Return the content of a file; raise `DeliveryError`."""
         ...
+
+
+class OperatorMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator has sent to a chat: a text, files, or both."""
+
+    chat: str
+    text: str = ""
+    thread: str = ""
+    files: tuple[OutgoingFile, ...] = ()
+    key: str | None = None
+    """With an idempotency key it is sent once."""
 
 
 class ChannelDirectory(Protocol):
@@ -299,10 +334,12 @@ class ChannelDirectory(Protocol):
         """Return every channel with what it does."""
         ...
 
-    async def send(
-        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
-    ) -> list[str]:
+    async def send(self, name: str, message: OperatorMessage) -> list[str]:
         """Queue a message to a chat; return the ids of its parts in the outbox."""
+        ...
+
+    async def pairings(self, name: str) -> list[PairingRow]:
+        """Return who asked to write to a channel, the oldest first."""
         ...
 
     async def approve(self, name: str, code: str) -> PairingRow:

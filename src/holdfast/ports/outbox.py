@@ -38,6 +38,10 @@ class ChannelReader(Protocol):
         """Return one message."""
         ...
 
+    async def file(self, message_id: str) -> bytes | None:
+        """Return the bytes of a file that is to be sent; `None` once it was."""
+        ...
+
     async def session_of(
         self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
     ) -> SessionId | None:

@@ -66,10 +66,3 @@ def note_turn(session_id: str, turn_id: str) -> None:
     context = current_request.get()
     if context is not None:
         context.session_id, context.turn_id = session_id, turn_id
-
-
-def note_route(model: str, upstream: str) -> None:
-    """Record which upstream serves the current request."""
-    context = current_request.get()
-    if context is not None:
-        context.model, context.upstream = model, upstream

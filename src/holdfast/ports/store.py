@@ -64,6 +64,8 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     order: Order = "asc"
     view: Literal["visible", "log"] = "visible"
+    turn_id: TurnId | None = None
+    """The turn that all these items are known to be of: then they are found by it."""
 
 
 class ListedItem(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from holdfast.ports.provider import (
     RelayResponse,
     UnavailableUpstream,
 )
-from holdfast.ports.request_context import note_route
+from holdfast.ports.request_context import current_request
 from holdfast.providers.cli_agents.provider import CliAgentProvider
 from holdfast.providers.cli_agents.registry import open_agent
 from holdfast.providers.demo import DemoProvider
@@ -63,14 +63,17 @@ class UpstreamRouter:
 
     def provider(self, model: str) -> Provider:
         """Return the provider of a model, or raise `ModelNotFound`."""
-        if self._demo is not None:
-            note_route(model, self._demo.name)
-            return self._demo
-        found = self._cached_routes[model] if model in self._cached_routes else self._find(model)
-        if found is None:
-            raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
-        note_route(model, found[0].name)
-        return found[1]
+        provider: Provider | None = self._demo
+        if provider is None:
+            routes = self._cached_routes
+            found = routes[model] if model in routes else self._find(model)
+            if found is None:
+                raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+            provider = found[1]
+        context = current_request.get()
+        if context is not None:
+            context.model, context.upstream = model, provider.name
+        return provider
 
     def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
         """Return the first upstream whose patterns match."""
@@ -94,7 +97,8 @@ class UpstreamRouter:
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of a model, where its upstream's settings have one."""
-        found = self._find(model)
+        routes = self._cached_routes
+        found = routes[model] if model in routes else self._find(model)
         return found[0].context_tokens if found else None
 
     def upstream_api(self, model: str) -> ServerApi | None:

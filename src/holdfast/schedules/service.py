@@ -51,8 +51,8 @@ from holdfast.schedules.times import (
 
 IDLE_SECONDS = 0.5
 MAX_RUNNING = 4
-KeyOf = Callable[[DeliverTo], tuple[Tenant, Key]]
-"""Returns whose session a chat is; raises where its channel is unknown."""
+FindChat = Callable[[DeliverTo], Awaitable[tuple[Tenant, Key, DeliverTo]]]
+"""Returns whose session a chat is, and the chat's usual id; raises where its channel is unknown."""
 OnPaused = Callable[[Tenant, str, str], tuple[OutboxMessage, ...]]
 """Returns the messages to send if a tenant's schedule is paused for a reason."""
 
@@ -66,13 +66,13 @@ class Scheduler:
         turns: TurnService,
         configured: Sequence[ScheduleSettings] = (),
         *,
-        key_of: KeyOf | None = None,
+        find_chat: FindChat | None = None,
         on_paused: OnPaused = lambda *_: (),
     ) -> None:
         self._gateway = gateway
         self._turns = turns
         self._configured = configured
-        self._key_of = key_of
+        self._find_chat = find_chat
         self._on_paused = on_paused
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -142,7 +142,7 @@ class Scheduler:
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
-        """Pass over a due time that finds the run before it still going."""
+        """Skip a due time if the previous run is still going."""
         is_running = await self._is_running(row)
         if is_running:
             await self._skip(row, now, "skipped: the run before was still going")
@@ -154,12 +154,14 @@ class Scheduler:
         view = await self._gateway.read.turn(row.tenant, row.running_turn)
         return view is not None and view.turn.is_open
 
-    async def _skip(self, row: ScheduleRow, now: float, reason: str) -> None:
-        assert row.next_run_at is not None
+    async def _skip(
+        self, row: ScheduleRow, now: float, reason: str, *, is_failure: bool = False
+    ) -> None:
         following = next_time(read_spec(row.spec), now, created_at=row.created_at)
         command = SkipRun(
-            id=row.id, expected_at=row.next_run_at, next_run_at=following, reason=reason
-        )
+            id=row.id, expected_at=row.next_run_at, next_run_at=following, reason=reason,
+            is_failure=is_failure, if_paused=self._on_paused(row.tenant, row.name, reason),
+        )  # fmt: skip
         await self._gateway.submit(command)
 
     async def _claim(self, row: ScheduleRow, now: float) -> bool:
@@ -180,7 +182,7 @@ class Scheduler:
         )
         begin_context(self._gateway.ids.new("req"), row.tenant)
         try:
-            request = self._request(spec)
+            request = await self._request(spec)
             accept = self._accept(
                 row.tenant, self._key(spec, due), request,
                 once=gateway_key("schedule", row.id, time_name(due)),
@@ -194,7 +196,7 @@ class Scheduler:
         except StoreUnavailable:
             raise
         except HoldfastError as exc:
-            await self._skip(row, now, f"not accepted: {exc.message}")
+            await self._skip(row, now, f"not accepted: {exc.message}", is_failure=True)
             return False
         if ticket.task is None:
             # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
@@ -208,7 +210,7 @@ class Scheduler:
             return Key(f"{RESERVED_PREFIX}{spec.name}:{time_name(due)}")
         return Key(spec.session)
 
-    def _request(self, spec: ScheduleSpec) -> TurnRequest:
+    async def _request(self, spec: ScheduleSpec) -> TurnRequest:
         fields: dict[str, msgspec.Raw] = {}
         if spec.instructions:
             fields["instructions"] = msgspec.Raw(msgspec.json.encode(spec.instructions))
@@ -221,10 +223,10 @@ class Scheduler:
             ]
             fields["tools"] = msgspec.Raw(msgspec.json.encode(tools))
         delivery = None
-        if spec.deliver is not None and self._key_of is not None:
-            _, key = self._key_of(spec.deliver)
+        if spec.deliver is not None and self._find_chat is not None:
+            _, key, target = await self._find_chat(spec.deliver)
             if key == spec.session:
-                delivery = _delivery(spec.deliver)  # it is remembered where it is read
+                delivery = _delivery(target)  # it is remembered where it is read
         return TurnRequest(api="responses", model=spec.model, fields=fields, delivery=delivery)
 
     def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
@@ -285,10 +287,10 @@ class Scheduler:
         """Deliver an answer to its conversation; return the reason if that fails."""
         if spec.deliver is None:
             return ""
-        if self._key_of is None:
+        if self._find_chat is None:
             return "not delivered: no channels are configured"
         try:
-            tenant, key = self._key_of(spec.deliver)
+            tenant, key, target = await self._find_chat(spec.deliver)
             if key == spec.session:
                 return ""
             result = await self._turns.load_result(turn.tenant, turn, turn.step)
@@ -298,7 +300,7 @@ class Scheduler:
             request = TurnRequest(
                 api="responses",
                 model=spec.model,
-                delivery=_delivery(spec.deliver),
+                delivery=_delivery(target),
                 fixed_answer=text,
             )
             once = gateway_key("delivery", turn.id)

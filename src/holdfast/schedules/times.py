@@ -10,7 +10,7 @@ from holdfast.core.ids import read_key
 from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec
 
 MISSED_SECONDS = 24 * 3600.0
-"""How far back a missed time is made up for."""
+"""Missed times that are older than this are not run."""
 LATE_SECONDS = 60.0
 """A due time that is older than this was missed."""
 MIN_PERIOD_SECONDS = 1.0

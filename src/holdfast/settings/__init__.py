@@ -121,9 +121,19 @@ def load(
     env = os.environ if environment is None else environment
     path = config_path(path, env)
     sources = Sources(read_file(path) if path is not None else None, env, flags or {})
+    settings = _read_sections(sources, path, env, with_secrets=with_secrets)
+    sources.reject_unknown()
+    _check_scope(settings)
+    sources.reject_unknown_variables(COMMAND_VARIABLES | _named_variables(settings))
+    return settings
+
+
+def _read_sections(
+    sources: Sources, path: Path | None, env: Mapping[str, str], *, with_secrets: bool
+) -> Settings:
     store = sources.section("store", StoreSettings)
     runtime = _agent_runtime(store, path, env)
-    settings = Settings(
+    return Settings(
         server=sources.section("server", ServerSettings),
         store=store,
         lanes=sources.section("lanes", LaneSettings),
@@ -147,15 +157,15 @@ def load(
         webhooks=_webhooks(sources, env, is_required=with_secrets),
         people=_people(sources),
     )
-    sources.reject_unknown()
-    _check_scope(settings)
+
+
+def _named_variables(settings: Settings) -> set[str]:
+    """Return the environment variables that the configuration names itself."""
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
     named = named.union(*(server.variables for server in settings.mcp))
-    named |= {name for channel in settings.channels for name in channel.variables}
-    named |= {name for webhook in settings.webhooks for name in webhook.variables}
-    sources.reject_unknown_variables(COMMAND_VARIABLES | named)
-    return settings
+    named = named.union(*(channel.variables for channel in settings.channels))
+    return named.union(*(webhook.variables for webhook in settings.webhooks))
 
 
 def _check_scope(settings: Settings) -> None:

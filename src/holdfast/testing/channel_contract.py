@@ -17,8 +17,11 @@ from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
     InboundMessage,
+    OutgoingFile,
     PressResult,
 )
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
 class Platform(Protocol):
@@ -45,6 +48,10 @@ class Platform(Protocol):
         """Return the messages that arrived, as they read now."""
         ...
 
+    def files(self) -> list[tuple[str, bytes]]:
+        """Return the files that arrived: names and contents."""
+        ...
+
     def block(self) -> None:
         """Have the person block the bot."""
         ...
@@ -66,6 +73,7 @@ class CollectingInbox:
         self.failures = failures
         self.messages: list[InboundMessage] = []
         self.presses: list[ButtonPress] = []
+        self.rejected: list[str] = []
         self.news = asyncio.Event()
 
     async def handle(self, message: InboundMessage) -> None:
@@ -81,6 +89,11 @@ class CollectingInbox:
         self.news.set()
         self.presses.append(press)
         return PressResult("Allowed.", is_final=True)
+
+    async def reject(self, update_id: str, reason: str) -> None:  # noqa: ARG002 - of the port
+        """Take something that cannot be read."""
+        self.news.set()
+        self.rejected.append(update_id)
 
     async def wait(self) -> None:
         """Wait until something arrives."""
@@ -122,6 +135,19 @@ class ChannelContract:
         assert first.is_direct
         assert not first.is_own
 
+    async def test_a_message_that_is_no_valid_text_keeps_no_other_waiting(
+        self, platform: Platform
+    ) -> None:
+        inbox = CollectingInbox()
+        platform.say("lone \ud800 surrogate")
+        platform.say("next")
+        receiving = asyncio.ensure_future(platform.channel.receive(inbox))
+        while len(inbox.messages) < 2:
+            await inbox.wait()
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        assert [message.text for message in inbox.messages] == ["lone \ufffd surrogate", "next"]
+
     async def test_a_message_is_sent_and_edited_and_the_same_edit_is_no_error(
         self, platform: Platform
     ) -> None:
@@ -134,12 +160,28 @@ class ChannelContract:
             assert platform.texts() == ["three"]
         await channel.show_typing(platform.place)
 
+    async def test_a_file_arrives_with_its_name_and_bytes(self, platform: Platform) -> None:
+        channel = platform.channel
+        sent = [
+            OutgoingFile(name="größe 1.png", media_type="image/png", content=PNG),
+            OutgoingFile(name="notes.txt", media_type="text/plain", content=b"--\r\nline\r\n"),
+            OutgoingFile(name="broken.png", media_type="image/png", content=b"no picture"),
+        ]
+        if channel.capabilities.max_file_bytes:
+            ids = [await channel.send_file(platform.place, file) for file in sent]
+            assert len(set(ids)) == len(sent)
+            assert platform.files() == [(file.name, file.content) for file in sent]
+
     async def test_a_chat_that_blocked_us_and_a_platform_that_is_away_are_told_apart(
         self, platform: Platform
     ) -> None:
         platform.block()
         with pytest.raises(DeliveryImpossible):
             await platform.channel.send(platform.place, "hello", plain=True)
+        file = OutgoingFile(name="a.txt", media_type="text/plain", content=b"a")
+        if platform.channel.capabilities.max_file_bytes:
+            with pytest.raises(DeliveryImpossible):
+                await platform.channel.send_file(platform.place, file)
         platform.go_away()
         with pytest.raises(DeliveryDelayed):
             await platform.channel.send(platform.place, "hello", plain=True)

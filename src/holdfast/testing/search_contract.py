@@ -73,6 +73,19 @@ class SearchContract:
         assert await found(caller, "भाषा") == ["हिन्दी भाषा"]
         assert await found(caller, "阪大") == []
 
+    async def test_a_batch_says_whether_it_took_all_that_was_asked_for(
+        self, caller: StoreClient
+    ) -> None:
+        await caller.append("one", key="a")
+        await caller.append("two", key="b")
+        await next_backlog(caller)
+        part = await caller.store.search.read_backlog(caller.worker, 1)
+        assert part is not None
+        assert part.has_more
+        while (rest := await next_backlog(caller)).has_more:
+            await caller.submit(rest)
+        await caller.submit(rest)
+
     async def test_all_words_must_match_phrases_in_order_prefixes_from_the_start(
         self, caller: StoreClient
     ) -> None:

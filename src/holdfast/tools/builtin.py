@@ -237,7 +237,7 @@ class BuiltinTools:
 
 
 class _BadArgument(Exception):
-    """The model is told what is wrong with its arguments."""
+    """Invalid arguments; the message goes to the model."""
 
 
 def _number(arguments: Arguments, name: str, default: int, most: int) -> int:

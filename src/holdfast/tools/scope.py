@@ -45,7 +45,7 @@ class SessionScope:
         self._scope = scope
 
     async def acting(self, caller: ToolCaller) -> ToolCaller:
-        """Return whom a tool works for: an internal turn acts for the session that it left."""
+        """Return the caller whose sessions count: an internal session acts for its parent."""
         session = caller.session
         if session.is_visible or session.parent_id is None:
             return caller

@@ -121,7 +121,7 @@ def _check_variable(name: str) -> None:
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is, for operators."""
+    """The state of a server, for operators."""
 
     name: str
     tenant: str

@@ -40,7 +40,7 @@ class ServerTools(Protocol):
         ...
 
     def status(self) -> "Sequence[ServerStatus]":
-        """Return how every server is."""
+        """Return the state of every server."""
         ...
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class GatewayTools:
         return found
 
     def server_status(self) -> "Sequence[ServerStatus]":
-        """Return how every MCP server is."""
+        """Return the state of every MCP server."""
         return self._servers.status() if self._servers is not None else ()
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:

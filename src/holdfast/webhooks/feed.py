@@ -26,7 +26,7 @@ BATCH = 50
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 5.0
 MAX_AGE_SECONDS = 24 * 3600.0
-"""Older facts are not sent: a webhook that comes back after a month is not told the month."""
+"""Older facts are not sent: a webhook that was off for a month does not get that month's facts."""
 MAX_ITEMS = 500
 MAX_SESSIONS = 4096
 
@@ -115,7 +115,7 @@ class WebhookFeed:
         ]
 
     async def _session(self, tenant: Tenant, session_id: SessionId) -> Session | None:
-        """Return a session; only what never changes of it is used from memory."""
+        """Return a session from the cache; callers use only fields that never change."""
         known = self._sessions.get(session_id)
         if known is None:
             view = await self._gateway.read.session(tenant, session_id=session_id)

@@ -1,4 +1,4 @@
-"""Post a fact to its server, and say what an answer means for the delivery."""
+"""Post a fact to its server, and map the answer to the outcome of the delivery."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ class WebhookSender:
 
 
 def _judge(status: int, retry_after: str) -> None:
-    """Raise what a status other than 2xx means."""
+    """Raise the delivery error that a status other than 2xx stands for."""
     if 200 <= status < 300:
         return
     text = f"the server answered {status}"

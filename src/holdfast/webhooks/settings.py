@@ -1,4 +1,4 @@
-"""`[[webhook]]`: a server that is told about facts."""
+"""`[[webhook]]`: a server that receives facts."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ EVENTS = (
     "session.restored", "session.rolled_over", "session.compacted", "items.quarantined",
     "schedule.paused",
 )  # fmt: skip
-"""What a webhook can be told about."""
+"""Events that a webhook can receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,10 @@ class SignalPlatform(SimulatedChannel[SignalChannel]):
     def is_acknowledged(self) -> bool:
         return self.simulator.resumed_behind[-1] == str(self.simulator.last_event)
 
+    def files(self) -> list[tuple[str, bytes]]:
+        found = [file for one in self.simulator.sent for file in one.attachments]
+        return [(file.name, file.content) for file in found]
+
     def block(self) -> None:
         self.simulator.unregistered.add(self.place.chat)
 

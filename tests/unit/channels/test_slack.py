@@ -41,6 +41,11 @@ class SlackPlatform(SimulatedChannel[SlackChannel]):
     def is_acknowledged(self) -> bool:
         return self.simulator.unacknowledged == 0
 
+    def files(self) -> list[tuple[str, bytes]]:
+        shared = [file_id for one in self.simulator.posted for file_id in one.files]
+        found = [self.simulator.files[file_id] for file_id in shared]
+        return [(name, content) for name, _, content in found]
+
     def block(self) -> None:
         self.simulator.blocked.add("D7")
 
@@ -199,7 +204,9 @@ async def test_a_webhook_is_believed_only_with_a_recent_signature(
         return {"x-slack-request-timestamp": str(stamp), "x-slack-signature": f"v0={digest}"}
 
     inbox = CollectingInbox()
-    for headers in ({}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b"")):
+    odd = [{**signed(1000), "x-slack-request-timestamp": stamp} for stamp in ("9" * 5000, "²", "x")]
+    rejected = [{}, signed(1000, b"other"), signed(600), signed(1400), signed(1000, b""), *odd]
+    for headers in rejected:
         with pytest.raises(WebhookRejected):
             await channel.webhook(headers, body, inbox)
     assert inbox.messages == []

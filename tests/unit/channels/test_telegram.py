@@ -1,14 +1,18 @@
-"""The Telegram adapter passes the channel contract."""
+"""The Telegram adapter passes the channel contract and reads what people send."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.channel import TelegramChannel
-from holdfast.ports.channel import ChatPlace
+from holdfast.channels.telegram.updates import Message, Update, User, read_message
+from holdfast.ports.channel import ChatPlace, DeliveryImpossible
 from holdfast.providers.http.plain_calls import PlainHttpCaller
-from holdfast.testing.channel_contract import ChannelContract
+from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import TelegramSimulator
 from tests.unit.channels.simulated import SimulatedChannel
 
@@ -21,6 +25,10 @@ class TelegramPlatform(SimulatedChannel[TelegramChannel]):
 
     def is_acknowledged(self) -> bool:
         return bool(self.simulator.confirmed)
+
+    def files(self) -> list[tuple[str, bytes]]:
+        found = [one.file for one in self.simulator.sent if one.file is not None]
+        return [(file.name, file.content) for file in found]
 
     def block(self) -> None:
         self.simulator.blocked.add(7)
@@ -39,3 +47,58 @@ async def platform() -> AsyncIterator[TelegramPlatform]:
 
 
 class TestTelegram(ChannelContract): ...
+
+
+async def test_an_update_that_cannot_be_read_is_recorded(platform: TelegramPlatform) -> None:
+    inbox = CollectingInbox()
+    platform.simulator.say("odd", message_id="not a number")
+    platform.say("next")
+    receiving = asyncio.ensure_future(platform.channel.receive(inbox))
+    while not inbox.messages:
+        await inbox.wait()
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+    assert len(inbox.rejected) == 1
+
+
+def read(**fields: Any) -> Any:
+    """Return what the adapter makes of a private message with these fields."""
+    value = {"message_id": 1, "chat": {"id": 7}, "from": {"id": 7}, **fields}
+    return read_message(Update(1, message=msgspec.convert(value, Message)), User(42))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"sticker": {"file_id": "s", "emoji": "👍"}}, "[sticker 👍]"),
+        ({"location": {"latitude": 52.5, "longitude": 13.4}}, "[location: 52.5, 13.4]"),
+        ({"contact": {"first_name": "Ada", "phone_number": "+1"}}, "[contact: Ada, +1]"),
+        ({"poll": {"question": "Tea?"}}, "[poll: Tea?]"),
+        ({"dice": {"emoji": "🎲", "value": 3}}, "[dice 🎲: 3]"),
+        (
+            {
+                "venue": {"title": "Zoo", "address": "Main St"},
+                "location": {"latitude": 1, "longitude": 2},
+            },
+            "[place: Zoo, Main St]",
+        ),
+    ],
+)
+def test_what_is_not_text_is_told_in_words(fields: dict[str, Any], text: str) -> None:
+    assert read(**fields).text == text
+
+
+@pytest.mark.parametrize("name", ["new_chat_members", "pinned_message", "new_chat_title"])
+def test_a_note_of_the_service_is_no_message(name: str) -> None:
+    assert read(**{name: "anything"}) is None
+
+
+def test_a_video_is_a_file_and_an_animation_is_one_file() -> None:
+    video = {"file_id": "v", "mime_type": "video/mp4"}
+    assert [one.reference for one in read(video=video).attachments] == ["v"]
+    assert [one.reference for one in read(animation=video, document=video).attachments] == ["v"]
+
+
+async def test_a_topic_that_cannot_be_one_is_told_at_once(platform: TelegramPlatform) -> None:
+    with pytest.raises(DeliveryImpossible, match="'abc' is not the id of a topic"):
+        await platform.channel.send(ChatPlace("7", "abc"), "hello", plain=True)

@@ -36,7 +36,10 @@ def _message(**more: object) -> InboundMessage:
     [
         ("/new", ChatCommand("new")),
         ("/new@bot hi there", ChatCommand("new", "hi there")),
+        ("/new\nfirst text\nsecond", ChatCommand("new", "first text\nsecond")),
+        ("/reset\tx y", ChatCommand("reset", "x y")),
         ("/STOP", ChatCommand("stop")),
+        (" ", None),
         ("/nonsense", None),
         ("say /new", None),
         ("restart please", ChatCommand("reset", "please")),

@@ -1,7 +1,7 @@
 """Events are pushed to the socket while the client keeps up, and queued when it does not."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import pytest
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.live_response import READ_BYTES
 from holdfast.http.server.exchange import Exchange
+from holdfast.http.server.types import ValueT
 from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 
@@ -22,16 +23,16 @@ class CountingExchange(Exchange):
     keeps_up: Iterator[bool]
     pushed: list[int]
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether the next chunk may be pushed."""
-        return super().is_writable and next(self.keeps_up)
+    def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
+        """Push a value if the client keeps up, and count its chunk."""
 
-    def write(self, chunk: bytes) -> None:
-        """Count a pushed chunk."""
-        assert chunk
-        self.pushed.append(len(chunk))
-        super().write(chunk)
+        def counted(value: ValueT) -> bytes:
+            chunk = encode(value)
+            if chunk:
+                self.pushed.append(len(chunk))
+            return chunk
+
+        return next(self.keeps_up) and super().push(counted, value)
 
 
 async def _say_all(model: TalkingModel, words: tuple[str, ...] = WORDS) -> None:

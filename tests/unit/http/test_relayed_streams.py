@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.http.api.relay import RelayReply
-from holdfast.http.server.types import SSE, Request
+from holdfast.http.server.types import SSE, Request, ValueT
 from holdfast.ports.provider import ByteSink
 
 PIECES = [b"data: %d\n\n" % number for number in range(20)]
@@ -54,13 +54,12 @@ class Client(Request):
         self.hears: Callable[[bytes], None] = lambda _: None
         self._keeps_up = keeps_up
 
-    @property
-    def is_writable(self) -> bool:
-        return next(self._keeps_up)
-
-    def write(self, chunk: bytes) -> None:
+    def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
+        if not next(self._keeps_up):
+            return False
         self.written += 1
-        self._take(chunk)
+        self._take(encode(value))
+        return True
 
     async def send(self, chunk: bytes, *, is_last: bool = False) -> None:
         await asyncio.sleep(0)

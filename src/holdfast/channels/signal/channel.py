@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.channels.platform_calls import CALL_SECONDS, FILE_SECONDS, post, read_reply
+from holdfast.channels.platform_calls import (
+    CALL_SECONDS,
+    FILE_SECONDS,
+    UPLOAD_SECONDS,
+    post,
+    read_reply,
+)
 from holdfast.channels.session_keys import is_direct_chat
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.signal.envelopes import read_event, read_message
@@ -32,16 +39,18 @@ from holdfast.ports.channel import (
     DeliveryImpossible,
     DeliveryRefused,
     Inbox,
+    OutgoingFile,
     WebhookRejected,
 )
 from holdfast.ports.http_client import HttpCaller, HttpUnavailable
 
+MAX_FILE_BYTES = 100_000_000
 SILENCE_SECONDS = 45.0
 """The daemon sends a comment every 15 seconds."""
 MAX_UNITS = 2000
 """UTF-16 units; the daemon makes an attachment of longer texts."""
 REPLAY_SECONDS = 600.0
-"""Of the events that the daemon repeats to a new process, older ones were handled before."""
+"""A new process ignores replayed events that are older than this: an earlier one handled them."""
 ANY_EVENT = "0"
 """An event id that no daemon gives: it answers with all events that it remembers."""
 MAX_PENDING = 1000
@@ -91,9 +100,6 @@ class _PendingEvent(msgspec.Struct, frozen=True):
     data: bytes
 
 
-_read_reply = msgspec.json.Decoder(_RpcReply).decode
-
-
 class SignalChannel:
     """One account of a signal-cli daemon."""
 
@@ -102,7 +108,12 @@ class SignalChannel:
     def __init__(self, settings: ChannelSettings, http: HttpCaller) -> None:
         self.name = settings.name
         self.capabilities = Capabilities(
-            max_units=MAX_UNITS, counts_utf16=True, can_edit=False, can_type=True, is_polled=True
+            max_units=MAX_UNITS,
+            counts_utf16=True,
+            can_edit=False,
+            can_type=True,
+            is_polled=True,
+            max_file_bytes=MAX_FILE_BYTES,
         )
         self._base = settings.base_url
         self._account = settings.account
@@ -111,7 +122,7 @@ class SignalChannel:
         self._last_id = ANY_EVENT
         self._started_ms = time.time() * 1000
         self._pending: deque[_PendingEvent] = deque()
-        """Events that are not durable yet, and that an older daemon will not send again."""
+        """Events that are not committed yet; an older daemon does not send them again."""
         self._news = asyncio.Event()
         self._reading: asyncio.Task[NoReturn] | None = None
         self._is_receiving = False
@@ -120,7 +131,7 @@ class SignalChannel:
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     async def receive(self, inbox: Inbox) -> None:
-        """Handle what the event stream brings; the daemon receives only while it is followed."""
+        """Handle the events of the stream; the daemon receives messages only for a reader."""
         self._is_receiving = True
         try:
             while True:
@@ -135,6 +146,7 @@ class SignalChannel:
                     news.cancel()
                 self._news.clear()
                 if self._reading.done() and not self._pending:
+                    # Raise only now: events that were read before the failure are handled first.
                     reading, self._reading = self._reading, None
                     reading.result()
         except asyncio.CancelledError:
@@ -173,7 +185,7 @@ class SignalChannel:
         raise DeliveryDelayed("the event stream of signal-cli ended", 1.0)
 
     def _is_abandoned(self) -> bool:
-        """Whether to read no more: the rest waits on Signal's server."""
+        """Whether to stop reading; what was not read waits on Signal's server."""
         if len(self._pending) >= MAX_PENDING:
             return True
         return not self._is_receiving and time.monotonic() - self._idle_since > MAX_IDLE_SECONDS
@@ -215,15 +227,30 @@ class SignalChannel:
         buttons: Sequence[Button] = (),  # noqa: ARG002 - Signal has none; the text has the words
     ) -> str:
         """Send a message; its id is the time that the daemon gave it."""
-        parameters = {**_target(place), **_content(text, plain=plain)}
-        if reply_to:
-            timestamp, _, author = reply_to.partition(":")
-            parameters |= {
-                "quoteTimestamp": int(timestamp),
-                "quoteAuthor": author or self._account,
-                "quoteMessage": "",
-            }
-        return str(await self._send(parameters))
+        content = _content(text, plain=plain)
+        return str(await self._send({**_target(place), **content, **self._quote(reply_to)}))
+
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a file as an attachment without a text."""
+        data = base64.b64encode(file.content).decode()
+        name = re.sub('[;,=%+"]', "_", file.name)
+        parameters = {
+            **_target(place),
+            **self._quote(reply_to),
+            "attachments": [f"data:{file.media_type};filename={name};base64,{data}"],
+        }
+        return str(await self._send(parameters, seconds=UPLOAD_SECONDS))
+
+    def _quote(self, reply_to: str) -> dict[str, Any]:
+        """Return the parameters of an answer to a message."""
+        if not reply_to:
+            return {}
+        timestamp, _, author = reply_to.partition(":")
+        return {
+            "quoteTimestamp": int(timestamp),
+            "quoteAuthor": author or self._account,
+            "quoteMessage": "",
+        }
 
     async def edit(
         self,
@@ -280,9 +307,10 @@ class SignalChannel:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────
 
-    async def _send(self, parameters: Mapping[str, Any]) -> int:
+    async def _send(self, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS) -> int:
         """Send to one chat and return the message's time; a group counts if anybody got it."""
-        sent = msgspec.json.decode(await self._call("send", parameters), type=_Sent)
+        raw = await self._call("send", parameters, seconds=seconds)
+        sent = msgspec.json.decode(raw, type=_Sent)
         if sent.results and all(one.type != "SUCCESS" for one in sent.results):
             _raise_results(sent.results)
         return sent.timestamp
@@ -308,7 +336,7 @@ class SignalChannel:
             seconds=seconds,
             may_repeat=method in ("listAccounts", "getAttachment"),
         )
-        reply = read_reply(method, result, _read_reply)
+        reply = read_reply(method, result, _RpcReply)
         if reply.error is not None:
             _raise(method, reply.error)
         return bytes(reply.result)
@@ -328,7 +356,7 @@ def _content(text: str, *, plain: bool) -> dict[str, Any]:
 
 
 def _raise(method: str, error: _RpcError) -> NoReturn:
-    """Raise what an error of the daemon means."""
+    """Raise the delivery error that an error code of the daemon stands for."""
     text = f"{method}: {error.message} ({error.code})"
     results = error.data.response.results if error.data and error.data.response else []
     if error.code == RATE_LIMIT:
@@ -349,7 +377,7 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
 
 
 def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
-    """Raise what it means that nobody got a message."""
+    """Raise the delivery error of a message that no recipient got."""
     kinds = {one.type for one in results}
     text = f"send: {', '.join(sorted(kinds))}"
     if "RATE_LIMIT_FAILURE" in kinds:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json
 from holdfast.ports.channel import Attachment, ChatPlace, InboundMessage
 
 PLACEHOLDER = "\ufffc"
@@ -84,8 +85,8 @@ class ReceivedEvent(msgspec.Struct):
 def read_event(raw: bytes) -> Envelope | None:
     """Return the envelope of an event; `None` if it has none that can be read."""
     try:
-        event = msgspec.json.decode(raw, type=ReceivedEvent)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        event = decode_json(raw, ReceivedEvent)
+    except msgspec.DecodeError:
         return None  # of a form that no version of signal-cli has for messages
     return event.envelope or (event.result.envelope if event.result is not None else None)
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from holdfast.channels.platform_json import decode_json, encode_json
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.rendering.styles import escape_slack, to_slack
 from holdfast.channels.settings import ChannelSettings
@@ -23,7 +24,7 @@ from holdfast.channels.slack.events import (
     read_event,
     read_press,
 )
-from holdfast.channels.slack.web_api import WebApi
+from holdfast.channels.slack.web_api import MISSING_SCOPE, WebApi
 from holdfast.ports.channel import (
     Attachment,
     Button,
@@ -31,9 +32,11 @@ from holdfast.ports.channel import (
     ChatPlace,
     DeliveryDelayed,
     DeliveryError,
+    DeliveryImpossible,
     DeliveryRefused,
     InboundMessage,
     Inbox,
+    OutgoingFile,
     WebhookRejected,
 )
 from holdfast.ports.http_client import HttpCaller
@@ -43,7 +46,12 @@ MAX_UNITS = 3500
 MAX_SECTION = 3000
 """Characters of one section of a message with buttons."""
 EDIT_SECONDS = 3.0
+SENDS_PER_SECOND = 50 / 60
+"""Slack allows about fifty calls of `chat.update` a minute."""
+MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
+MAX_STAMP = 15
+"""Digits of the time of a signed request."""
 MAX_CLOCK_DIFFERENCE = 300.0
 """Seconds by which the time of a signed request may differ from ours."""
 SHORT_CONNECTION_SECONDS = 10.0
@@ -98,6 +106,11 @@ class _FileInfo(msgspec.Struct):
     file: _File
 
 
+class _Upload(msgspec.Struct):
+    upload_url: str
+    file_id: str
+
+
 class _Replies(msgspec.Struct):
     messages: list[SlackMessage] = []
 
@@ -120,6 +133,8 @@ class SlackChannel:
             can_edit=True,
             direct_edit_seconds=EDIT_SECONDS,
             group_edit_seconds=EDIT_SECONDS,
+            sends_per_second=SENDS_PER_SECOND,
+            max_file_bytes=MAX_FILE_BYTES,
             command_prefix="!",
             has_bare_commands=True,
             follows_threads=True,
@@ -150,10 +165,10 @@ class SlackChannel:
         async with SocketConnection(self._open_socket, self._socket_proxy) as connection:
             while (envelope := await connection.next()) is not None:
                 if envelope.type == "events_api":
-                    event = msgspec.json.encode(envelope.payload.get("event"))
+                    event = encode_json(envelope.payload.get("event"))
                     await self._handle(event, inbox)
                 elif envelope.type == "interactive":
-                    await self._press(msgspec.json.encode(envelope.payload), inbox)
+                    await self._press(encode_json(envelope.payload), inbox)
                 # Only now: an envelope that was not handled is delivered again.
                 await connection.acknowledge(envelope)
         if time.monotonic() - started < SHORT_CONNECTION_SECONDS:
@@ -175,7 +190,7 @@ class SlackChannel:
             await self._press(form["payload"][0].encode(), inbox)
             return b""
         try:
-            callback = msgspec.json.decode(body, type=EventCallback)
+            callback = decode_json(body, EventCallback)
         except msgspec.DecodeError:
             return b"{}"  # signed, but of a kind that we did not subscribe to
         if callback.type == "url_verification":
@@ -186,7 +201,8 @@ class SlackChannel:
     def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
         stamp = headers.get("x-slack-request-timestamp", "")
         given = headers.get("x-slack-signature", "")
-        is_recent = stamp.isdigit() and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
+        is_time = stamp.isascii() and stamp.isdigit() and len(stamp) <= MAX_STAMP
+        is_recent = is_time and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
         signed = b"v0:" + stamp.encode() + b":" + body
         digest = hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
         is_valid = hmac.compare_digest(given.encode(), f"v0={digest}".encode())
@@ -195,9 +211,9 @@ class SlackChannel:
 
     async def _handle(self, raw: bytes, inbox: Inbox) -> None:
         try:
-            event = msgspec.json.decode(raw, type=SlackEvent)
+            event = decode_json(raw, SlackEvent)
         except msgspec.DecodeError:
-            return  # of a form that no version of the API has for messages
+            return  # not a message: no version of the API sends one in this form
         account = await self._me()
         message = read_event(event, account, await self._type_of(event))
         if message is None:
@@ -229,9 +245,9 @@ class SlackChannel:
         return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
-        """Have a pressed button answered, and show in its message what became of it."""
+        """Answer a button press, then show the result in the button's message."""
         try:
-            actions = msgspec.json.decode(raw, type=BlockActions)
+            actions = decode_json(raw, BlockActions)
         except msgspec.DecodeError:
             return  # a view, a shortcut: nothing of ours
         press = read_press(actions, await self._me())
@@ -265,12 +281,14 @@ class SlackChannel:
                 "conversations.info", arguments, _Conversation, is_read=True
             )
         except DeliveryError:
-            return "channel"  # a scope is missing, or Slack is slow: most of them are channels
+            return (
+                "channel"  # a scope is missing, or Slack is slow: most conversations are channels
+            )
         kind = "im" if found.channel.is_im else "mpim" if found.channel.is_mpim else "channel"
         return _remember(self._types, event.channel, kind)
 
     async def _named(self, message: InboundMessage) -> InboundMessage:
-        """Return a message with the name of its sender; without one its id has to do."""
+        """Return a message with the name of its sender, if Slack tells it."""
         if message.sender_name or message.is_own or message.is_bot or message.is_anonymous:
             return message
         return msgspec.structs.replace(message, sender_name=await self._name_of(message.sender))
@@ -333,6 +351,46 @@ class SlackChannel:
             **_text(text, buttons, plain=plain),
         }
         await self._api.call("chat.update", arguments, _Anything)
+
+    async def send_file(
+        self,
+        place: ChatPlace,
+        file: OutgoingFile,
+        *,
+        reply_to: str = "",  # noqa: ARG002 - the thread says it
+    ) -> str:
+        """Upload a file and share it; only the last step shows anything to anybody."""
+        channel = await self._conversation(place.chat)
+        try:
+            ticket = await self._open_upload(file)
+            await self._api.upload(ticket.upload_url, file.content)
+        except DeliveryDelayed as exc:
+            exc.is_uncertain = False  # nothing is shown yet
+            raise
+        arguments: dict[str, Any] = {
+            "files": [{"id": ticket.file_id, "title": file.name}],
+            "channel_id": channel,
+        }
+        if place.thread:
+            arguments["thread_ts"] = place.thread
+        await self._api.call("files.completeUploadExternal", arguments, _Anything)
+        return ticket.file_id
+
+    async def _open_upload(self, file: OutgoingFile) -> _Upload:
+        arguments = {"filename": file.name, "length": str(len(file.content))}
+        try:
+            ticket = await self._api.call(
+                "files.getUploadURLExternal", arguments, _Upload, is_read=True
+            )
+        except DeliveryDelayed as exc:
+            if MISSING_SCOPE in exc.message:
+                # It would hold up the conversation until the app is installed again.
+                hint = "add the scope files:write and install the app again"
+                raise DeliveryImpossible(f"{exc.message}; {hint}") from exc
+            raise
+        if not self._is_slack(ticket.upload_url):
+            raise DeliveryRefused("the address for uploads is not on Slack's own hosts")
+        return ticket
 
     async def _conversation(self, chat: str) -> str:
         """Return the id of a chat; a person stands for the direct chat with that person."""

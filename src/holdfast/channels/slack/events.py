@@ -158,6 +158,7 @@ def _to_message(
         # A direct chat is named by its person, whom operators and schedules know.
         place=ChatPlace(sender if is_direct else event.channel, thread),
         sender=sender,
+        aliases=(event.channel,) if is_direct else (),
         sender_name=message.username or "",
         text=decode_text(_without_mention(text, account)),
         is_direct=is_direct,

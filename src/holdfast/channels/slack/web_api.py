@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from holdfast.channels.platform_calls import download_file, post, read_reply
+from holdfast.channels.platform_calls import UPLOAD_SECONDS, download_file, post, read_reply
 from holdfast.ports.channel import (
     DeliveryDelayed,
     DeliveryImpossible,
@@ -16,24 +16,26 @@ from holdfast.ports.channel import (
 from holdfast.ports.http_client import HttpCaller, HttpResult
 
 CREDENTIAL_PAUSE_SECONDS = 30.0
+MISSING_SCOPE = "missing_scope"
 _CREDENTIALS = frozenset(
     {
-        "account_inactive", "invalid_auth", "missing_scope", "no_permission",
+        "account_inactive", "invalid_auth", MISSING_SCOPE, "no_permission",
         "not_allowed_token_type", "not_authed", "team_access_not_granted", "token_expired",
         "token_revoked",
     }
 )  # fmt: skip
-"""Errors that concern everything that is sent: it waits until the operator has corrected them."""
+"""Errors of the account: all messages wait until the operator has corrected it."""
 _IMPOSSIBLE = frozenset(
     {
-        "cannot_dm_bot", "channel_not_found", "is_archived", "messages_tab_disabled",
+        "cannot_dm_bot", "channel_not_found", "invalid_channel", "is_archived",
+        "messages_tab_disabled",
         "not_in_channel", "restricted_action", "restricted_action_read_only_channel",
         "restricted_action_thread_only_channel", "user_disabled", "user_not_found",
         "user_not_visible",
     }
 )  # fmt: skip
 _GONE = frozenset({"cant_update_message", "edit_window_closed", "message_not_found"})
-_AWAY = frozenset(
+_OUTAGES = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 _FORMATTING = frozenset({"invalid_blocks", "invalid_blocks_format"})
@@ -44,9 +46,6 @@ T = TypeVar("T")
 class _Reply(msgspec.Struct):
     ok: bool
     error: str = ""
-
-
-_read_reply = msgspec.json.Decoder(_Reply).decode
 
 
 class WebApi:
@@ -87,15 +86,29 @@ class WebApi:
         )
         if result.status == 429:
             raise DeliveryDelayed(f"{method}: ratelimited", _retry_after(result))
-        reply = read_reply(method, result, _read_reply)
+        reply = read_reply(method, result, _Reply)
         if not reply.ok:
             _raise(method, reply.error, result)
-        return read_reply(method, result, msgspec.json.Decoder(answer).decode)
+        return read_reply(method, result, answer)
 
     async def download(self, url: str, max_bytes: int) -> bytes:
         """Return a file from Slack's own hosts, with the token that they ask for."""
         headers = {"authorization": f"Bearer {self._token}"}
         return await download_file(self._http, url, max_bytes, headers=headers)
+
+    async def upload(self, url: str, content: bytes) -> None:
+        """Put the bytes of a file where Slack asked for them; nobody sees it yet."""
+        headers = {"content-type": "application/octet-stream"}
+        result = await post(
+            self._http, "upload", url, headers=headers, body=content, seconds=UPLOAD_SECONDS,
+            may_repeat=True,
+        )  # fmt: skip
+        if result.status == 429:
+            raise DeliveryDelayed("upload: ratelimited", _retry_after(result))
+        if result.status >= 500:
+            raise DeliveryDelayed(f"upload: {result.status}")
+        if result.status != 200:
+            raise DeliveryRefused(f"upload: {result.status}")
 
 
 def _retry_after(result: HttpResult) -> float:
@@ -106,7 +119,7 @@ def _retry_after(result: HttpResult) -> float:
 
 
 def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
-    """Raise what an error of the Web API means."""
+    """Raise the delivery error that an error code of the Web API stands for."""
     text = f"{method}: {error or result.status}"
     if error in ("ratelimited", "rate_limited"):
         raise DeliveryDelayed(text, _retry_after(result))
@@ -116,7 +129,7 @@ def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
         raise DeliveryImpossible(text)
     if error in _GONE:
         raise MessageGone(text)
-    if error in _AWAY or result.status >= 500:
+    if error in _OUTAGES or result.status >= 500:
         # Slack says itself that something may have been done before such an error.
         raise DeliveryDelayed(text, is_uncertain=True)
     raise DeliveryRefused(text, is_formatting=error in _FORMATTING)

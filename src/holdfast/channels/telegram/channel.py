@@ -2,12 +2,21 @@
 
 import contextlib
 import hmac
+import secrets
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.channels.platform_calls import CALL_SECONDS, download_file, post, read_reply
+from holdfast.channels.platform_calls import (
+    CALL_SECONDS,
+    UPLOAD_SECONDS,
+    download_file,
+    post,
+    read_reply,
+)
+from holdfast.channels.platform_json import decode_json
 from holdfast.channels.rendering.styles import to_telegram
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.updates import (
@@ -28,8 +37,10 @@ from holdfast.ports.channel import (
     DeliveryError,
     DeliveryImpossible,
     DeliveryRefused,
+    InboundMessage,
     Inbox,
     MessageGone,
+    OutgoingFile,
     ReceiveConflict,
     WebhookRejected,
 )
@@ -38,8 +49,14 @@ from holdfast.ports.http_client import HttpCaller
 POLL_SECONDS = 25
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
+MAX_ALBUMS = 100
 MAX_NOTICE = 200
 """Characters of the notice that a pressed button shows."""
+MAX_FILE_BYTES = 50_000_000
+MAX_PHOTO_BYTES = 10_000_000
+PHOTO_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+_NO_PHOTO = ("PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED", "PHOTO_SAVE_FILE_INVALID")
+"""Errors of pictures that can still be sent as documents."""
 SECRET_HEADER = "x-telegram-bot-api-secret-token"
 
 
@@ -64,10 +81,6 @@ class _FilePath(msgspec.Struct):
     file_path: str = ""
 
 
-_read_reply = msgspec.json.Decoder(_Reply).decode
-_read_updates = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
 class _UpdateId(msgspec.Struct):
     update_id: int
 
@@ -86,6 +99,8 @@ class TelegramChannel:
             can_type=True,
             direct_edit_seconds=1.0,
             group_edit_seconds=4.0,
+            sends_per_second=25.0,
+            max_file_bytes=MAX_FILE_BYTES,
             is_polled=settings.receive == "poll",
         )
         self._base = settings.base_url
@@ -93,6 +108,8 @@ class TelegramChannel:
         self._secret = settings.secret
         self._http = http
         self._bot: User | None = None
+        self._albums: dict[str, str] = {}
+        """The last albums that mention us, with their senders."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -113,26 +130,45 @@ class TelegramChannel:
                 parameters["offset"] = offset
             raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
             offset = None
-            for one in _read_updates(raw):
-                number = msgspec.json.decode(one, type=_UpdateId).update_id
+            for one in decode_json(raw, list[msgspec.Raw]):
+                number = decode_json(one, _UpdateId).update_id
                 await self._handle(bytes(one), bot, inbox)
                 # Only now: an update that was not handled is delivered again.
                 offset = number + 1
 
     async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
+        """Hand on an update; one that cannot be read is recorded and not asked for again."""
         try:
-            update = msgspec.json.decode(raw, type=Update)
-        except msgspec.DecodeError:
-            return  # of a form that no version of the API has for messages
+            update = decode_json(raw, Update)
+        except msgspec.DecodeError as exc:
+            await inbox.reject(
+                f"{bot.id}:update:{blake2b(raw, digest_size=8).hexdigest()}", str(exc)
+            )
+            return
         if update.callback_query is not None:
             await self._press(update.callback_query, bot, inbox)
             return
         message = read_message(update, bot)
         if message is not None:
-            await inbox.handle(message)
+            await inbox.handle(self._with_mention(message, update))
+
+    def _with_mention(self, message: InboundMessage, update: Update) -> InboundMessage:
+        """Return a picture of an album with the mention that its first picture has.
+
+        Telegram puts the caption, and so the mention, on one of them only.
+        """
+        album = update.message.media_group_id if update.message is not None else None
+        if album is None:
+            return message
+        if message.is_mention:
+            self._albums[album] = message.sender
+            if len(self._albums) > MAX_ALBUMS:
+                del self._albums[next(iter(self._albums))]
+        is_mention = self._albums.get(album) == message.sender
+        return msgspec.structs.replace(message, is_mention=is_mention)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
-        """Have a pressed button answered, and show in its message what became of it."""
+        """Answer a button press, then show the result in the button's message."""
         press = read_press(query, bot)
         if press is None:
             return
@@ -173,13 +209,32 @@ class TelegramChannel:
         """Send a message."""
         parameters = {"chat_id": place.chat, **_text(text, buttons, plain=plain)}
         if place.thread:
-            parameters["message_thread_id"] = int(place.thread)
+            parameters["message_thread_id"] = _topic(place)
         if reply_to:
-            parameters["reply_parameters"] = {
-                "message_id": int(reply_to),
-                "allow_sending_without_reply": True,
-            }
+            parameters["reply_parameters"] = _reply_parameters(reply_to)
         sent = await self._call("sendMessage", parameters)
+        return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
+
+    async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
+        """Send a picture as a photo and everything else, or what is no photo, as a document."""
+        fields: dict[str, Any] = {"chat_id": place.chat}
+        if place.thread:
+            fields["message_thread_id"] = _topic(place)
+        if reply_to:
+            fields["reply_parameters"] = _reply_parameters(reply_to)
+        if file.media_type in PHOTO_TYPES and len(file.content) <= MAX_PHOTO_BYTES:
+            try:
+                return await self._upload("sendPhoto", "photo", fields, file)
+            except DeliveryRefused as exc:
+                if not any(word in exc.message for word in _NO_PHOTO):
+                    raise
+        return await self._upload("sendDocument", "document", fields, file)
+
+    async def _upload(
+        self, method: str, field: str, fields: Mapping[str, Any], file: OutgoingFile
+    ) -> str:
+        content_type, body = multipart(fields, field, file)
+        sent = await self._request(method, content_type, body, seconds=UPLOAD_SECONDS)
         return str(msgspec.json.decode(sent, type=_SentMessage).message_id)
 
     async def edit(
@@ -207,7 +262,7 @@ class TelegramChannel:
         """Show that the bot is typing, for about five seconds."""
         parameters: dict[str, Any] = {"chat_id": place.chat, "action": "typing"}
         if place.thread:
-            parameters["message_thread_id"] = int(place.thread)
+            parameters["message_thread_id"] = _topic(place)
         await self._call("sendChatAction", parameters)
 
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
@@ -230,20 +285,54 @@ class TelegramChannel:
     async def _call(
         self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
     ) -> bytes:
+        """Return the result of a method."""
+        body = msgspec.json.encode(parameters)
+        return await self._request(method, "application/json", body, seconds=seconds)
+
+    async def _request(
+        self, method: str, content_type: str, body: bytes, *, seconds: float
+    ) -> bytes:
         """Return the result of a method; every failure says whether it concerns the message."""
         result = await post(
             self._http,
             method,
             f"{self._base}/bot{self._token}/{method}",
-            headers={"content-type": "application/json"},
-            body=msgspec.json.encode(parameters),
+            headers={"content-type": content_type},
+            body=body,
             seconds=seconds,
             may_repeat=method.startswith("get"),
         )
-        reply = read_reply(method, result, _read_reply)
+        reply = read_reply(method, result, _Reply)
         if not reply.ok:
             _raise(method, reply)
         return bytes(reply.result)
+
+
+def _topic(place: ChatPlace) -> int:
+    if not (place.thread.isascii() and place.thread.isdigit()):
+        raise DeliveryImpossible(f"{place.thread!r} is not the id of a topic on Telegram")
+    return int(place.thread[:20])
+
+
+def _reply_parameters(reply_to: str) -> dict[str, Any]:
+    return {"message_id": int(reply_to), "allow_sending_without_reply": True}
+
+
+def multipart(fields: Mapping[str, Any], name: str, file: OutgoingFile) -> tuple[str, bytes]:
+    """Return a form with a file, and its content type; values with structure are JSON."""
+    boundary = secrets.token_hex(16)
+    parts: list[bytes] = []
+    for field, value in fields.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n'
+        parts.append(f"{head}{text}\r\n".encode())
+    shown = "".join(one for one in file.name if one.isprintable() and one not in '"\\')
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{shown}"\r\n'
+        f"Content-Type: {file.media_type}\r\n\r\n"
+    )
+    parts += [head.encode(), file.content, f"\r\n--{boundary}--\r\n".encode()]
+    return f"multipart/form-data; boundary={boundary}", b"".join(parts)
 
 
 def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any]:
@@ -272,6 +361,8 @@ def _raise(method: str, reply: _Reply) -> NoReturn:
         raise DeliveryImpossible(text)
     if code >= 500:
         raise DeliveryDelayed(text)
+    if code == 413:
+        raise DeliveryImpossible(text)
     if "message to edit not found" in reply.description:
         raise MessageGone(text)
     raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)

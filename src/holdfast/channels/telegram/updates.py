@@ -50,8 +50,49 @@ class Quote(msgspec.Struct):
     text: str = ""
 
 
+class Sticker(msgspec.Struct):
+    """A sticker, by the emoji that it stands for."""
+
+    emoji: str = ""
+
+
+class Location(msgspec.Struct):
+    """A point on the map."""
+
+    latitude: float
+    longitude: float
+
+
+class Venue(msgspec.Struct):
+    """A place with a name."""
+
+    title: str = ""
+    address: str = ""
+
+
+class Contact(msgspec.Struct):
+    """A person that somebody shares."""
+
+    first_name: str = ""
+    last_name: str = ""
+    phone_number: str = ""
+
+
+class Poll(msgspec.Struct):
+    """A question to a group."""
+
+    question: str = ""
+
+
+class Dice(msgspec.Struct):
+    """A random number, shown as a game."""
+
+    emoji: str = ""
+    value: int = 0
+
+
 class Message(msgspec.Struct):
-    """What is read of a message."""
+    """What is read of a message; one with nothing of this is a note of the service."""
 
     message_id: int
     chat: Chat
@@ -74,6 +115,15 @@ class Message(msgspec.Struct):
     document: File | None = None
     voice: File | None = None
     audio: File | None = None
+    video: File | None = None
+    video_note: File | None = None
+    animation: File | None = None
+    sticker: Sticker | None = None
+    location: Location | None = None
+    venue: Venue | None = None
+    contact: Contact | None = None
+    poll: Poll | None = None
+    dice: Dice | None = None
 
 
 class CallbackQuery(msgspec.Struct):
@@ -115,7 +165,10 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
     message = update.message or update.edited_message
     if message is None:
         return None
-    text = message.text or message.caption
+    text = message.text or message.caption or _describe(message)
+    attachments = tuple(_attachments(message))
+    if not (text or attachments or message.migrate_to_chat_id):
+        return None  # a note of the service: somebody joined, a title was changed
     chat, sender = message.chat, message.sender
     unique_id = f"{bot.id}:{chat.id}:{message.message_id}"
     is_edit, is_forward = update.edited_message is not None, message.forward_origin is not None
@@ -137,12 +190,31 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         reply_to=str(replied.message_id) if replied is not None else "",
         answered_id=f"{bot.id}:{chat.id}:{replied.message_id}" if replied is not None else "",
         quote=text if is_forward else quote,
-        attachments=tuple(_attachments(message)),
+        attachments=attachments,
         is_album=message.media_group_id is not None,
         is_edit=is_edit,
         original_id=unique_id if is_edit else "",
         moved_to=str(message.migrate_to_chat_id or ""),
     )
+
+
+def _describe(message: Message) -> str:
+    """Return in words what a message without text shows; empty if it shows nothing."""
+    if message.sticker is not None:
+        return f"[sticker {message.sticker.emoji}".rstrip() + "]"
+    if message.venue is not None:
+        return f"[place: {message.venue.title}, {message.venue.address}]"
+    if message.location is not None:
+        return f"[location: {message.location.latitude}, {message.location.longitude}]"
+    if message.contact is not None:
+        contact = message.contact
+        name = f"{contact.first_name} {contact.last_name}".strip()
+        return f"[contact: {name}, {contact.phone_number}]"
+    if message.poll is not None:
+        return f"[poll: {message.poll.question}]"
+    if message.dice is not None:
+        return f"[dice {message.dice.emoji}: {message.dice.value}]"
+    return ""
 
 
 def _thread(message: Message) -> str:
@@ -208,10 +280,14 @@ def _attachments(message: Message) -> list[Attachment]:
                 reference=photo.file_id, kind="image", media_type="image/jpeg", size=photo.file_size
             )
         )
+    # An animation has a document of the same file beside it.
+    document = message.animation or message.document
     for file, kind in (
-        (message.document, "file"),
+        (document, "file"),
         (message.voice, "audio"),
         (message.audio, "audio"),
+        (message.video, "file"),
+        (message.video_note, "file"),
     ):
         if file is not None:
             is_image = file.mime_type.startswith("image/")

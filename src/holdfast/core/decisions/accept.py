@@ -37,7 +37,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.model.gateway_items import APPROVAL
-from holdfast.core.model.schedule import ScheduleRunRow
+from holdfast.core.model.schedule import ScheduleClaim, ScheduleRunRow
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
@@ -63,20 +63,14 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         again = _repeated(command, facts)
         if again is not None:
             return again
-    changed = unexpected(command, facts)
+    changed = unexpected(command, facts) if command.expected_id is not None else None
     if changed is not None:
         return refuse(changed)
     if command.is_internal:
         return _accept_internal(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    refusal = (
-        unclaimable(command, facts)
-        or unusable(command, facts)
-        or _uncompared(command, facts)
-        or _stale_view(command, facts)
-        or tenant_full(command.limits, facts)
-    )
+    refusal = _why_refused(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
@@ -85,14 +79,24 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
-    if _is_approval(command):
+    if command.items and command.items[0].kind == APPROVAL:
+        # The answer to an approval request is alone no reason to ask a model.
         return refuse(ApprovalNotFound(_NO_APPROVAL))
     return _accept_known(command, facts, facts.session)
 
 
-def _is_approval(command: Accept) -> bool:
-    """Whether the input answers an approval request; alone it is no reason to ask a model."""
-    return bool(command.items) and command.items[0].kind == APPROVAL
+def _why_refused(command: Accept, facts: Facts) -> HoldfastError | None:
+    """Return why a turn may not be accepted, if it may not; most checks concern few turns."""
+    refusal = unclaimable(command, facts) if command.schedule is not None else None
+    refusal = refusal or unusable(command, facts)
+    if refusal is None and not command.is_compared:
+        refusal = _uncompared(command, facts)
+    if refusal is None and (command.after_turn is not None or command.seen_seq is not None):
+        refusal = _stale_view(command, facts)
+    limits = command.limits
+    if refusal is None and (limits.full_bytes or limits.max_tenant_turns):
+        refusal = tenant_full(limits, facts)
+    return refusal
 
 
 def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
@@ -115,7 +119,7 @@ def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
     a failure takes the place of the first one.
     """
     session, active = facts.session, facts.active
-    if command.is_compared or session is None:
+    if session is None:
         return None
     if active is None:
         return ComparisonNeeded(None) if session.has_failed else None
@@ -152,7 +156,7 @@ def _accept_child(
     is_next = session.is_live and is_head
     if is_next and _joins(command, facts):
         return _join(command, facts, Draft(session, now=facts.now))
-    if _is_approval(command):
+    if command.items and command.items[0].kind == APPROVAL:
         return refuse(ApprovalNotFound(_NO_APPROVAL))
     if is_next and facts.active is None and facts.waiting.count == 0:
         return _accept_known(command, facts, session)
@@ -166,9 +170,9 @@ def _accept_child(
 
 
 def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
-    is_idle = facts.active is None and facts.waiting.count == 0
     verdict = None
-    if is_idle and command.source in USER_ACTIVITY:
+    is_idle = facts.active is None and facts.waiting.count == 0
+    if command.reset.mode != "none" and is_idle and command.source in USER_ACTIVITY:
         verdict = command.reset.judge(session.last_user_activity_at, facts.now)
     if verdict == "hard" and (command.key is None or session.key is None):
         # A session id names exactly that session; only a key follows resets.
@@ -238,8 +242,9 @@ def _admit(
         turn_count=turn.number,
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
-    bind_idempotency_key(command, draft, turn)
-    _claim_due_time(command, facts, draft, turn)
+    if command.idempotency_key is not None or command.schedule is not None:
+        bind_idempotency_key(command, draft, turn)
+        _claim_due_time(command.schedule, facts, draft, turn)
     if not is_first:
         return _enqueue(command, draft, turn, is_collecting=not is_busy)
     turn, run = begin(
@@ -274,9 +279,9 @@ def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
     return True
 
 
-def _claim_due_time(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> None:
+def _claim_due_time(claim: ScheduleClaim | None, facts: Facts, draft: Draft, turn: Turn) -> None:
     """Advance the schedule that a turn is the run of, in the same commit."""
-    claim, row = command.schedule, facts.schedule
+    row = facts.schedule
     if claim is None or row is None:
         return
     running = replace(row, next_run_at=claim.next_run_at, running_turn=turn.id, reason="")

@@ -44,7 +44,7 @@ def add_api_key(command: AddApiKey, facts: Facts) -> Decision[ApiKeyRow]:
 
 
 def revoke_api_key(command: RevokeApiKey, facts: Facts) -> Decision[ApiKeyRow]:
-    """Close a key for good; that there once was one keeps the door locked."""
+    """Revoke a key for good; its row stays, so that a gateway that had keys never runs without."""
     row = facts.api_key
     if row is None:
         return refuse(ApiKeyNotFound(f"no API key {command.id}"))

@@ -55,7 +55,18 @@ def begin(
 
     The items of a queued turn are packed in its queue row.
     """
-    first, kept, last = _place(draft, turn, facts, items or unpack_items(turn.input))
+    if turn.first_seq is None:
+        hidden = facts.hidden
+        if turn.rewind_after is not None and turn.rewind_upto is not None:
+            span = (turn.rewind_after + 1, turn.rewind_upto)
+            hidden = tuple(draft.hide("rewind", span, hidden, turn.id))
+        first = draft.head_seq + 1
+        items = items or unpack_items(turn.input)
+        if items and items[0].is_instruction:
+            replace_instructions(draft, items, replace(facts, hidden=hidden))
+        kept = last = draft.append(items, turn.number)
+    else:
+        first, kept, last = _place_again(draft, turn, facts)
     turn = replace(
         turn,
         input=None,
@@ -107,18 +118,10 @@ def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
     )
 
 
-def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> _Block:
-    """Move the turn's items to the head of the log, as one block."""
+def _place_again(draft: Draft, turn: Turn, facts: Facts) -> _Block:
+    """Move the items of a turn that began before to the head of the log, as one block."""
     hidden, block = facts.hidden, facts.turn_items
-    if turn.first_seq is None:
-        if turn.rewind_after is not None and turn.rewind_upto is not None:
-            span = (turn.rewind_after + 1, turn.rewind_upto)
-            hidden = tuple(draft.hide("rewind", span, hidden, turn.id))
-        first = draft.head_seq + 1
-        if items and items[0].is_instruction:
-            replace_instructions(draft, items, replace(facts, hidden=hidden))
-        last = draft.append(items, turn.number)
-        return first, last, last
+    assert turn.first_seq is not None
     assert turn.kept_seq is not None
     assert turn.last_seq is not None
     is_seen = bool(visible_spans(hidden, turn.first_seq, turn.kept_seq))

@@ -148,8 +148,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
-    if run.partial is not None:
-        draft.add(PartialDropped(run.id))
+    if run.partial is None:
+        draft.partial_run = None
     run = _ended_run(run, command, draft)
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)

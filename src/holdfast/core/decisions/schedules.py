@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.core.errors import Conflict, HoldfastError, NotFound
+from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.schedule import MAX_FAILURES, ScheduleRow, ScheduleRunRow
 from holdfast.core.transaction.changes import (
     Change,
@@ -96,13 +97,17 @@ def delete_schedule(command: DeleteSchedule, facts: Facts) -> Decision[bool]:
 
 
 def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
-    """Go on to the next time without a run."""
+    """Go on to the next time without a run; a run that was not accepted counts as failed."""
     known = facts.schedule
     if known is None or known.next_run_at != command.expected_at:
         is_done = known is not None and known.next_run_at == command.next_run_at
         return Decision(command.again and is_done)
     row = replace(known, next_run_at=command.next_run_at, reason=command.reason)
-    return Decision(True, (ScheduleSaved(row, known),))
+    if command.is_failure:
+        row = _count_failure(row)
+    source = f"{known.id}-{command.expected_at}"
+    notices = _notices(known, row, command.if_paused, source=source, now=facts.now)
+    return Decision(True, (ScheduleSaved(row, known), *notices))
 
 
 def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
@@ -110,31 +115,45 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
     known = facts.schedule
     if known is None or known.running_turn != command.turn_id:
         return Decision(known if command.again else None)
-    is_failed = command.outcome != "completed"
-    failures = known.failures + 1 if is_failed else 0
     reason = known.reason if known.is_paused else command.reason
-    row = replace(known, running_turn=None, failures=failures, reason=reason)
-    if failures >= MAX_FAILURES and not known.is_paused:
-        reason = f"paused after {failures} failures in a row: {command.reason}"
-        row = replace(row, is_paused=True, reason=reason)
+    row = replace(known, running_turn=None, reason=reason)
+    row = replace(row, failures=0) if command.outcome == "completed" else _count_failure(row)
     changes: list[Change] = [ScheduleSaved(row, known)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
         changes.append(ScheduleRunSaved(run))
-    if row.is_paused and not known.is_paused:
-        changes += [
-            OutboxAdded(
-                message_row(
-                    message,
-                    tenant=known.tenant,
-                    source=f"pause_{command.turn_id}-{index}",
-                    part=0,
-                    now=facts.now,
-                )
-            )
-            for index, message in enumerate(command.if_paused)
-        ]
+    changes += _notices(known, row, command.if_paused, source=command.turn_id, now=facts.now)
     return Decision(row, tuple(changes))
+
+
+def _count_failure(row: ScheduleRow) -> ScheduleRow:
+    """Count a failure; the fifth in a row pauses the schedule."""
+    row = replace(row, failures=row.failures + 1)
+    if row.failures < MAX_FAILURES or row.is_paused:
+        return row
+    reason = f"paused after {row.failures} failures in a row: {row.reason}"
+    return replace(row, is_paused=True, reason=reason)
+
+
+def _notices(
+    known: ScheduleRow,
+    row: ScheduleRow,
+    messages: tuple[OutboxMessage, ...],
+    *,
+    source: str,
+    now: float,
+) -> list[Change]:
+    """Return what is sent because a schedule was paused."""
+    if not row.is_paused or known.is_paused:
+        return []
+    return [
+        OutboxAdded(
+            message_row(
+                message, tenant=known.tenant, source=f"pause_{source}-{index}", part=0, now=now
+            )
+        )
+        for index, message in enumerate(messages)
+    ]
 
 
 def forget_run(command: ForgetRun, _: Facts) -> Decision[None]:

@@ -1,4 +1,4 @@
-"""Remove what a request said from an error message about it, so that the message can be logged."""
+"""Remove the content of a request from an error message that repeats it, before it is logged."""
 
 import json
 import re

@@ -1,7 +1,7 @@
 """Find the input that a provider refuses: the last messages, or earlier input without an answer.
 
-A refusal of the whole request does not say which item is at fault. Whatever a model has answered
-was accepted, so only what follows the last answer comes into question.
+A refusal of the whole request does not say which item caused it. Items that a model has answered
+were accepted, so only items after the last answer can be the cause.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def find_refused_input(
 ) -> RefusedInput:
     """Divide what the model was shown; the run's own input is `input_from` to `input_upto`.
 
-    A run without input of its own asks an earlier question again: that one may be asked once more,
-    so that nothing of it is refused.
+    A run without input of its own repeats an earlier question. No item is refused then, so that
+    the question can be asked again.
     """
     own = [item for item in history if input_from <= item.seq <= input_upto]
     if not own:
@@ -42,17 +42,17 @@ def find_refused_input(
         return RefusedInput(outputs[-1].seq)
     asked = input_from
     for item in takewhile(
-        lambda item: _is_users(item) and not _is_instruction(item), reversed(own)
+        lambda item: _is_from_user(item) and not _is_instruction(item), reversed(own)
     ):
         asked = item.seq
     # Instructions are shown first, wherever they were given.
     earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
-    recent = list(takewhile(lambda item: not _is_models(item), reversed(earlier)))
+    recent = list(takewhile(lambda item: not _is_from_model(item), reversed(earlier)))
     instructions = tuple(item.seq for item in reversed(recent) if _is_instruction(item))
     unanswered = [item for item in recent if not _is_instruction(item)]
     if unanswered:
         # A client may send the answer that it has: it is left out together with its question.
-        unanswered += takewhile(_is_models, own)
+        unanswered += takewhile(_is_from_model, own)
     return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)), instructions)
 
 
@@ -60,15 +60,15 @@ def _role(item: StoredItem) -> str | None:
     return item_value(item.body).get("role") if item.kind == "message" else None
 
 
-def _is_users(item: StoredItem) -> bool:
+def _is_from_user(item: StoredItem) -> bool:
     return item.kind == "message" and _role(item) != "assistant"
 
 
-def _is_models(item: StoredItem) -> bool:
+def _is_from_model(item: StoredItem) -> bool:
     """Whether a model produced an item; a summary stands for items that a model has answered."""
     if item.turn_number == 0:
         return True
-    return not (_is_users(item) or item.kind.endswith(OUTPUT_SUFFIX))
+    return not (_is_from_user(item) or item.kind.endswith(OUTPUT_SUFFIX))
 
 
 def _is_instruction(item: StoredItem) -> bool:

@@ -30,6 +30,8 @@ class ChatRow(msgspec.Struct, frozen=True):
     chat: str
     successor: str
     first_seen_at: float
+    person: str = ""
+    """The person whose direct chat this is another id of: a phone number, a Slack `D…`."""
 
 
 class DeadUpdateRow(msgspec.Struct, frozen=True):

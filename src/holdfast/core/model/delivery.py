@@ -41,8 +41,16 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.channel, self.chat, self.thread, self.sender
 
 
+class OutboxFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to send; its bytes are kept with the message until it was sent."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on its way into the outbox; its text is Markdown."""
+    """A message on its way into the outbox: Markdown, or a file."""
 
     channel: str
     chat: str
@@ -51,6 +59,7 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str = ""
     approval: str = ""
     """The approval request that the message asks for; platforms show buttons for it."""
+    file: OutboxFile | None = None
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +98,9 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     settled_at: float | None
     approval: str = ""
     """The approval request that the message asks for."""
+    file_name: str = ""
+    """The name of the file that the message is; empty for a text."""
+    file_type: str = ""
 
 
 STEP_PARTS = 1000

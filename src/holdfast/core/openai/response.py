@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
@@ -96,6 +97,27 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 encode_answer = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(RecordedAnswer).decode
+_AS_COUNTED = msgspec.Raw(b"true")
+"""Stands for usage that the run's own counts tell in full."""
+
+
+def pack_answer(answer: RecordedAnswer, usage: Usage | None) -> bytes:
+    """Return an answer as its run stores it, without usage that the run's counts tell."""
+    if usage is not None and usage.is_countable and bytes(answer.usage) == usage_value(usage):
+        answer = replace(answer, usage=_AS_COUNTED)
+    return encode_answer(answer)
+
+
+def answer_of(run: Run) -> RecordedAnswer | None:
+    """Return what is recorded of a run's answer."""
+    answer = decode_answer(run.result) if run.result else None
+    if answer is None or answer.usage != _AS_COUNTED:
+        return answer
+    usage = Usage(
+        run.input_tokens or 0, run.cached_tokens or 0, run.output_tokens or 0,
+        run.reasoning_tokens or 0,
+    )  # fmt: skip
+    return replace(answer, usage=msgspec.Raw(usage_value(usage)))
 
 
 def response_value(facts: ResponseFacts) -> dict[str, Any]:
@@ -166,21 +188,22 @@ def complete_usage(usage: Any) -> bytes | None:
     """Return a server's usage, where it is one; numbers that it left out are zero."""
     if not isinstance(usage, dict):
         return None
-    complete = {**usage, **_numbers(usage, {"input_tokens": 0, "output_tokens": 0})}
-    total = complete["input_tokens"] + complete["output_tokens"]
-    complete |= _numbers(usage, {"total_tokens": total})
-    for name, defaults in _NO_DETAILS:
-        details = usage.get(name)
-        details = details if isinstance(details, dict) else {}
-        complete[name] = {**details, **_numbers(details, defaults)}
+    complete = dict(usage)
+    for name in ("input_tokens", "output_tokens"):
+        if type(usage.get(name)) is not int:
+            complete[name] = 0
+    if type(usage.get("total_tokens")) is not int:
+        complete["total_tokens"] = complete["input_tokens"] + complete["output_tokens"]
+    for name, numbers in _DETAILS:
+        given = usage.get(name)
+        details = complete[name] = dict(given) if isinstance(given, dict) else {}
+        for number in numbers:
+            if type(details.get(number)) is not int:
+                details[number] = 0
     return _encode(complete)
 
 
-def _numbers(given: dict[str, Any], defaults: dict[str, int]) -> dict[str, int]:
-    return {n: given[n] if type(given.get(n)) is int else other for n, other in defaults.items()}
-
-
-_NO_DETAILS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("input_tokens_details", {"cached_tokens": 0, "cache_write_tokens": 0}),
-    ("output_tokens_details", {"reasoning_tokens": 0}),
+_DETAILS = (
+    ("input_tokens_details", ("cached_tokens", "cache_write_tokens")),
+    ("output_tokens_details", ("reasoning_tokens",)),
 )

@@ -282,6 +282,19 @@ class OutboxAdded(msgspec.Struct, frozen=True, gc=False):
     row: OutboxRow
 
 
+class OutboxFileAdded(msgspec.Struct, frozen=True, gc=False):
+    """The bytes of a file to send, in the commit of its message."""
+
+    message_id: str
+    content: bytes
+
+
+class OutboxFileDropped(msgspec.Struct, frozen=True, gc=False):
+    """The bytes of a file that was sent, or will not be."""
+
+    message_id: str
+
+
 class PlaceholderOpened(msgspec.Struct, frozen=True, gc=False):
     """A message that is edited while its turn runs."""
 
@@ -432,6 +445,8 @@ Change = (
     | HistoryHashAdded
     | ItemPlaced
     | OutboxAdded
+    | OutboxFileAdded
+    | OutboxFileDropped
     | PlaceholderOpened
     | PlaceholderStopped
     | OutboxSaved

@@ -1,5 +1,7 @@
 """Messages that a decision writes to the outbox, in the commit of what they are about."""
 
+import base64
+import binascii
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -7,6 +9,7 @@ import msgspec
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.delivery import (
     Delivery,
+    OutboxFile,
     OutboxMessage,
     OutboxRow,
     OutboxState,
@@ -16,12 +19,22 @@ from holdfast.core.model.delivery import (
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import find_request
 from holdfast.core.model.turn import Outcome, Turn
-from holdfast.core.transaction.changes import OutboxAdded, PlaceholderStopped
+from holdfast.core.transaction.changes import (
+    Change,
+    OutboxAdded,
+    OutboxFileAdded,
+    PlaceholderStopped,
+)
 from holdfast.core.transaction.session_draft import Draft
 
 MAX_STOPPED_CHARACTERS = 1500
 """How much of an unfinished answer stays in its message; it must fit on every platform."""
 STOPPED = "(stopped)"
+FILES_FOLLOW = "(see below)"
+MAX_FILES = 10
+"""Files of one answer."""
+IMAGE_CALL = "image_generation_call"
+_IMAGE_MARK = IMAGE_CALL.encode()
 FAILED = "Sorry, this message could not be answered ({turn_id})."
 
 
@@ -39,6 +52,15 @@ class _Message(msgspec.Struct):
 _read_message = msgspec.json.Decoder(_Message).decode
 
 
+class _ImageCall(msgspec.Struct):
+    type: str
+    result: str | None = None
+    output_format: str | None = None
+
+
+_read_image_call = msgspec.json.Decoder(_ImageCall).decode
+
+
 def message_row(
     message: OutboxMessage,
     *,
@@ -49,27 +71,43 @@ def message_row(
     session_id: SessionId | None = None,
     state: OutboxState = "pending",
 ) -> OutboxRow:
-    """Return the row of a new message."""
+    """Return the row of a new message; PostgreSQL stores no NUL in a text."""
+    text = message.text.replace("\0", "\ufffd")
     return OutboxRow(
         id=outbox_id(source, part), tenant=tenant, channel=message.channel, chat=message.chat,
         thread=message.thread, source=source, part=part, session_id=session_id, state=state,
-        text=message.text, reply_to=message.reply_to, refusals=0, next_at=now, created_at=now,
+        text=text, reply_to=message.reply_to, refusals=0, next_at=now, created_at=now,
         owner=None, external_id=None, is_maybe_duplicate=False, error=None, settled_at=None,
-        approval=message.approval,
+        approval=message.approval, file_name=message.file.name if message.file else "",
+        file_type=message.file.media_type if message.file else "",
     )  # fmt: skip
+
+
+def message_changes(row: OutboxRow, message: OutboxMessage) -> list[Change]:
+    """Return what writes a new message, and the file that it is."""
+    if message.file is None:
+        return [OutboxAdded(row)]
+    return [OutboxAdded(row), OutboxFileAdded(row.id, message.file.content)]
 
 
 def queue_parts(
     draft: Draft, messages: Iterable[OutboxMessage], source: str, step: int = 0
 ) -> None:
-    """Have messages sent, in order, on behalf of a turn or record of the draft's session."""
-    session = draft.before
-    for part, message in enumerate(messages, first_part(step)):
+    """Have messages sent, in order, on behalf of a turn or record of the draft's session.
+
+    The first part is the one that a placeholder is edited to: it is always a text.
+    """
+    session, first, parts = draft.before, first_part(step), list(messages)
+    if parts and parts[0].file is not None:
+        draft.add(PlaceholderStopped(outbox_id(source, first), FILES_FOLLOW, draft.now))
+        first += 1
+    for part, message in enumerate(parts, first):
         row = message_row(
             message, tenant=session.tenant, source=source, part=part, now=draft.now,
             session_id=session.id,
         )  # fmt: skip
-        draft.add(OutboxAdded(row))
+        for change in message_changes(row, message):
+            draft.add(change)
 
 
 def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[NewItem]) -> None:
@@ -130,6 +168,56 @@ def _message_text(bodies: Iterable[bytes], roles: Sequence[str]) -> str:
         else:
             texts += [part.text or part.refusal for part in message.content]
     return "\n\n".join(text for text in texts if text.strip())
+
+
+def output_files(bodies: Iterable[bytes]) -> list[OutboxFile]:
+    """Return the images that an answer has, in their order."""
+    found: list[OutboxFile] = []
+    for body in bodies:
+        if _IMAGE_MARK not in body:
+            continue  # most answers have none: nothing is parsed for them
+        image = _read_image(body)
+        if image is not None:
+            number = f"-{len(found) + 1}" if found else ""
+            kind = image[1]
+            name = f"image{number}.{'jpg' if kind == 'jpeg' else kind}"
+            found.append(OutboxFile(name=name, media_type=f"image/{kind}", content=image[0]))
+    return found
+
+
+def _read_image(body: bytes) -> tuple[bytes, str] | None:
+    try:
+        call = _read_image_call(body)
+        content = base64.b64decode(call.result or "", validate=True)
+    except (msgspec.DecodeError, binascii.Error):
+        return None  # an item of another type, or a picture that nobody can show
+    kind = (call.output_format or "png").lower()
+    if call.type != IMAGE_CALL or not content:
+        return None
+    return content, kind if kind in ("png", "jpeg", "webp") else "png"
+
+
+def bound_files(
+    files: Sequence[OutboxFile], max_bytes: int
+) -> tuple[list[OutboxFile], list[str]]:  # fmt: skip
+    """Return the files that may be sent, and a line for each that may not."""
+    kept: list[OutboxFile] = []
+    notes: list[str] = []
+    left = max_bytes
+    for file in files:
+        size = len(file.content)
+        if max_bytes <= 0:
+            reason = "files are not sent here"
+        elif len(kept) >= MAX_FILES:
+            reason = f"an answer may have {MAX_FILES} files"
+        elif size > left:
+            reason = f"it has {size:,} bytes, and the files of an answer may have {max_bytes:,}"
+        else:
+            kept.append(file)
+            left -= size
+            continue
+        notes.append(f"[The file {file.name} is not sent: {reason}.]")
+    return kept, notes
 
 
 def _cut(text: str) -> str:

@@ -47,7 +47,8 @@ class Draft:
 
     __slots__ = (
         "_aborted", "_entries", "_entry_bytes", "_fields", "_is_new", "_others", "_session",
-        "_wakes", "before", "event_no", "head_seq", "now", "record_no",
+        "_version", "_wakes", "before", "event_no", "head_seq", "now",
+        "partial_run", "record_no",
     )  # fmt: skip
 
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
@@ -59,10 +60,14 @@ class Draft:
         self.record_no = session.record_no
         """How many records there are, with those that were written here."""
         self.event_no = session.event_no
+        self.partial_run = session.active_run_id
+        """The run whose unfinished text may be stored; it is dropped when the run ends."""
         self._fields: dict[str, Any] = {}
         """What else is new in the session."""
         self._session: Session | None = session
         self._is_new = is_new
+        self._version = 0 if is_new else session.version
+        """The number of the last entry before this draft's."""
         self._entries: list[Entry] = []
         self._entry_bytes = 0
         self._others: list[Change] = []
@@ -75,20 +80,14 @@ class Draft:
         if self._session is None:
             self._session = replace(
                 self.before,
-                version=self._number(),
+                # A draft that changes anything has an entry.
+                version=self._version + (len(self._entries) or 1),
                 head_seq=self.head_seq,
                 record_no=self.record_no,
                 event_no=self.event_no,
                 **self._fields,
             )
         return self._session
-
-    def _number(self) -> int:
-        """Return the number of the last entry; a draft that changes anything has one."""
-        count = len(self._entries)
-        if self._is_new:
-            return count or 1
-        return self.before.version + (count or (1 if self._fields else 0))
 
     def set(self, **fields: Any) -> None:
         """Change fields of the session."""
@@ -100,31 +99,25 @@ class Draft:
     def take_lane(self, turn_id: TurnId, run_id: RunId, owner: WorkerId) -> int:
         """Give the lane to a run and return its epoch: the number of the entry that starts it."""
         self._entry(turn_id)
-        epoch = self._fields["epoch"] = self._number()
-        if self.before.has_failed:
-            self._fields["has_failed"] = False
-        self._hold_lane(turn_id, run_id, owner)
+        epoch = self._version + len(self._entries)
+        self._session = None
+        self._fields.update(
+            epoch=epoch, active_turn_id=turn_id, active_run_id=run_id, owner=owner,
+            hold_until=None, pending_calls=None, has_failed=False,
+        )  # fmt: skip
         return epoch
 
     def raise_epoch(self) -> None:
         """Fence every run that was started before: all of them have a lower number."""
         self._entry()
-        self.set(epoch=self._number())
+        self.set(epoch=self._version + len(self._entries))
 
     def free_lane(self) -> None:
         """Free the lane."""
-        self._hold_lane(None, None, None)
-
-    def _hold_lane(
-        self, turn_id: TurnId | None, run_id: RunId | None, owner: WorkerId | None
-    ) -> None:
-        fields = self._fields
-        fields["active_turn_id"] = turn_id
-        fields["active_run_id"] = run_id
-        fields["owner"] = owner
-        if self.before.hold_until is not None:
-            fields["hold_until"] = fields["pending_calls"] = None
         self._session = None
+        self._fields.update(
+            active_turn_id=None, active_run_id=None, owner=None, hold_until=None, pending_calls=None
+        )
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +149,7 @@ class Draft:
                 or len(entry.items) >= MAX_ENTRY_ITEMS
                 or self._entry_bytes >= MAX_ENTRY_BYTES
             ):
-                entry = self._entry_for_items(turn_number)
+                entry = self._entry_for_items(turn_number) if self._entries else self._open_entry()
             entry.items.append(
                 StoredItem(
                     session_id,
@@ -178,8 +171,6 @@ class Draft:
 
     def _entry_for_items(self, turn_number: int) -> Entry:
         """Return an entry with room whose items, if it has any, are of the same turn."""
-        if not self._entries:
-            return self._open_entry()
         entry = self._entries[-1]
         is_other = (entry.turn is not None and entry.turn.number != turn_number) or (
             bool(entry.items) and entry.items[-1].turn_number != turn_number
@@ -202,20 +193,24 @@ class Draft:
         if is_new:
             entry.is_new_turn = True
         if run is not None:
-            self._save_run(entry, run)
+            if entry.runs:
+                self.save_run(run)
+            else:
+                entry.runs.append(run)
         if event is not None:
-            self._add_event(entry, event, turn.id, detail)
+            self._session, before = None, self.before
+            self.event_no = no = self.event_no + 1
+            body = _encode(detail) if detail else b"{}"
+            entry.events.append(Event(before.id, no, before.tenant, event, turn.id, body, self.now))
 
     def save_run(self, run: Run) -> None:
         """Write a run, as it begins or as it is now; it is of the turn that is written, too."""
-        self._save_run(self._entry(run.turn_id), run)
-
-    def _save_run(self, entry: Entry, run: Run) -> None:
-        for index, known in enumerate(entry.runs):
+        runs = self._entry(run.turn_id).runs
+        for index, known in enumerate(runs):
             if known.id == run.id:
-                entry.runs[index] = run
+                runs[index] = run
                 return
-        entry.runs.append(run)
+        runs.append(run)
 
     def add_event(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
         """Write a fact for those who follow the session."""
@@ -223,15 +218,9 @@ class Draft:
         if turn is not None and entry.turn is None:
             # Each entry about a turn contains the turn's state: the last entry is the current one.
             entry.turn = turn
-        self._add_event(entry, kind, turn.id if turn is not None else None, detail)
-
-    def _add_event(
-        self, entry: Entry, kind: str, turn_id: TurnId | None, detail: dict[str, Any]
-    ) -> None:
+        self._session, before = None, self.before
         self.event_no = no = self.event_no + 1
-        self._session = None
-        before = self.before
-        body = _encode(detail) if detail else b"{}"
+        turn_id, body = turn.id if turn is not None else None, _encode(detail) if detail else b"{}"
         entry.events.append(Event(before.id, no, before.tenant, kind, turn_id, body, self.now))
 
     def hide(
@@ -320,7 +309,7 @@ class Draft:
             if not self._fields and not self._is_new:
                 return tuple(self._others)
             self._open_entry()
-        session = self.session
+        session = self._session or self.session
         before = None if self._is_new else self.before
         appended = LogAppended(session, before, tuple(self._entries), self.now)
         return (appended, *self._lane_rows(session), *self._others)
@@ -339,7 +328,7 @@ class Draft:
                 rows.append(QueueSaved(turn))
             elif not is_new and self.before.active_turn_id != turn.id:
                 rows.append(QueueDropped(turn.id))
-        left = self.before.active_run_id
+        left = self.partial_run
         if left is not None and left != session.active_run_id:
             rows.append(PartialDropped(left))
         return rows

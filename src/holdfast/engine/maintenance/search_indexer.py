@@ -1,21 +1,24 @@
 """Keep the search index in step with the log, in the background.
 
 Turns do not wait for it: it reads what was committed, a bounded batch at a time, and rests as long
-as each batch took. Its position is stored with the index, so that it goes on after a crash. Several
-processes may run one each: of two that index the same entries, one finds that it is done.
+as each batch took. Small batches cost more than twice as much for each item, so it waits for a
+while after one that was not full. Its position is stored with the index, so that it goes on after
+a crash. Several processes may run one each: of two that index the same entries, one finds that it
+is done.
 """
 
 import asyncio
 import time
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.transaction.commands import IndexLog
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 
-BATCH = 128
+BATCH = 256
 """Entries that are indexed in one transaction."""
 POLL_SECONDS = 0.5
-"""How often the log is checked while nothing happens."""
+"""How often the log is checked while less than a batch happens."""
 RETRY_SECONDS = 5.0
 
 
@@ -30,22 +33,22 @@ class SearchIndexer:
         while True:
             began = time.monotonic()
             try:
-                is_behind = await self.index_batch()
+                command = await self.index_batch()
             except HoldfastError as exc:
                 log.warning("search.not_indexed", code=exc.code, reason=exc.message)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            await asyncio.sleep(time.monotonic() - began if is_behind else POLL_SECONDS)
+            has_more = command is not None and command.has_more
+            await asyncio.sleep(time.monotonic() - began if has_more else POLL_SECONDS)
 
-    async def index_batch(self) -> bool:
-        """Index the next entries; return whether there were any."""
+    async def index_batch(self) -> IndexLog | None:
+        """Index the next entries and return what was indexed; None if there was nothing."""
         command = await self._gateway.store.search.read_backlog(self._gateway.worker.id, BATCH)
-        if command is None:
-            return False
-        await self._gateway.submit(command)
-        return True
+        if command is not None:
+            await self._gateway.submit(command)
+        return command
 
     async def catch_up(self) -> None:
         """Index everything that is committed now."""
-        while await self.index_batch():
+        while await self.index_batch() is not None:
             pass

@@ -90,13 +90,19 @@ class ProjectionCache:
     def hash_items(self, session_id: str, bodies: SharedPrefix[bytes]) -> blake2b:
         """Return the hash of a projection's items; those that were hashed before are not again."""
         known = self._cache.get(session_id)
-        if known is None or known.bodies.common_length(bodies) < known.bodies.length:
+        settled = known.bodies if known is not None else None
+        is_known = settled is bodies or (
+            settled is not None and settled.common_length(bodies) == settled.length
+        )
+        if known is None or settled is None or not is_known:
             return hash_items(bodies.shared[: bodies.length])
-        settled = known.bodies
         if known.hasher is None or known.hashed < settled.length:
             new = settled.shared[known.hashed : settled.length]
             known.hasher, known.hashed = hash_items(new, known.hasher), settled.length
-        return hash_items(bodies.shared[settled.length : bodies.length], known.hasher.copy())
+        hasher = known.hasher.copy()
+        if bodies.length > settled.length:
+            hash_items(bodies.shared[settled.length : bodies.length], hasher)
+        return hasher
 
 
 def _cut(known: _Projection, items: SharedPrefix[StoredItem]) -> _Projection | None:
@@ -142,7 +148,8 @@ def _extend(known: _Projection, items: SharedPrefix[StoredItem]) -> int | None:
                 continue  # a message that is not shown settles nothing
             done = count
             known.bodies = known.bodies.grown(bodies)
-            known.items = items.upto(start + count)
+            settled = start + count
+            known.items = items if settled == items.length else items.upto(settled)
             known.call_ids |= call_ids
             known.size += size
             known.marks.append((known.items.length, known.bodies.length))

@@ -20,7 +20,7 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.event_batches import unpack_events
 from holdfast.core.openai.response import (
     ResponseFacts,
-    decode_answer,
+    answer_of,
     error_value,
     status_of,
 )
@@ -58,7 +58,7 @@ class ResponseRecords:
             created_at=turn.accepted_at,
             status=status,
             output=output,
-            answer=decode_answer(run.result) if run is not None and run.result else None,
+            answer=answer_of(run) if run is not None else None,
             conversation_id=conversation_of(view.session, request),
             error=_error(turn, run) if status == "failed" else None,
         )
@@ -69,7 +69,7 @@ class ResponseRecords:
         if run.last_seq is None or run.last_seq < run.first_seq:
             return []
         count = run.last_seq - run.first_seq + 1
-        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
+        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log", turn_id=run.turn_id)
         return client_output([item.body for item in await self._read.items(session, query)])
 
     async def events(

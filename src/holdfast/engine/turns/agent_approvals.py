@@ -49,7 +49,7 @@ class AgentApprovals:
     async def run(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Return the answer, and with it what an agent waits for or was allowed."""
+        """Return the answer, and a `ToolTurn` if the agent waits for an approval or had one."""
         settled: Sequence[bytes] = ()
         if run.turn.step or run.turn.attempts > 1:
             settled = await self._settle(run, writer)
@@ -72,7 +72,7 @@ class AgentApprovals:
         return turn.answer, turn
 
     def _sink(self, writer: JournalWriter | None, offset: int) -> ToolSink | None:
-        """Return where the model's events go: behind what this run has shown already."""
+        """Return the sink of the model's events, numbered after what this run has shown already."""
         if writer is None:
             return None
         return ToolSink(writer, lambda _: None, offset=offset, new_id=self._gateway.ids.new)
@@ -143,7 +143,7 @@ class AgentApprovals:
 
 
 def _denial(approval: GatewayApproval | None) -> str | None:
-    """Return why a call is not allowed; None where it is."""
+    """Return why a call is denied; `None` if it is allowed."""
     if approval is None or not approval.approve:
         reason = approval.reason if approval is not None else None
         return f"{NOT_APPROVED} Reason: {reason}" if reason else NOT_APPROVED
@@ -156,7 +156,7 @@ async def _commit(
     writer: JournalWriter | None,
     answer: Answer | None = None,
 ) -> None:
-    """Commit items while nothing else of the run is written."""
+    """Commit items after the journal has stopped writing: writes of one run must not overlap."""
     if writer is not None:
         await writer.settle()
     await run.commit_step(

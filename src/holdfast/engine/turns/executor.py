@@ -5,7 +5,7 @@ failed is kept as an incomplete item and never becomes provider state.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +33,17 @@ from holdfast.core.openai.response import (
     ResponseStatus,
     encode_answer,
     error_value,
+    pack_answer,
     usage_value,
 )
 from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.transaction.commands import Finish, StoredCompletion
-from holdfast.core.transaction.outgoing import output_text, to_message
+from holdfast.core.transaction.outgoing import (
+    bound_files,
+    output_files,
+    output_text,
+    to_message,
+)
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
@@ -172,16 +178,24 @@ class TurnExecutor:
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
 
-    async def _answer(
+    def _answer(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> Awaitable[tuple[Answer, ToolTurn | None]]:
+        """Return the answer of a turn, and the tool steps that led to it, to be awaited."""
+        has_tools = "tools" in request.fields or "tools" in request.chat_fields
+        if has_tools or request.is_compaction or request.fixed_answer is not None:
+            return self._answer_otherwise(run, request, writer)
+        return self._agents.run(run, request, writer)
+
+    async def _answer_otherwise(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Return the answer of a turn, and the tool steps that led to it."""
+        """Answer with a fixed text, a compaction, or with the help of tools."""
         if request.fixed_answer is not None:
             return Answer(items=[message("assistant", request.fixed_answer).body]), None
         if request.is_compaction and self._fitter is not None:
             return await self._compact(self._fitter, run, request, writer), None
-        has_tools = "tools" in request.fields or "tools" in request.chat_fields
-        if has_tools and self._tools is not None and self._tools.applies(request):
+        if self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
         return await self._agents.run(run, request, writer)
@@ -227,11 +241,12 @@ class TurnExecutor:
             outcome="completed",
             items=items,
             usage=answer.usage,
-            result=encode_answer(recorded),
+            result=pack_answer(recorded, answer.usage),
             provider_state=answer.state if is_completed else None,
             hold_seconds=self._gateway.settings.tool_wait_seconds,
             journal=journal,
         )
+        output = answer.items if tool_turn is None else tool_turn.output
         # The rest concerns few turns.
         for item in items:
             if item.kind in CLIENT_CALLS and is_completed:
@@ -247,29 +262,43 @@ class TurnExecutor:
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
         if request.delivery is not None and not command.pending_calls:
-            command = replace(command, outbox=self._messages(request, request.delivery, answer))
+            outbox = self._messages(request, request.delivery, answer, output)
+            command = replace(command, outbox=outbox)
         elif request.delivery is not None and tool_turn is not None:
-            command = replace(command, outbox=self._requests(request.delivery, tool_turn.output))
+            command = replace(command, outbox=self._requests(request.delivery, output))
         ended = await run.finish(command)
-        output = answer.items if tool_turn is None else tool_turn.output
         facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
 
     def _messages(
-        self, request: TurnRequest, delivery: Delivery, answer: Answer
+        self, request: TurnRequest, delivery: Delivery, answer: Answer, output: Sequence[bytes]
     ) -> tuple[OutboxMessage, ...]:
-        """Return the messages that a channel sends for an answer."""
+        """Return the messages that a channel sends for an answer: its text, then its files."""
         text = COMPACTED if request.is_compaction else output_text(answer.items).strip()
         if delivery.is_quiet and text == NO_REPLY:
             return ()
-        return tuple(self._split(delivery, text or EMPTY_ANSWER))
+        files, text = self._files(delivery, output, text)
+        texts = self._split(delivery, text or EMPTY_ANSWER) if text or not files else []
+        return (*texts, *files)
+
+    def _files(
+        self, delivery: Delivery, output: Sequence[bytes], text: str
+    ) -> tuple[list[OutboxMessage], str]:
+        """Return the files of an answer, and its text with a line for each that is not sent."""
+        found = output_files(output)
+        if not found:
+            return [], text
+        room = self._channels.file_bytes(delivery.channel) if self._channels is not None else 0
+        files, notes = bound_files(found, room)
+        messages = [replace(to_message(delivery, ""), file=file) for file in files]
+        return messages, "\n\n".join(filter(None, (text, *notes)))
 
     def _requests(self, delivery: Delivery, output: Sequence[bytes]) -> tuple[OutboxMessage, ...]:
         """Return what a channel sends when a turn waits for approvals: text so far, requests."""
-        text = output_text(output).strip()
-        messages = self._split(delivery, text) if text else []
+        files, text = self._files(delivery, output, output_text(output).strip())
+        messages = [*(self._split(delivery, text) if text else []), *files]
         for item in map(item_value, output):
             if item.get("type") == "mcp_approval_request":
                 parts = self._split(delivery, approval_markdown(item))

@@ -25,7 +25,7 @@ async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
         for view in views
         if view.turn.is_open and view.turn.position < STEERING // 2 and not view.turn.attempts
     ]
-    # In order: who may not join holds up those behind it, and is the next turn.
+    # Stop at the first turn that may not join: it must run before those behind it.
     return tuple(turn.id for turn in takewhile(lambda each: may_join(each, run.turn), waiting))
 
 
@@ -49,7 +49,7 @@ def has_waiting(run: ActiveRun) -> bool:
 async def join_waiting_input(
     read: TurnReader, run: ActiveRun, writer: JournalWriter | None
 ) -> None:
-    """Have input that waits join a turn whose client has sent the outputs of its tools."""
+    """Join waiting input to a turn that goes on with tool outputs of its client."""
     joining = await waiting_input(read, run) if has_waiting(run) else ()
     if not joining:
         return

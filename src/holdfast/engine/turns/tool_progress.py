@@ -108,9 +108,9 @@ def chat_words(
     items: Sequence[NewItem],
     new_id: Callable[[str], str],
 ) -> list[NewItem]:
-    """Return what a chat client is told, where no item of the answer says just that.
+    """Return the text that a chat client is shown as an item, unless the last item has this text.
 
-    The client repeats it with its history, and is recognized by it.
+    The client sends the text back with its history, which is matched by it.
     """
     if request.api != "chat":
         return []

@@ -1,5 +1,8 @@
 """Channels over HTTP: their state, messages to send, pairings, the outbox, and webhooks."""
 
+import base64
+import re
+from mimetypes import guess_type
 from typing import Any
 
 import msgspec
@@ -13,7 +16,7 @@ from holdfast.http.request.body import pop_field, read_fields, read_optional_fie
 from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request, json_reply
-from holdfast.ports.channel import ChannelDirectory
+from holdfast.ports.channel import ChannelDirectory, OperatorMessage, OutgoingFile
 from holdfast.ports.outbox import OutboxQuery
 
 STATES: dict[str, OutboxState] = {
@@ -21,6 +24,13 @@ STATES: dict[str, OutboxState] = {
     "dropped": "dropped",
 }  # fmt: skip
 MAX_WEBHOOK_BYTES = 1024 * 1024
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+
+
+class _SentFile(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    data: str
+    media_type: str = ""
 
 
 class ChannelsApi:
@@ -40,12 +50,14 @@ class ChannelsApi:
         """Queue a message to a chat; with an idempotency key, once."""
         require_admin(request)
         fields = await read_fields(request)
-        chat, text = pop_field(fields, "to", str), pop_field(fields, "text", str)
-        if chat is None or text is None:
-            raise InvalidInput("to and text are needed", param="to" if chat is None else "text")
-        thread = pop_field(fields, "thread", str, "")
-        once = read_session_headers(request).idempotency_key
-        ids = await self._channels.send(request.params["name"], chat, text, thread=thread, key=once)
+        message = OperatorMessage(
+            chat=pop_field(fields, "to", str, ""),
+            text=pop_field(fields, "text", str, ""),
+            thread=pop_field(fields, "thread", str, ""),
+            files=tuple(map(_outgoing_file, pop_field(fields, "files", list[_SentFile], []))),
+            key=read_session_headers(request).idempotency_key,
+        )
+        ids = await self._channels.send(request.params["name"], message)
         return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
 
     async def webhook(self, request: Request) -> AnyReply:
@@ -62,7 +74,7 @@ class ChannelsApi:
     async def pairings(self, request: Request) -> AnyReply:
         """Return who asked to write to a channel."""
         require_admin(request)
-        rows = await self._gateway.store.channels.pairings(request.params["name"])
+        rows = await self._channels.pairings(request.params["name"])
         values = [pairing_value(row) for row in rows]
         return json_reply(page(values, [row.sender for row in rows], len(rows)))
 
@@ -111,6 +123,17 @@ class ChannelsApi:
         require_admin(request)
         await read_optional_fields(request)
         return json_reply(message_value(await self._channels.revise(request.params["id"], "drop")))
+
+
+def _outgoing_file(file: _SentFile) -> OutgoingFile:
+    try:
+        content = base64.b64decode(file.data, validate=True)
+    except ValueError as exc:
+        raise InvalidInput(f"the file {file.name} is not Base64", param="files") from exc
+    media_type = file.media_type or guess_type(file.name)[0] or "application/octet-stream"
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        raise InvalidInput(f"{media_type!r} is not a media type", param="files")
+    return OutgoingFile(name=file.name, media_type=media_type, content=content)
 
 
 def require_admin(request: Request) -> None:

@@ -9,7 +9,7 @@ from holdfast.http.formats.chat import ChatChunks, completion, tool_trace
 from holdfast.http.request.body import Fields, pop_field, pop_metadata
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
-from holdfast.http.request.submit_turn import TurnSubmitter, target_from_headers
+from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 _encode = msgspec.json.Encoder().encode
@@ -30,11 +30,13 @@ class ChatApi:
         headers = read_session_headers(request)
         fields, instructions, new_items = await self._decoder.chat(request)
         turn_request = _parse_turn_request(fields, instructions)
-        self._relay.check_servers(turn_request)
-        if not (turn_request.is_stored or headers.is_bound):
+        if "tools" in turn_request.chat_fields:
+            self._relay.check_servers(turn_request)
+        is_keyless = headers.key is None and headers.session_id is None
+        if is_keyless and not turn_request.is_stored:
             check_expectable(headers)
             return await self._relay.chat(request, turn_request, new_items)
-        target = target_from_headers(headers)
+        target = SessionTarget(key=headers.key, session_id=headers.session_id)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)
         if turn_request.is_stream:
             chunks = ChatChunks(turn_request, with_trace=TRACE in request.by_name)

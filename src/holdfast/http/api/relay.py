@@ -219,8 +219,7 @@ class _RelaySink:
         """Write a piece at once, or buffer it and return False if the client does not keep up."""
         self._last = piece
         self._last_data_at = self._loop.time()
-        if not self._unsent and self._request.is_writable:
-            self._request.write(piece)
+        if not self._unsent and self._request.push(bytes, piece):
             return True
         self._unsent.append(piece)
         return False

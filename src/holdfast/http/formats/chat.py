@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.core.openai.stream_events import Delta, StreamEvent
+from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.core.tools.approval_words import approval_text
 
 _encode = msgspec.json.Encoder().encode
@@ -65,8 +65,16 @@ class ChatChunks:
         writer = self._writer
         chunks: list[bytes] = []
         for event in events:
-            if writer is not None and (chunk := writer.text_chunk(event)) is not None:
-                chunks.append(chunk)
+            delta = event.delta
+            if (
+                writer is not None
+                and delta is not None
+                and event.type == "response.output_text.delta"
+                and not (delta.logprobs or writer.is_after_tool)
+            ):
+                # Nearly every event is one of these: it is written without a further call.
+                writer.has_text = True
+                chunks.append(writer.before + _encode(delta.delta) + writer.after)
                 continue
             value = msgspec.json.decode(event.body)
             if writer is None:
@@ -76,14 +84,6 @@ class ChatChunks:
             if self._with_trace and event.type == "response.completed":
                 chunks.append(writer.trace_chunk(value["response"]))
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-class _TextDelta(msgspec.Struct):
-    delta: str
-    logprobs: Any = None
-
-
-_read_text_delta = msgspec.json.Decoder(_TextDelta).decode
 
 
 class _ChunkWriter:
@@ -97,11 +97,11 @@ class _ChunkWriter:
             "created": response["created_at"],
             "model": request.model,
         }
-        self._before, _, self._after = self.chunk({"content": ""}).rpartition(b'""')
+        self.before, _, self.after = self.chunk({"content": ""}).rpartition(b'""')
         self._calls: dict[int, int] = {}
         self._with_arguments: set[int] = set()
-        self._has_text = False
-        self._is_after_tool = False
+        self.has_text = False
+        self.is_after_tool = False
         """Whether a tool ran since the last text: the next one begins a new paragraph."""
 
     def chunk(
@@ -116,29 +116,14 @@ class _ChunkWriter:
         trace = tool_trace(response["output"])
         return b"data: %s\n\n" % _encode({**self._head, "choices": [], "tool_trace": trace})
 
-    def text_chunk(self, event: StreamEvent) -> bytes | None:
-        """Return the chunk of a plain text delta; `None` for every other event."""
-        if event.type != "response.output_text.delta":
-            return None
-        delta: Delta | _TextDelta | None = event.delta
-        if delta is None:
-            try:
-                delta = _read_text_delta(event.body)
-            except msgspec.DecodeError:
-                return None
-        if delta.logprobs or self._is_after_tool:
-            return None
-        self._has_text = True
-        return b"%b%b%b" % (self._before, _encode(delta.delta), self._after)
-
     def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
         """Yield the chunks for an event."""
         match kind:
             case "response.output_text.delta":
                 content = value.get("logprobs")
                 logprobs = {"content": content, "refusal": None} if content else None
-                text = f"\n\n{value['delta']}" if self._is_after_tool else value["delta"]
-                self._has_text, self._is_after_tool = True, False
+                text = f"\n\n{value['delta']}" if self.is_after_tool else value["delta"]
+                self.has_text, self.is_after_tool = True, False
                 yield self.chunk({"content": text}, logprobs=logprobs)
             case "response.refusal.delta":
                 yield self.chunk({"refusal": value["delta"]})
@@ -149,12 +134,12 @@ class _ChunkWriter:
             case "response.output_item.added":
                 yield from self._start_call(value)
             case "response.mcp_call.in_progress":
-                self._is_after_tool = self._has_text
+                self.is_after_tool = self.has_text
             case "response.output_item.done" if value["item"].get("type") == "mcp_approval_request":
                 item = value["item"]
                 text = approval_text(item, item.get("approval_code") or "")
-                yield self.chunk({"content": f"\n\n{text}" if self._has_text else text})
-                self._has_text = self._is_after_tool = True
+                yield self.chunk({"content": f"\n\n{text}" if self.has_text else text})
+                self.has_text = self.is_after_tool = True
             case "response.output_item.done":
                 yield from self._end_call(value)
             case "response.completed" | "response.incomplete" | "response.failed":

@@ -84,7 +84,7 @@ class BodyDecoder:
         await self._worker.stop()
 
     async def _decode(self, kind: BodyKind, body: bytes, limit: int) -> TurnBody:
-        if _is_large(body):
+        if len(body) > SMALL_BYTES and _is_large(body):
             decoded = _turn_body(await self._worker.decode(kind, body, limit))
             await asyncio.sleep(0)
             return decoded
@@ -128,8 +128,6 @@ def _turn_body(decoded: DecodedBody) -> TurnBody:
 
 
 def _is_large(body: bytes) -> bool:
-    if len(body) <= SMALL_BYTES:
-        return False
     return len(body) > WORKER_BYTES or body.count(b"{") + body.count(b"[") > WORKER_OBJECTS
 
 

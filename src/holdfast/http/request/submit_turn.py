@@ -105,14 +105,15 @@ class TurnSubmitter:
         items: Sequence[NewItem],
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
-        is_new = _is_new(headers, target, items)
+        is_new, is_compared = _comparison(headers, target, items)
         if self._default_tools is not None:
             turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
         for item in items:
             if item.kind in APPROVAL_ITEMS:
                 items = await self._with_approvals(request, target, items)
                 break
-        digest = await body_hash(request)
+        is_short = 0 < len(request.content) <= INLINE_HASH_BYTES
+        digest = hash_request(request) if is_short else await body_hash(request)
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
             await self._repeat_keyless(request, turn_request, headers, digest)
@@ -122,8 +123,9 @@ class TurnSubmitter:
         if repeated is not None:
             return repeated
         ticket, new_items = await self._match_and_accept(
-            request, turn_request, headers, target, items, digest, is_new=is_new
-        )
+            request, turn_request, headers, target, items, digest,
+            is_new=is_new, is_compared=is_compared,
+        )  # fmt: skip
         if is_keyless:
             self._keyless.add(request, digest, ticket)
         if ticket.session.pending_calls is not None:
@@ -142,11 +144,11 @@ class TurnSubmitter:
         digest: bytes,
         *,
         is_new: bool,
+        is_compared: bool,
     ) -> tuple[TurnTicket, Sequence[NewItem]]:
         """Accept what is new in the items; compare again if the session changed meanwhile."""
         storage = self.gateway.storage
-        is_compared = not headers.is_bound or not _is_comparable(headers, target)
-        is_whole = headers.is_whole
+        is_whole = not is_new and headers.is_whole
         for _ in range(MAX_MATCH_ATTEMPTS):
             matched = (
                 MatchedInput(tuple(items))
@@ -298,12 +300,15 @@ class TurnSubmitter:
         if matched.repeated is not None:
             target = _after_parent(matched.repeated)
         source: Source = "background" if turn_request.is_background else "user"
+        turn_id = new_id("turn")
+        # The first run of a turn, and a session that it creates, share the turn's random part.
+        name = turn_id.removeprefix("turn")
         accept = Accept(
             tenant=request.tenant,
-            turn_id=TurnId(new_id("turn")),
-            run_id=RunId(new_id("run")),
+            turn_id=TurnId(turn_id),
+            run_id=RunId(f"run{name}"),
             worker=gateway.worker.id,
-            candidate_id=SessionId(new_id("ses")),
+            candidate_id=SessionId(f"ses{name}"),
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
@@ -450,23 +455,25 @@ def _after_parent(end: HistoryHashRow) -> SessionTarget:
     return SessionTarget(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
-def _is_comparable(headers: SessionHeaders, target: SessionTarget) -> bool:
-    """Return whether a request may be compared with the log of the session that it names."""
-    return headers.history != "new" and not headers.is_internal and target.parent is None
+def _comparison(
+    headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]
+) -> tuple[bool, bool]:
+    """Return whether all items are taken as new, and whether the log is no reason to doubt that.
 
-
-def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:
-    """Return whether all items are new without comparing them with the log."""
+    Input that is new by its form is compared with the log only if the store asks for it.
+    """
     if headers.is_internal or target.parent is not None or headers.history == "new":
-        return True
+        return True, True
     if headers.key is None and headers.session_id is None:
-        return target.session_id is not None
-    return not headers.is_whole and has_no_history(items)
+        return target.session_id is not None, True
+    is_whole = headers.history == "whole" or headers.sends_everything
+    return not is_whole and has_no_history(items), False
 
 
 async def body_hash(request: Request) -> bytes:
     """Read the body and return the request's hash."""
-    await request.body()
+    if not request.content:
+        await request.body()
     if len(request.content) <= INLINE_HASH_BYTES:
         return hash_request(request)
     # The hash of a large body takes long, and hashlib releases the interpreter lock.

@@ -44,7 +44,8 @@ def log_request(
 ) -> None:
     """Log one request: at info, or at warning if an operator should see it."""
     status = reply.status
-    level = logging.WARNING if is_warned(status) else logging.INFO
+    is_seen = status in WARNED_STATUSES or status >= 500
+    level = logging.WARNING if is_seen else logging.INFO
     if not _logger.isEnabledFor(level):
         return
     fields: dict[str, object] = {

@@ -6,14 +6,14 @@ first chunk if that comes in the same iteration of the event loop.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from holdfast.http.server.types import ClientDisconnected, Header, Request
+from holdfast.http.server.types import ClientDisconnected, Header, Request, ValueT
 
 MAX_BUFFERED_BYTES = 64 * 1024
 """Unread body bytes per request; beyond them, reading from the socket pauses."""
@@ -178,27 +178,28 @@ class Exchange(Request):
         """Return whether nothing can be written: uvloop raises on a transport that is closed."""
         return self.disconnected or self.transport.is_closing()
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether a stream has started and its client is connected and keeps up."""
-        return (
-            not self.flow.write_paused
-            and not self._is_gone()
-            and self.response_started
-            and not self.response_complete
-            and self._has_body
-        )
-
-    def write(self, chunk: bytes) -> None:
-        """Write a chunk at the end of this iteration of the event loop.
+    def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
+        """Write a value as a chunk at the end of this iteration of the event loop.
 
         Chunks of one iteration are one write, so that a client that wakes up for the first one
         finds the others too.
         """
-        if not self._unsent:
-            self.connection.loop.call_soon(self._flush)
-        self.sent_bytes += len(chunk)
-        self._unsent += self._frame(chunk)
+        if (
+            self.flow.write_paused
+            or self.disconnected
+            or self.transport.is_closing()
+            or not self.response_started
+            or self.response_complete
+            or not self._has_body
+        ):
+            return False
+        chunk = encode(value)
+        if chunk:
+            if not self._unsent:
+                self.connection.loop.call_soon(self._flush)
+            self.sent_bytes += len(chunk)
+            self._unsent += chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        return True
 
     def _frame(self, chunk: bytes) -> bytes:
         """Return a chunk as it is written: HTTP/1.0 knows no chunks, the body ends with close."""
@@ -218,5 +219,5 @@ class Exchange(Request):
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, b""
-        if unsent and not self._is_gone():
+        if unsent and not self.disconnected and not self.transport.is_closing():
             self.transport.write(unsent)

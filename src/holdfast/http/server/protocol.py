@@ -128,13 +128,13 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._idle_since is not None:
             self._idle_since = None
-            if not self._is_receiving_body():
+            exchange: Exchange | None = self.cycle
+            if exchange is None or not exchange.more_body or self._is_in_head:
                 self._head_since = self.loop.time()
         was_in_head = self._is_in_head
         self._piece_bytes = len(data)
         self._framing_bytes += len(data)
-        if was_in_head:
-            self._max_possible_head += len(data)
+        self._max_possible_head += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -147,7 +147,8 @@ class HttpProtocol(HttpToolsProtocol):
             elif self._reparse_without_upgrade:
                 self._reparse(data[upgrade.args[0] :])
         else:
-            self._check_sizes(was_in_head=was_in_head)
+            if was_in_head or self._framing_bytes > self.limits.head_bytes:
+                self._check_sizes(was_in_head=was_in_head)
 
     def _check_sizes(self, *, was_in_head: bool) -> None:
         """Reject a head, chunk extension or trailer that goes on over several pieces."""

@@ -1,13 +1,17 @@
 """Server-sent events: encode events, send comments while idle, end with `[DONE]`."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.streaming.stream_reader import PushCallback
 from holdfast.http.server.types import SSE, Header, Request, StreamingReply
 
 DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
 _EVENT = b"event: %b\ndata: %b\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -35,7 +39,10 @@ class EventSource(Protocol):
 def encode_events(events: Sequence[StreamEvent]) -> bytes:
     """Return events in the format of server-sent events."""
     if len(events) == 1:
-        return _EVENT % (events[0].type.encode(), events[0].body)
+        event = events[0]
+        if event.encoded is None:
+            event.encoded = _encode(event.delta)
+        return _EVENT % (event.type.encode(), event.encoded)
     return b"".join([_EVENT % (event.type.encode(), event.body) for event in events])
 
 
@@ -58,7 +65,7 @@ class EventReply(StreamingReply):
     async def write_body(self, request: Request) -> bytes:
         """Send the events; while the client keeps up, the source pushes them to the socket."""
         source, encode, seconds = self._source, self._encode, self._keep_alive_seconds
-        push = _push_to(request, encode)
+        push = partial(request.push, encode)
         while (events := await source.take(seconds, push)) is not None:
             chunk = encode(events) if events else KEEP_ALIVE
             if source.is_over:
@@ -70,16 +77,3 @@ class EventReply(StreamingReply):
     async def close(self) -> None:
         """Stop reading the source."""
         await self._source.close()
-
-
-def _push_to(request: Request, encode: EventEncoder) -> PushCallback:
-    def push(events: Sequence[StreamEvent]) -> bool:
-        """Write events at once; return False where the caller must queue them instead."""
-        if not request.is_writable:
-            return False
-        chunk = encode(events)
-        if chunk:
-            request.write(chunk)
-        return True
-
-    return push

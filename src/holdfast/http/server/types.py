@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -25,6 +25,7 @@ from holdfast.engine.logging import log
 from holdfast.http.server.body_budget import UNCOUNTED_BYTES, BodyBudget
 
 Header = tuple[bytes, bytes]
+ValueT = TypeVar("ValueT")
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -108,13 +109,12 @@ class Request:
         """Write a chunk of a streamed body; wait while the client does not keep up."""
         raise NotImplementedError
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether `write` may be called: the stream has started and the client keeps up."""
-        raise NotImplementedError
+    def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
+        """Encode a value and write it as a chunk, without waiting.
 
-    def write(self, chunk: bytes) -> None:
-        """Write a chunk without waiting; allowed only while `is_writable`."""
+        Return False, and encode nothing, where the stream has not started or the client does not
+        keep up. A value may have no representation; then nothing is written.
+        """
         raise NotImplementedError
 
     # ── what was sent ───────────────────────────────────────────────────────────────────────

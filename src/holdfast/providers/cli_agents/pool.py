@@ -24,7 +24,7 @@ class RunningAgent:
     token: str = ""
     """The last turn that it completed, or in which it waits for a permission."""
     asked: str = ""
-    """The id of the call that it waits to be allowed."""
+    """The id of the call that waits for a permission."""
     idle_timer: asyncio.TimerHandle | None = None
 
 

@@ -266,12 +266,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._discard(size)
             return
         is_waiting_for_body = self._sink is not None and not pieces
-        if (
-            self._failure is not None
-            or self.is_complete
-            or (self.has_head and not is_waiting_for_body)
-        ):
-            self._wake()
+        is_news = self._failure is not None or self.is_complete
+        if is_news or (self.has_head and not is_waiting_for_body):
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
         if self._buffered > HIGH_WATER_BYTES and pieces and not self._is_paused and self.is_open:
             self._is_paused = True
             self._transport.pause_reading()

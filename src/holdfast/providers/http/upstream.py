@@ -107,7 +107,13 @@ class Upstream:
         may_repeat: bool = False,
     ) -> bytes:
         """Return the body of a successful response; raise the failure of any other."""
-        request = self.build_request(method, path, body, may_repeat=may_repeat)
+        request = HttpRequest(
+            method=method,
+            url=f"{self._base}{path}",
+            headers=self._headers,
+            body=body,
+            may_repeat=may_repeat,
+        )
         started_at = time.monotonic()
         try:
             async with self._client.exchange(request) as answer:

@@ -42,14 +42,14 @@ class SerializedInputCache:
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> tuple[bytes, ...]:
         """Return a request's input items as JSON in pieces, without the brackets around them."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        prefix = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, replay)
-        known = self._prefixes.find(key, strand) if session_id is not None else None
+        known = self._prefixes.find(key, prefix) if session_id is not None else None
         serialized, done, size = _EMPTY, 0, 0
         if known is not None:
             serialized, done, size = known.made, known.items.length, known.size
         used_ids = set(serialized.used_ids)
-        written = replay.write(strand.shared[done : strand.length], strand, used_ids)
+        written = replay.write(prefix.shared[done : prefix.length], prefix, used_ids)
         new = b",".join(written.items)
         pieces = append_piece(serialized.pieces, new) if new else serialized.pieces
         if session_id is not None and written.is_settled:
@@ -59,20 +59,20 @@ class SerializedInputCache:
                 frozenset(used_ids) if used_ids else serialized.used_ids,
                 serialized.call_ids | call_ids if call_ids else serialized.call_ids,
             )
-            size += len(new) + ITEM_BYTES * (strand.length - done)
-            self._prefixes.keep(key, Prefix(strand, grown, size))
+            size += len(new) + ITEM_BYTES * (prefix.length - done)
+            self._prefixes.keep(key, Prefix(prefix, grown, size))
         return pieces
 
     def has_call(
         self, call_id: str, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> bool:
         """Return whether a history has a call of this id."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._prefixes.find((session_id, replay), strand) if session_id else None
+        prefix = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        known = self._prefixes.find((session_id, replay), prefix) if session_id else None
         if known is not None and call_id in known.made.call_ids:
             return True
         done = known.items.length if known is not None else 0
-        return any(call_id_of(body) == call_id for body in strand.shared[done : strand.length])
+        return any(call_id_of(body) == call_id for body in prefix.shared[done : prefix.length])
 
 
 def append_piece(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:

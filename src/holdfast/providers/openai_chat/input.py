@@ -102,13 +102,6 @@ class TranslationCache:
                     self._cache.put(body, found, size)
         return found
 
-    def check(self, body: bytes, where: str, upstream: str) -> Translation:
-        """Return an item's translation; raise `UnsupportedByUpstream` for lost content."""
-        found = self.get(body, where, upstream)
-        if not found.is_complete:
-            translate(_decode(body), where, upstream, is_strict=True)
-        return found
-
     def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
         self.translated += 1
         try:
@@ -220,7 +213,11 @@ class _Joiner:
             return
         reasoning, self.reasoning = self.reasoning if role == "assistant" else [], []
         last = self.open[-1].message if self.open else None
-        if last is not None and is_joinable(last, message, ignores_names=self._alternates):
+        if (
+            last is not None
+            and last["role"] == message["role"]
+            and is_joinable(last, message, ignores_names=self._alternates)
+        ):
             self.open += (*reasoning, new)
         else:
             if self.open:
@@ -231,7 +228,10 @@ class _Joiner:
 
     def close(self) -> None:
         """Serialize the open message."""
-        serialized = self.serialize_open()
+        if len(self.open) == 1 and not self._alternates:
+            serialized = [self.open[0].encoded]
+        else:
+            serialized = self.serialize_open()
         self.closed += serialized
         if self._has_sources:
             filler: list[tuple[int, ...]] = [()] if len(serialized) > 1 else []
@@ -288,16 +288,16 @@ class ChatInputCache:
         session_id: str | None = None,
     ) -> ChatInput:
         """Return the messages of a request."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, form)
-        known = self._prefixes.find(key, strand) if session_id is not None else None
+        known = self._prefixes.find(key, shared_items) if session_id is not None else None
         prefix, done = _EMPTY, 0
         if known is not None:
             prefix, done = known.made, known.items.length
         joiner = _Joiner(prefix, form)
         call_ids: set[str] = set()
         settings = prefix.settings
-        new, has_references = self._translated(strand, done, form.upstream)
+        new, has_references = self._translated(shared_items, done, form.upstream)
         for place, found in enumerate(new, done):
             if found.call_id is not None:
                 call_ids.add(found.call_id)
@@ -316,7 +316,7 @@ class ChatInputCache:
                 call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
                 settings=settings,
             )
-            self._prefixes.keep(key, Prefix(strand, grown, _size(grown, strand.length)))
+            self._prefixes.keep(key, Prefix(shared_items, grown, _size(grown, shared_items.length)))
         return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
 
     def sources(
@@ -324,8 +324,8 @@ class ChatInputCache:
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
         joiner = _Joiner(_EMPTY, form, has_sources=True)
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        for place, found in enumerate(self._translated(strand, 0, form.upstream)[0]):
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        for place, found in enumerate(self._translated(shared_items, 0, form.upstream)[0]):
             joiner.add(found, place)
         if joiner.open:
             joiner.close()
@@ -336,19 +336,22 @@ class ChatInputCache:
         self, call_id: str, history: Sequence[bytes], form: ChatForm, session_id: str | None
     ) -> bool:
         """Return whether a history has a call of this id."""
-        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._prefixes.find((session_id, form), strand) if session_id else None
+        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        known = self._prefixes.find((session_id, form), shared_items) if session_id else None
         if known is not None and call_id in known.made.call_ids:
             return True
         done = known.items.length if known is not None else 0
-        new, _ = self._translated(strand, done, form.upstream)
+        new, _ = self._translated(shared_items, done, form.upstream)
         return any(found.call_id == call_id for found in new)
 
     def check(self, items: Sequence[bytes], upstream: str) -> Settings:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
         settings: Settings = {}
         for place, body in enumerate(items):
-            found = self.translations.check(body, f"input[{place}]", upstream)
+            found = self.translations.get(body, f"input[{place}]", upstream)
+            if not found.is_complete:
+                # Translated again, to raise what was lost.
+                translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
             if found.update is not None:
                 settings = updated_settings(settings, found.update)
         return settings

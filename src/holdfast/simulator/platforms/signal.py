@@ -24,10 +24,11 @@ MAX_BUFFERED = 1000
 _NUMBER = re.compile(r"\+\d{3,15}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STYLE = re.compile(r"(\d+):(\d+):(BOLD|ITALIC|STRIKETHROUGH|MONOSPACE|SPOILER)")
+_DATA_URI = re.compile(r"data:([\w.+-]+/[\w.+-]+);filename=([^;,=%+]+);base64,([^,]*)")
 _SEND_FIELDS = frozenset(
     {
         "account", "recipient", "groupId", "message", "textStyles", "quoteTimestamp", "quoteAuthor",
-        "quoteMessage", "editTimestamp",
+        "quoteMessage", "editTimestamp", "attachments",
     }
 )  # fmt: skip
 
@@ -39,6 +40,15 @@ class _RpcFailure(Exception):
 
 
 @dataclass
+class SignalAttachment:
+    """A file of a message."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
+@dataclass
 class SignalMessage:
     """A message that the account sent."""
 
@@ -47,6 +57,7 @@ class SignalMessage:
     text: str
     styles: list[str] = field(default_factory=list)
     quote: int | None = None
+    attachments: list[SignalAttachment] = field(default_factory=list)
 
 
 def user_uuid(user: int) -> str:
@@ -245,7 +256,8 @@ class SignalSimulator(SimulatedChatPlatform[str]):
 
     def _send(self, chat: str, parameters: dict[str, Any]) -> dict[str, Any]:
         unknown = set(parameters) - _SEND_FIELDS
-        text = parameters.get("message")
+        files = [_read_data_uri(one) for one in parameters.get("attachments", [])]
+        text = parameters.get("message", " ".join(f"[{file.name}]" for file in files))
         if unknown or not isinstance(text, str) or not text:
             raise _RpcFailure(-32602, f"Invalid parameters: {sorted(unknown) or 'message'}")
         styles = parameters.get("textStyles", [])
@@ -266,8 +278,20 @@ class SignalSimulator(SimulatedChatPlatform[str]):
             if edited is not None and message.timestamp == edited:
                 message.text, message.styles = text, styles
                 return sent
-        self.sent.append(SignalMessage(self._clock, chat, text, styles, quote))
+        self.sent.append(SignalMessage(self._clock, chat, text, styles, quote, files))
         return sent
+
+
+def _read_data_uri(uri: str) -> SignalAttachment:
+    """Return what `data:TYPE;filename=NAME;base64,DATA` holds."""
+    match = _DATA_URI.fullmatch(uri)
+    if match is None:
+        raise _RpcFailure(-1, f"Failed to add attachment: {uri[:40]}: No such file or directory")
+    try:
+        content = base64.b64decode(match[3], validate=True)
+    except ValueError as exc:
+        raise _RpcFailure(-1, "Failed to add attachment: illegal base64 character") from exc
+    return SignalAttachment(match[2], match[1], content)
 
 
 def _ok(number: Any, result: Any) -> PlatformAnswer:

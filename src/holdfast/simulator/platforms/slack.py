@@ -333,6 +333,11 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         return self._api.blocked
 
     @property
+    def scopes(self) -> set[str]:
+        """Of the scopes that an app may lack, those that it has."""
+        return self._api.scopes
+
+    @property
     def files(self) -> dict[str, tuple[str, str, bytes]]:
         """Files of the workspace by id: name, media type and content."""
         return self._api.files

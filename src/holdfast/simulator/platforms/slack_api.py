@@ -31,12 +31,15 @@ class PostedMessage:
     is_markdown: bool
     thread: str | None = None
     blocks: list[dict[str, Any]] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    """The names of files that the message shares, by id."""
     posted_at: float = field(default_factory=time.monotonic)
 
     @property
     def text(self) -> str:
-        """The text as a reader sees it."""
+        """The text as a reader sees it; of files their names."""
+        if self.files and not self.texts[-1]:
+            return " ".join(f"[{name}]" for name in self.files.values())
         text = self.texts[-1]
         if self.is_markdown:
             for _ in range(3):
@@ -108,6 +111,9 @@ class SlackWebApi:
         """Conversations of several people without a name (`mpim`)."""
         self._tickets: set[str] = set()
         self._uploads: dict[str, tuple[str, int]] = {}
+        self._shared: set[str] = set()
+        self.scopes = {"files:write"}
+        """Of the scopes that an app may lack, those that it has."""
 
     def channel_type(self, channel: str) -> str:
         """Return the type of a conversation, as events name it."""
@@ -281,6 +287,8 @@ class SlackWebApi:
         return _ok(file={**value, "url_private": url})
 
     def _upload_url(self, arguments: dict[str, Any]) -> PlatformAnswer:
+        if "files:write" not in self.scopes:
+            return make_error("missing_scope")
         name, length = str(arguments.get("filename", "")), int(arguments.get("length", 0))
         if not name or length <= 0:
             return make_error("invalid_arguments")
@@ -294,12 +302,20 @@ class SlackWebApi:
         if refusal is not None:
             return refusal
         names = [str(one["id"]) for one in arguments.get("files") or []]
-        if not names or any(name not in self.files for name in names):
+        if not names or any(name not in self.files or name in self._shared for name in names):
             return make_error("file_not_found")
+        self._shared.update(names)
         ts = self._workspace.next_ts()
         comment = str(arguments.get("initial_comment", ""))
         self.posted.append(
-            PostedMessage(ts, channel, [comment], is_markdown=True, thread=thread, files=names)
+            PostedMessage(
+                ts,
+                channel,
+                [comment],
+                is_markdown=True,
+                thread=thread,
+                files={name: self.files[name][0] for name in names},
+            )
         )
         self._echo(channel, ts, comment, thread)
         return _ok(files=[{"id": name} for name in names])

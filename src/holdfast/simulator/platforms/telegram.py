@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import html
+import json
 import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.server import FormFile, PlatformAnswer, PlatformCall
 from holdfast.simulator.platforms.simulated_platform import SimulatedChatPlatform
 
 MAX_UNITS = 4096
+MAX_PHOTO_BYTES, MAX_DOCUMENT_BYTES = 10 * 1024 * 1024, 50 * 1024 * 1024
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF")
+UPLOADS = {"sendPhoto": "photo", "sendDocument": "document"}
 _TAGS = re.compile(r"</?(b|i|s|u|code|pre|blockquote)>|<a href=\"[^\"]*\">|</a>")
 
 
@@ -28,10 +32,14 @@ class SentMessage:
     buttons: dict[str, str] = field(default_factory=dict)
     """The data of each button, by its label."""
     sent_at: float = field(default_factory=time.monotonic)
+    file: FormFile | None = None
+    """The photo or document that the message is."""
 
     @property
     def text(self) -> str:
-        """The text as a reader sees it."""
+        """The text as a reader sees it; of a file its name."""
+        if self.file is not None:
+            return f"[{self.file.name}]"
         if self.parse_mode != "HTML":
             return self.texts[-1]
         return html.unescape(_TAGS.sub("", self.texts[-1]))
@@ -164,7 +172,14 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
             return PlatformAnswer(content or b"", status=200 if content is not None else 404)
         if not call.path.startswith(prefix):
             return _error(401, "Unauthorized")
-        method, body = call.path.removeprefix(prefix), call.json()
+        method = call.path.removeprefix(prefix)
+        if method in UPLOADS:
+            body, files = call.form()
+            file = files.get(UPLOADS[method])
+            return self.run_call(
+                method, body, lambda method, body: self._send_file(method, body, file)
+            )
+        body = call.json()
         if method != "getUpdates":
             return self.run_call(method, body, self._call)
         fault = self.record_call(method, body)
@@ -251,6 +266,32 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
             )
         )  # fmt: skip
         return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1, "text": text})
+
+    def _send_file(
+        self, method: str, body: dict[str, Any], file: FormFile | None
+    ) -> PlatformAnswer:
+        chat = int(body["chat_id"])
+        refusal = self._refusal(chat, "file", None)
+        if refusal is not None:
+            return refusal
+        if file is None or not file.content:
+            return _error(400, "Bad Request: file must be non-empty")
+        is_photo = method == "sendPhoto"
+        if len(file.content) > (MAX_PHOTO_BYTES if is_photo else MAX_DOCUMENT_BYTES):
+            return _error(413, "Request Entity Too Large")
+        if is_photo and not file.content.startswith(PICTURES):
+            return _error(400, "Bad Request: IMAGE_PROCESS_FAILED")
+        message_id = self._next_message
+        self._next_message += 1
+        reply = json.loads(body.get("reply_parameters", "{}"))
+        thread = body.get("message_thread_id")
+        self.sent.append(
+            SentMessage(
+                message_id, chat, [""], None, reply.get("message_id"),
+                int(thread) if thread else None, file=file,
+            )
+        )  # fmt: skip
+        return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1})
 
     def _edit(self, body: dict[str, Any]) -> PlatformAnswer:
         chat, text = int(body["chat_id"]), str(body.get("text", ""))

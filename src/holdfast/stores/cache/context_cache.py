@@ -78,25 +78,19 @@ class ContextCache:
     def note(self, changes: Sequence[Change]) -> None:
         """Apply what was committed here: append new items, cut hidden ones, drop erased ones."""
         for change in changes:
-            match change:
-                case LogAppended():
-                    self._note_entries(change)
-                case ItemErased() | ContentErased() | SummariesErased():
-                    self.drop(change.session_id)
-                    self.readings.drop(change.session_id)
-                case _:
-                    pass
-
-    def _note_entries(self, change: LogAppended) -> None:
-        session = change.session
-        if change.before is None:
-            self._begin(session)
-        for entry in change.entries:
-            if entry.items:
-                self._extend(entry.items)
-        if change.before is not None and change.before.record_no != session.record_no:
-            # A record may hide items that were appended with it.
-            self._apply(session, [one for entry in change.entries for one in entry.records])
+            if isinstance(change, LogAppended):
+                session, before = change.session, change.before
+                if before is None:
+                    self._begin(session)
+                for entry in change.entries:
+                    if entry.items:
+                        self._extend(entry.items)
+                if before is not None and before.record_no != session.record_no:
+                    # A record may hide items that were appended with it.
+                    self._apply(session, [one for entry in change.entries for one in entry.records])
+            elif isinstance(change, ItemErased | ContentErased | SummariesErased):
+                self.drop(change.session_id)
+                self.readings.drop(change.session_id)
 
     def _apply(self, session: Session, records: Sequence[Record]) -> None:
         """Cut ranges out that records hide; forget a context that is changed in another way."""
@@ -120,7 +114,9 @@ class ContextCache:
     def find(self, session: Session) -> KnownContext | None:
         """Return the known part of a session's context; None if nothing is known."""
         entry = self._entries.get(session.id)
-        if entry is None or not _fits(entry, session):
+        if entry is None or entry.record_no != session.record_no:
+            return None
+        if entry.head_seq > session.head_seq:
             return None
         self._entries.move_to_end(session.id)
         return KnownContext(SharedPrefix(entry.items), entry.head_seq, entry.is_plain)

@@ -39,20 +39,8 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     """In the order of their positions, with their input."""
     waiting_bytes: int = 0
     """About how much memory the waiting turns take."""
-
-    def facts(self, now: float, *, is_owner_alive: bool = False) -> Facts:
-        """Return what a decision on this lane goes by."""
-        turns = self.waiting
-        waiting = (
-            Waiting(len(turns), turns[0].position, turns[-1].position) if turns else EMPTY_QUEUE
-        )
-        return Facts(
-            now=now, session=self.session, has_live_owner=is_owner_alive, active=self.active,
-            active_run=self.run, waiting=waiting,
-        )  # fmt: skip
-
-
-EMPTY_QUEUE = Waiting()
+    queue: Waiting = Waiting()
+    """The waiting turns as decisions are told of them."""
 
 
 class LaneCache:
@@ -83,16 +71,24 @@ class LaneCache:
         if known is None:
             return None
         lane = known[0]
-        if lane.active is None:
-            return lane.facts(now)
-        return lane.facts(now, is_owner_alive=True) if lane.session.owner == worker else None
+        is_active = lane.active is not None
+        if is_active and lane.session.owner != worker:
+            return None
+        return Facts(
+            now=now, session=lane.session, has_live_owner=is_active, active=lane.active,
+            active_run=lane.run, waiting=lane.queue,
+        )  # fmt: skip
 
     def run_by(self, fence: Fence, now: float) -> Facts | None:
         """Return the facts of the lane that a run has, for what this run wants to write."""
         known = self._lanes.get(fence.session_id)
         if known is None or not fence.holds(known[0].session):
             return None
-        return known[0].facts(now)
+        lane = known[0]
+        return Facts(
+            now=now, session=lane.session, active=lane.active, active_run=lane.run,
+            waiting=lane.queue,
+        )  # fmt: skip
 
     def waiting_turn(self, session_id: SessionId, turn_id: TurnId) -> Turn | None:
         """Return a turn that waits in a lane that is known."""
@@ -236,11 +232,11 @@ class LaneCache:
 def _after(before: Lane, change: LogAppended) -> Lane | None:
     """Return a lane after entries; none, if it is over or held for a client's tools."""
     session = change.session
-    if not session.is_live or session.is_held:
-        return None
     wanted = session.active_turn_id
+    if not session.is_live or (wanted is not None and session.active_run_id is None):
+        return None
     if wanted is None:
-        return Lane(session, waiting=before.waiting, waiting_bytes=before.waiting_bytes)
+        return replace(before, session=session, active=None, run=None)
     active, run = before.active, before.run
     for entry in change.entries:
         if entry.turn is not None and entry.turn.id == wanted:
@@ -250,14 +246,17 @@ def _after(before: Lane, change: LogAppended) -> Lane | None:
                     run = one
     if active is None or active.id != wanted or run is None or run.id != session.active_run_id:
         return None
-    return Lane(session, active, run, before.waiting, before.waiting_bytes)
+    return replace(before, session=session, active=active, run=run)
 
 
 def _with_waiting(lane: Lane, waiting: list[Turn]) -> Lane:
     size = 0
     for turn in waiting:
         size += LANE_BYTES + len(turn.request) + len(turn.input or b"")
-    return replace(lane, waiting=tuple(waiting), waiting_bytes=size)
+    queue = (
+        Waiting(len(waiting), waiting[0].position, waiting[-1].position) if waiting else Waiting()
+    )
+    return replace(lane, waiting=tuple(waiting), waiting_bytes=size, queue=queue)
 
 
 def _position(turn: Turn) -> int:

@@ -31,6 +31,8 @@ class ThreadExecutor:
         self._is_closed = False
         self._at_work = threading.Lock()
         """Held while a job runs, on the thread or inline."""
+        self.give_back: Callable[[], None] = self._at_work.release
+        """Give the thread its place back, after `try_acquire`."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in the thread; who is cancelled before it begins has it not begun."""
@@ -46,10 +48,6 @@ class ThreadExecutor:
     def try_acquire(self) -> bool:
         """Whether the caller may work in the thread's place, which has to be left again."""
         return not self._is_closed and self._jobs.empty() and self._at_work.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        """Give the thread its place back."""
-        self._at_work.release()
 
     def _put(self, job: _Job) -> None:
         if self._is_closed:

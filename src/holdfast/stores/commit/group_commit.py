@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
@@ -106,9 +107,9 @@ class GroupCommitter:
             loop.call_soon(loop.call_soon, self._drain)
         elif self._may_commit_now:
             # Once per round of the loop, so that a caller in a tight loop does not starve others.
-            self._may_commit_now = False
+            self._is_scheduled = self._may_commit_now = False
             loop.call_soon(self._end_loop_round)
-            self._drain()
+            self._commit_batch()
         else:
             loop.call_soon(self._drain)
 
@@ -135,26 +136,38 @@ class GroupCommitter:
             commands.append(command)
             waiting.append(done)
         self._in_flight += 1
-        began = time.monotonic()
-
-        def settle(results: list[Result] | None, error: BaseException | None) -> None:
-            self._in_flight -= 1
-            if results is None:
-                error = error or StoreUnavailable("the store stopped during a commit")
-                results = [error] * len(waiting)
-            elif self.on_commit is not None:
-                self.on_commit(count, time.monotonic() - began)
-            _answer(waiting, results)
-            if self._in_flight and self._loop is not None and not self._is_scheduled:
-                # Another batch is in flight, so let the callers woken here join the next one.
-                self._schedule(self._loop)
-            elif self._queue or self._idle is not None:
-                self._drain()
-
+        settle = partial(self._settle, waiting, time.monotonic())
         try:
             self._commit_then(commands, settle)
         except Exception as exc:  # noqa: BLE001 - raised to the callers
             settle(None, exc)
+
+    def _settle(
+        self,
+        waiting: Sequence["asyncio.Future[Decision[Any]]"],
+        began: float,
+        results: list[Result] | None,
+        error: BaseException | None,
+    ) -> None:
+        """Answer the callers of a batch, then commit what arrived meanwhile."""
+        self._in_flight -= 1
+        if results is None:
+            error = error or StoreUnavailable("the store stopped during a commit")
+            results = [error] * len(waiting)
+        elif self.on_commit is not None:
+            self.on_commit(len(waiting), time.monotonic() - began)
+        for done, result in zip(waiting, results, strict=True):
+            if done.done():
+                continue
+            if isinstance(result, BaseException):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
+        if self._in_flight and self._loop is not None and not self._is_scheduled:
+            # Another batch is in flight, so let the callers woken here join the next one.
+            self._schedule(self._loop)
+        elif self._queue or self._idle is not None:
+            self._drain()
 
     def _commit_in_task(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
         async def commit() -> None:
@@ -174,13 +187,3 @@ class GroupCommitter:
         task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _answer(waiting: Sequence["asyncio.Future[Decision[Any]]"], results: Sequence[Result]) -> None:
-    for done, result in zip(waiting, results, strict=True):
-        if done.done():
-            continue
-        if isinstance(result, BaseException):
-            done.set_exception(result)
-        else:
-            done.set_result(result)

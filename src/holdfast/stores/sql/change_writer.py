@@ -1,11 +1,11 @@
 """Changes as statements, in the order in which they are written."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import astuple
 
-from holdfast.core.model.session import Session
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.rows import WRITERS as CHANNEL_WRITERS
@@ -22,6 +22,10 @@ from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
 """How long a request to end a run is kept: far longer than anybody waits for it."""
+_identity_state = attrgetter("is_live", "retired_at", "deleted_at", "metadata")
+"""The columns of a session's own row that change."""
+_lane_state = attrgetter("active_turn_id", "active_run_id", "owner", "hold_until")
+"""The columns of a lane."""
 Writer = Callable[[Any, list[Ask]], None]
 """Says how a change is written: adds its statements to a list."""
 
@@ -33,10 +37,13 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
     if before is None:
         asks.append((sql.ADD_SESSION, (no, *identity_values(session))))
     _add_entries(change, no, asks)
-    if before is not None and _is_identity_changed(before, session):
-        values = (session.is_live, session.retired_at, session.deleted_at, session.metadata, no)
-        asks.append((sql.SAVE_SESSION, values))
-    _save_lane(before, session, no, asks)
+    if before is not None and _identity_state(before) != _identity_state(session):
+        asks.append((sql.SAVE_SESSION, (*_identity_state(session), no)))
+    if session.active_turn_id is None:
+        if before is not None and before.active_turn_id is not None:
+            asks.append((sql.FREE_LANE, (no,)))
+    elif before is None or _lane_state(before) != _lane_state(session):
+        asks.append((sql.HOLD_LANE, (no, *_lane_state(session))))
     for entry in change.entries:
         for item in entry.items:
             if item.item_id is not None:
@@ -46,14 +53,15 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
 def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
     session, entries = change.session, change.entries
     n = session.version - len(entries)
-    head = pack_head(session)
     seq, turns, events = session.head_seq, session.turn_count, session.event_no
     if len(entries) > 1:
         seq -= sum([len(entry.items) for entry in entries])
         turns -= sum([entry.is_new_turn for entry in entries])
         events -= sum([len(entry.events) for entry in entries])
+        head = pack_head(session)
     else:
         entry = entries[0]
+        head = pack_head(session, entry.turn.id if entry.turn is not None else None)
         seq, turns = seq - len(entry.items), turns - entry.is_new_turn
         events -= len(entry.events)
     statement = sql.ADD_ENTRY if change.before is None else sql.APPEND_ENTRY
@@ -78,30 +86,6 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         )  # fmt: skip
         # The first entry is the gate; those behind it are written only with it.
         statement = sql.ADD_ENTRY
-
-
-def _is_identity_changed(before: Session, after: Session) -> bool:
-    return (
-        before.is_live is not after.is_live
-        or before.metadata != after.metadata
-        or before.retired_at != after.retired_at
-        or before.deleted_at != after.deleted_at
-    )
-
-
-def _save_lane(before: Session | None, after: Session, no: int, asks: list[Ask]) -> None:
-    """Write who has the lane now, if that changed."""
-    if after.active_turn_id is not None:
-        if (
-            before is None
-            or before.active_turn_id != after.active_turn_id
-            or before.active_run_id != after.active_run_id
-            or before.hold_until != after.hold_until
-        ):
-            values = (no, after.active_turn_id, after.active_run_id, after.owner, after.hold_until)
-            asks.append((sql.HOLD_LANE, values))
-    elif before is not None and before.active_turn_id is not None:
-        asks.append((sql.FREE_LANE, (no,)))
 
 
 def _enqueue(change: ch.QueueSaved, asks: list[Ask]) -> None:

@@ -1,7 +1,9 @@
 """Entries of the log as bytes: what is written of a session, a turn, a run, and how it is read.
 
 A turn is read from its last entry, its request from the one that accepted it. A session is read
-from its identity and the `head` of its last entry.
+from its identity and the `head` of its last entry. What an entry says elsewhere is left out of its
+packed form: an empty text stands for the id of the entry's own turn, of that turn's first run, of
+its owner, and for the id that an item's body begins with.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId, first_run_of
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import HiddenRanges, Record, RecordKind
 from holdfast.core.model.session import Session
@@ -46,6 +48,7 @@ HEAD_FIELDS = (
     "reasoning_tokens", "has_failed",
 )  # fmt: skip
 _head_values = attrgetter(*HEAD_FIELDS)
+_head_rest = attrgetter(*HEAD_FIELDS[5:])
 
 
 class _Head(msgspec.Struct, array_like=True, gc=False):
@@ -74,23 +77,35 @@ IDENTITY = (
 )  # fmt: skip
 """The columns of a session's own row."""
 identity_values = attrgetter(*IDENTITY)
-SESSION_WIDTH = len(IDENTITY) + 5
-"""Columns that `read_session` reads: the identity, then n, seq, turns, events and head."""
+SESSION_WIDTH = len(IDENTITY) + 6
+"""Columns that `read_session` reads: the identity, then n, seq, turns, events, turn and head."""
 
 
-def pack_head(session: Session) -> bytes:
-    """Return the part of a session that its last entry keeps."""
-    return _pack(_head_values(session))
+def pack_head(session: Session, turn_id: TurnId | None = None) -> bytes:
+    """Return the part of a session that its last entry keeps; `turn_id` is the entry's turn."""
+    if turn_id is None or session.active_turn_id != turn_id:
+        return _pack(_head_values(session))
+    run_id = session.active_run_id
+    return _pack(
+        (
+            session.epoch, session.record_no, session.hidden_count, "",
+            "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, *_head_rest(session),
+        )
+    )  # fmt: skip
 
 
 def read_session(row: Sequence[Any]) -> Session:
-    """Return the session of a row: its identity, then n, seq, turns, events and head."""
+    """Return the session of a row: its identity, then n, seq, turns, events, turn and head."""
     (
         session_id, tenant, key, generation, is_live, is_visible, previous, parent_id, parent_seq,
         parent_record, created_at, retired_at, deleted_at, metadata, started_by, n, seq, turns,
-        events, head,
+        events, turn_id, head,
     ) = row[:SESSION_WIDTH]  # fmt: skip
     kept = _read_head(head)
+    if kept.active_turn_id == "":
+        kept.active_turn_id = turn_id
+        if kept.active_run_id == "":
+            kept.active_run_id = first_run_of(turn_id)
     return Session(
         session_id, tenant, key, generation, bool(is_live), bool(is_visible), previous, parent_id,
         parent_seq, parent_record, kept.epoch, n, seq, kept.record_no, events, turns,
@@ -174,30 +189,60 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     turn: TurnState | None
     runs: list[RunState]
     records: list[RecordState]
-    events: list[tuple[str, bool, bytes]]
+    events: list[tuple[str, bool, bytes | None]]
+    """Kind, whether it is about the entry's turn, and detail; None: the range of its items."""
     hidden: HiddenRanges | None = None
 
 
 _turn_values = attrgetter(*TurnState.__struct_fields__[:-2])
-_run_values = attrgetter(*RunState.__struct_fields__)
+_run_rest = attrgetter(*RunState.__struct_fields__[4:])
 _record_values = attrgetter(*RecordState.__struct_fields__)
-read_body = msgspec.msgpack.Decoder(Body).decode
+_decode_body = msgspec.msgpack.Decoder(Body).decode
 
 
 def pack_entry(entry: Entry) -> bytes:
     """Return the body of an entry."""
     turn = entry.turn
     state: tuple[Any, ...] | None = None
+    owner = first_run = detail = None
     if turn is not None:
         state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
         if turn.merged_into is not None:
             state = (*state, turn.merged_into)
-    events: list[tuple[str, bool, bytes]] = []
+        owner, first_run = turn.owner, "run" + turn.id.removeprefix("turn")
+        if turn.last_seq is not None and turn.first_seq is not None:
+            detail = _ITEM_RANGE % (turn.first_seq, turn.last_seq)
+    events: list[tuple[str, bool, bytes | None]] = []
     for event in entry.events:
-        events += ((event.kind, event.turn_id is not None, event.body),)
-    runs, records = map(_run_values, entry.runs), map(_record_values, entry.records)
-    body = (state, tuple(runs), tuple(records), events)
-    return _pack(body if entry.hidden is None else (*body, entry.hidden))
+        body = None if event.body == detail else event.body
+        events += ((event.kind, event.turn_id is not None, body),)
+    runs: list[tuple[Any, ...]] = []
+    for run in entry.runs:
+        name, worker = "" if run.id == first_run else run.id, run.worker
+        worker = WorkerId("") if worker == owner else worker
+        runs += ((name, run.generation, run.epoch, worker, *_run_rest(run)),)
+    packed = (state, runs, tuple(map(_record_values, entry.records)), events)
+    return _pack(packed if entry.hidden is None else (*packed, entry.hidden))
+
+
+_ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
+
+
+def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
+    """Return the body of an entry; without its turn's id, the first run of the turn has none."""
+    body = _decode_body(packed)
+    turn = body.turn
+    if turn is None:
+        return body
+    for run in body.runs:
+        if not run.worker:
+            run.worker = turn.owner
+        if not run.id and turn_id is not None:
+            run.id = first_run_of(turn_id)
+    for place, (kind, is_about, detail) in enumerate(body.events):
+        if detail is None:
+            body.events[place] = kind, is_about, _ITEM_RANGE % (turn.first_seq, turn.last_seq)
+    return body
 
 
 def pack_body(body: Body) -> bytes:
@@ -259,7 +304,8 @@ def read_run(
 ) -> Run:
     """Return a run from its state in an entry."""
     return Run(
-        state.id, turn_id, session_id, state.generation, state.epoch, state.worker, state.step,
+        state.id or first_run_of(turn_id), turn_id, session_id, state.generation, state.epoch,
+        state.worker, state.step,
         state.first_seq, state.last_seq, state.record_no, state.outcome, state.error_code,
         state.error_message, state.started_at, state.ended_at, state.input_tokens,
         state.cached_tokens, state.output_tokens, state.reasoning_tokens, partial, state.result,
@@ -285,7 +331,15 @@ def read_events(
     events = read_body(body).events
     first = last - len(events) + 1
     return [
-        Event(session_id, first + index, tenant, kind, turn_id if is_about else None, data, at)
+        Event(
+            session_id,
+            first + index,
+            tenant,
+            kind,
+            turn_id if is_about else None,
+            data or b"{}",
+            at,
+        )
         for index, (kind, is_about, data) in enumerate(events)
     ]
 
@@ -311,15 +365,32 @@ class Items(msgspec.Struct, array_like=True, gc=False):
     listed: list[ItemState]
 
 
-_item_values = attrgetter(*ItemState.__struct_fields__)
-read_items = msgspec.msgpack.Decoder(Items).decode
+_decode_items = msgspec.msgpack.Decoder(Items).decode
+_ID_AT = len(b'{"id":"')
+"""Where the id stands in a body that begins with it."""
 
 
 def pack_items(items: Sequence[StoredItem]) -> bytes | None:
     """Return the items of an entry as bytes; none, if there are none."""
     if not items:
         return None
-    return _pack((items[0].turn_number, tuple(map(_item_values, items))))
+    states: list[tuple[Any, ...]] = []
+    for item in items:
+        name, body = item.item_id, item.body
+        if name is not None and '"' not in name and body.startswith(f'{{"id":"{name}"'.encode()):
+            name = ""
+        states += ((item.kind, name, item.call_id, item.fingerprint, item.is_partial, body),)
+    return _pack((items[0].turn_number, states))
+
+
+def read_items(packed: bytes) -> Items:
+    """Return the items of an entry."""
+    items = _decode_items(packed)
+    for state in items.listed:
+        if state.item_id == "":
+            body = state.body
+            state.item_id = body[_ID_AT : body.index(b'"', _ID_AT)].decode()
+    return items
 
 
 def pack_states(items: Items) -> bytes:

@@ -302,7 +302,7 @@ def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
     recent = RecentTurns(found[-1][0] if len(found) == limit else None)
     seen: set[str] = set()
     for _, turn_id, session_id, packed, kind, is_last in found:
-        body = read_body(packed)
+        body = read_body(packed, turn_id)
         turn = body.turn
         if kind == ENDED and is_last and turn is not None and turn.outcome == "failed":
             code = turn.error_code or "no code"

@@ -22,6 +22,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import Change, Entry, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.stores.cache.lineage_cache import Lineage, LineageCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     SESSION_WIDTH,
@@ -60,7 +61,9 @@ def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
 def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
     """Return every attempt at a turn, oldest first."""
     rows = yield from every(sql.TURN_ENTRIES, turn_id)
-    states = {state.id: (state, row[0]) for row in rows for state in read_body(row[1]).runs}
+    states = {
+        state.id: (state, row[0]) for row in rows for state in read_body(row[1], turn_id).runs
+    }
     noted_rows = (yield from every(sql.LATE_WRITES, turn_id)) if states else []
     late: dict[RunId, bytes] = {row[0]: bytes(row[1]) for row in noted_rows}
     runs: list[Run] = []
@@ -119,11 +122,27 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     return line
 
 
-def find_owners(of: Session, first: int, last: int) -> Plan[list[tuple[Session, int, int]]]:
-    """Return who keeps which part of a range of items in a line of forks, the oldest part first.
+def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -> Plan[Lineage]:
+    """Return the ancestors of a fork, in one read or none, as far back as the item `first`.
 
-    Ancestors that keep none of it are passed over in one read, however many there are.
+    A line that is kept is read twice as far back, so that paging through it reads it a few times.
     """
+    assert of.parent_id is not None
+    line = known.find(of.parent_id, first) if known is not None else None
+    if line is None:
+        if known is not None:
+            first = max(2 * first - of.head_seq, 0)
+        rows = yield from every(sql.ANCESTORS, of.parent_id, first)
+        line = Lineage([(row[0], session_no(row[0]), row[1]) for row in rows], first)
+        if known is not None:
+            known.keep(of.parent_id, line)
+    return line
+
+
+def find_owners(
+    of: Session, first: int, last: int, known: LineageCache | None = None
+) -> Plan[list[tuple[Session, int, int]]]:
+    """Return who keeps which part of a range of items in a line of forks, the oldest part first."""
     owners: list[tuple[Session, int, int]] = []
     last = min(last, of.head_seq)
     if max(first, of.parent_seq + 1) <= last:
@@ -131,26 +150,30 @@ def find_owners(of: Session, first: int, last: int) -> Plan[list[tuple[Session, 
     last = min(last, of.parent_seq)
     if of.parent_id is None or first > last:
         return owners
-    for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
-        start = max(first, parent_seq + 1)
-        if start <= last:
-            row = yield from one(sql.SESSION_BY_ID, session_id)
-            assert row is not None, f"session {session_id} of a line of forks is missing"
-            owners.append((read_session(row), start, last))
-        last = min(last, parent_seq)
+    line = yield from find_ancestors(of, first, known)
+    for part in line.between(first, last):
+        row = yield from one(sql.SESSION_BY_ID, part.session_id)
+        assert row is not None, f"session {part.session_id} of a line of forks is missing"
+        owners.append((read_session(row), part.first, part.last))
     owners.reverse()
     return owners
 
 
-def find_line(of: Session, first: int) -> Plan[dict[int, Span]]:
-    """Return which of its items each session of a line of forks gives, as far back as an item."""
-    parts = {session_no(of.id): (of.parent_seq + 1, of.head_seq)}
-    if of.parent_id is not None and first <= of.parent_seq:
-        last = of.parent_seq
-        for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
-            parts[session_no(session_id)] = (parent_seq + 1, last)
-            last = min(last, parent_seq)
-    return parts
+def places_in_line(
+    of: Session, places: Sequence[tuple[int, int]], known: LineageCache | None = None
+) -> Plan[list[int]]:
+    """Return which of these places, session numbers and items, are in a session's line of forks."""
+    own = session_no(of.id)
+    found = [seq for no, seq in places if no == own and of.parent_seq < seq <= of.head_seq]
+    others = [(no, seq) for no, seq in places if no != own and seq <= of.parent_seq]
+    if not others or of.parent_id is None:
+        return found
+    line = yield from find_ancestors(of, min(seq for _, seq in others), known)
+    for no, seq in others:
+        part = line.by_session.get(no)
+        if part is not None and part[0] <= seq <= part[1]:
+            found.append(seq)
+    return found
 
 
 def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
@@ -268,19 +291,32 @@ def _keep_ranges(entry: Entry, ranges: HiddenRanges) -> None:
 
 
 def find_items(
-    session: Session, first: int, last: int, limit: int = EVERYTHING
+    session: Session, first: int, last: int, known: LineageCache | None = None
 ) -> Plan[list[StoredItem]]:
     """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
     found: list[StoredItem] = []
-    for owner, start, end in (yield from find_owners(session, first, last)):
+    for owner, start, end in (yield from find_owners(session, first, last, known)):
         found += yield from _own_items(owner, start, end)
-    return found[:limit]
+    return found
 
 
-def find_states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
+def find_turn_items(
+    of: Session, turn_id: TurnId, first: int, last: int
+) -> Plan[list[StoredItem] | None]:
+    """Return a range of items by the entries of their turn; None if some are kept elsewhere."""
+    own, found = session_no(of.id), list[StoredItem]()
+    for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
+        if no == own:
+            found += unpack_items(packed, of.id, seq, first, last)
+    return found if len(found) == last - first + 1 else None
+
+
+def find_states(
+    of: Session, first: int, last: int, known: LineageCache | None = None
+) -> Plan[list[ItemState]]:
     """Return a range of items as they are packed, wherever in the line of forks they are kept."""
     found: list[ItemState] = []
-    for owner, start, end in (yield from find_owners(of, first, last)):
+    for owner, start, end in (yield from find_owners(of, first, last, known)):
         for seq, packed in (yield from item_entries(owner, start, end)):
             states = read_items(packed).listed
             at = seq - len(states) + 1
@@ -334,7 +370,7 @@ def read_lane(row: Row | None, now: float) -> Facts:
 
 def _active_run(session: Session, active: Turn, body: bytes, partial: bytes | None) -> Run | None:
     """Return the run that has the lane; every entry about a running turn says its state."""
-    for state in read_body(body).runs:
+    for state in read_body(body, active.id).runs:
         if state.id == session.active_run_id:
             kept = bytes(partial) if partial is not None else None
             return read_run(state, active.id, session.id, partial=kept)

@@ -29,20 +29,17 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     if decide is None or command.again:
         return None
     decision = decide(command, now, lanes)
-    if decision is None or _has_records(decision):
+    if decision is None or not decision.changes:
         return None
+    first = decision.changes[0]
+    if type(first) is LogAppended:
+        session = first.session
+        if (first.before or session).record_no != session.record_no:
+            return None  # The entry of a record tells of the earlier ones, which are read.
     asks = writes(decision.changes)
     if not asks or not asks[0][0].is_fenced:
         return None  # A refusal has no gate that would tell whether it is due.
     return Planned(decision, asks)
-
-
-def _has_records(decision: Decision[Any]) -> bool:
-    """Whether a decision writes records: their entry tells of the earlier ones, which are read."""
-    for change in decision.changes:
-        if type(change) is LogAppended and change.before is not None:
-            return change.before.record_no != change.session.record_no
-    return False
 
 
 def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:

@@ -43,6 +43,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
+from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -58,7 +59,6 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_hidden_ranges,
     find_items,
-    find_line,
     find_lineage,
     find_number,
     find_owners,
@@ -66,8 +66,10 @@ from holdfast.stores.sql.lookups import (
     find_runs,
     find_states,
     find_turn,
+    find_turn_items,
     last_run_of_step,
     own_records,
+    places_in_line,
     session_row,
 )
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
@@ -138,7 +140,9 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
     return found
 
 
-def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
+def items(
+    of: Session, query: ItemQuery, lines: LineageCache | None = None
+) -> Plan[list[StoredItem]]:
     """Return a page of items; the hidden ranges are skipped before reading, not after."""
     is_up = query.order == "asc"
     first = query.after + 1 if is_up and query.after is not None else 1
@@ -149,16 +153,21 @@ def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
         hidden = yield from find_hidden(of)
         spans = visible_spans(hidden, first, last) if first <= last else []
     left = EVERYTHING if query.limit is None else query.limit
+    if query.turn_id is not None and is_up and len(spans) == 1:
+        stop = min(last, first + left - 1)
+        of_turn = yield from find_turn_items(of, query.turn_id, first, stop)
+        if of_turn is not None:
+            return of_turn
     found: list[StoredItem] = []
     for start, end in spans if is_up else reversed(spans):
         if left <= 0:
             break
         if is_up:
             stop = end if left == EVERYTHING else min(end, start + left - 1)
-            part = yield from find_items(of, start, stop)
+            part = yield from find_items(of, start, stop, lines)
         else:
             begin = start if left == EVERYTHING else max(start, end - left + 1)
-            part = yield from find_items(of, begin, end)
+            part = yield from find_items(of, begin, end, lines)
             part.reverse()
         found.extend(part)
         left = left if left == EVERYTHING else left - len(part)
@@ -173,7 +182,7 @@ class Long(NamedTuple):
 
 def transcript(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
-    known: TranscriptCache, at_most: int = EVERYTHING,
+    known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the end of what is visible, as bytes, if it takes no more rows than `at_most`."""
     if session_id is not None:
@@ -193,7 +202,7 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        bodies += [item.body for item in (yield from find_states(found, first, end))]
+        bodies += [item.body for item in (yield from find_states(found, first, end, lines))]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -469,12 +478,12 @@ def stored_bytes(tenant: Tenant) -> Plan[int]:
     return int(rows[0][0])
 
 
-def _shown_items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
+def _shown_items(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[StoredItem]]:
     """Return a page of items in the order in which a model sees them: the instructions first."""
     span = (yield from find_hidden_ranges(of)).instructions
     if span is None:
-        return (yield from items(of, query))
-    lead = yield from items(of, ItemQuery(after=span[0] - 1, limit=span[1] - span[0] + 1))
+        return (yield from items(of, query, lines))
+    lead = yield from items(of, ItemQuery(after=span[0] - 1, limit=span[1] - span[0] + 1), lines)
     lead = [item for item in lead if item.seq <= span[1]]
     after, limit, is_up = query.after, query.limit, query.order == "asc"
     if after is not None and span[0] <= after <= span[1]:
@@ -483,14 +492,16 @@ def _shown_items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
     elif after is not None and is_up:
         lead = []
     wider = None if limit is None else limit + span[1] - span[0] + 1
-    found = yield from items(of, replace(query, limit=wider))
+    found = yield from items(of, replace(query, limit=wider), lines)
     rest = [item for item in found if not span[0] <= item.seq <= span[1]]
     return ([*lead, *rest] if is_up else [*rest, *reversed(lead)])[:limit]
 
 
-def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
+def listing(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[ListedItem]]:
     """Return a page of items with their names and, in the log's view, what hides each."""
-    page = yield from (_shown_items(of, query) if query.view == "visible" else items(of, query))
+    page = yield from (
+        _shown_items(of, query, lines) if query.view == "visible" else items(of, query, lines)
+    )
     if not page:
         return []
     hidden: Sequence[Span] | None = None
@@ -500,7 +511,7 @@ def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
         if item.item_id is not None:
             is_shared = len((yield from every(sql.FIRST_PLACES, item.item_id, 2))) > 1
-            places = (yield from _places(of, item.item_id)) if is_shared else []
+            places = (yield from _places(of, item.item_id, lines)) if is_shared else []
             if len(places) > 1:
                 if hidden is None:
                     hidden = yield from find_hidden(of)
@@ -510,9 +521,9 @@ def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
     return listed
 
 
-def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
+def find_listed(of: Session, name: str, lines: LineageCache) -> Plan[ListedItem | None]:
     """Return the item that goes by a name, hidden or not."""
-    places = yield from _places(of, name)
+    places = yield from _places(of, name, lines)
     hidden: Sequence[Span] = (yield from find_hidden(of)) if of.hidden_count else ()
     parts = split_name(name)
     if places:
@@ -523,24 +534,23 @@ def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
         return None
     if seq is None or not 1 <= seq <= of.head_seq:
         return None
-    found = yield from find_items(of, seq, seq)
+    found = yield from find_items(of, seq, seq, lines)
     if not found or (not places and parts and (found[0].item_id or OTHER_PREFIX) != parts[0]):
         return None
     records = [] if visible_spans(hidden, seq, seq) else (yield from _hiding(of))
     return ListedItem(found[0], name, _what_hides(found[0], records))
 
 
-def _places(of: Session, item_id: str) -> Plan[list[int]]:
+def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
     """Return where an id occurs in a session's log, oldest first.
 
     An id that very many sessions use is looked up in each part of a line of forks instead.
     """
     rows = yield from every(sql.FIRST_PLACES, item_id, MAX_PLACES)
     if len(rows) < MAX_PLACES:
-        ends = yield from find_line(of, min((row[1] for row in rows), default=of.head_seq + 1))
-        return sorted(seq for no, seq in rows if no in ends and ends[no][0] <= seq <= ends[no][1])
+        return sorted((yield from places_in_line(of, [(row[0], row[1]) for row in rows], lines)))
     places: list[int] = []
-    for owner, first, last in (yield from find_owners(of, 1, of.head_seq)):
+    for owner, first, last in (yield from find_owners(of, 1, of.head_seq, lines)):
         found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
         places += [row[0] for row in found]
     return places
@@ -554,7 +564,7 @@ def _hiding(of: Session) -> Plan[list[Record]]:
     for owner in line:
         own = yield from own_records(owner.id, records)
         undone = {record.undoes for record in own if record.kind == "undo"}
-        # What an ancestor hides of its own later log is no business of its heirs.
+        # What an ancestor hides of its own later log does not concern its forks.
         found.extend(
             replace(record, to_seq=min(record.to_seq, upto))
             for record in own

@@ -93,7 +93,7 @@ SAVE_SESSION = Statement(
     is_fenced=True,
 )
 
-_HEAD = "l.n, l.seq, l.turns, l.events, l.head"
+_HEAD = "l.n, l.seq, l.turns, l.events, l.turn, l.head"
 _LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where session = s.no)"
 _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
@@ -115,6 +115,16 @@ SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )
 
+# In the order of the index by turn, which has the entry that accepted the turn in front.
+_TURN_PLACE = "case when {entry}.request is null then {entry}.n else 0 end"
+_LAST_OF_TURN = (
+    "(select e.n from log e where e.turn = {turn} "
+    f"order by {_TURN_PLACE.format(entry='e')} desc limit 1)"
+)
+_REQUEST = (
+    f"(select f.request from log f where f.turn = {{turn}} and {_TURN_PLACE.format(entry='f')} = 0)"
+)
+
 # All that a decision about a lane asks: its session and the owner's lease, how many wait and
 # between which places, and the last entry of the turn that holds it with what is beside the log.
 _LANE = (
@@ -123,10 +133,9 @@ _LANE = (
     "(select min(q.position) from queue q where q.session = s.no), "
     "(select max(q.position) from queue q where q.session = s.no), "
     "s.id, s.tenant, t.turn, t.body, "
-    "(select f.request from log f where f.turn = a.turn and f.request is not null "
-    "order by f.n limit 1), cast(null as {blob}), d.step, d.delivered_at, d.retry_claim, p.body "
-    f"from sessions s {_LAST} {_OWNER} "
-    "left join log t on t.turn = a.turn and t.n = (select max(n) from log where turn = a.turn) "
+    f"{_REQUEST.format(turn='a.turn')}, cast(null as {{blob}}), d.step, d.delivered_at, "
+    f"d.retry_claim, p.body from sessions s {_LAST} {_OWNER} "
+    f"left join log t on t.session = s.no and t.n = {_LAST_OF_TURN.format(turn='a.turn')} "
     "left join deliveries d on d.turn = a.turn left join partials p on p.run = a.run "
 ).replace("cast(null as {blob})", "null")
 LANE_BY_ID = Statement("lane_by_id", _LANE + "where s.id = ?1")
@@ -213,14 +222,16 @@ DROP_PARTIAL = Statement("drop_partial", "delete from partials where run = ?1")
 
 _TURN = (
     "select s.id, s.tenant, l.turn, l.body, "
-    "(select f.request from log f where f.turn = l.turn and f.request is not null "
-    "order by f.n limit 1), q.input, d.step, d.delivered_at, d.retry_claim "
+    f"{_REQUEST.format(turn='l.turn')}, q.input, d.step, d.delivered_at, d.retry_claim "
     "from log l join sessions s on s.no = l.session left join queue q on q.turn = l.turn "
     "left join deliveries d on d.turn = l.turn "
 )
 # The last entry about a turn has its state.
-TURN_BY_ID = Statement("turn_by_id", _TURN + "where l.turn = ?1 order by l.n desc limit 1")
-_IS_LAST = "l.n = (select max(n) from log where turn = l.turn) "
+TURN_BY_ID = Statement(
+    "turn_by_id",
+    _TURN + f"where l.turn = ?1 order by {_TURN_PLACE.format(entry='l')} desc limit 1",
+)
+_IS_LAST = f"l.n = {_LAST_OF_TURN.format(turn='l.turn')} "
 # Every turn of a session that has not ended.
 OPEN_TURNS = Statement(
     "open_turns",
@@ -242,6 +253,10 @@ TURN_ENTRIES = Statement(
     "turn_entries",
     "select s.id, l.body, l.n from log l join sessions s on s.no = l.session "
     "where l.turn = ?1 order by l.n",
+)
+TURN_ITEMS = Statement(
+    "turn_items",
+    "select session, seq, items from log where turn = ?1 and items is not null order by n",
 )
 ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
 JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")
@@ -356,9 +371,9 @@ DROP_PROVIDER_STATE_COVERING = Statement(
     "drop_provider_state_covering",
     # What is erased is gone for forks too, which share it, and so for their providers.
     "delete from provider_state where covers_seq >= ?2 and session_id in ("
-    "with recursive heirs (id) as (select id from sessions where id = ?1 "
-    "union all select s.id from sessions s join heirs h on s.parent_id = h.id) "
-    "select id from heirs)",
+    "with recursive descendants (id) as (select id from sessions where id = ?1 "
+    "union all select s.id from sessions s join descendants d on s.parent_id = d.id) "
+    "select id from descendants)",
 )
 DROP_PROVIDER_SLOT = Statement(
     "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"

@@ -42,6 +42,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
+from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
@@ -103,6 +104,7 @@ class SqlReader:
         self._inline = inline
         """For what is a few rows, where there is a shorter way to them."""
         self._transcripts = transcripts or ContextCache()
+        self._lines = LineageCache()
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -126,7 +128,7 @@ class SqlReader:
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
-        return await self._run(lambda _: queries.items(session, query))
+        return await self._run(lambda _: queries.items(session, query, self._lines))
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
         """Return the log as a model may be shown it: what is not known of it yet is read."""
@@ -201,7 +203,9 @@ class SqlReader:
             )
         if isinstance(found, queries.Long):
             found = await self._run(
-                lambda _: queries.transcript(tenant, session_id, key, last, known)
+                lambda _: queries.transcript(
+                    tenant, session_id, key, last, known, lines=self._lines
+                )
             )
         assert not isinstance(found, queries.Long)
         if found is not None and last is None:
@@ -210,11 +214,11 @@ class SqlReader:
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
-        return await self._run(lambda _: queries.listing(session, query))
+        return await self._run(lambda _: queries.listing(session, query, self._lines))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
         """Return the item that goes by a name, hidden or not."""
-        return await self._run(lambda _: queries.find_listed(session, name))
+        return await self._run(lambda _: queries.find_listed(session, name, self._lines))
 
     async def hidden(self, session: Session) -> list[Span]:
         """Return the ranges that records hide."""

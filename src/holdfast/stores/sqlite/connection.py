@@ -17,6 +17,7 @@ Connect = Callable[[], sqlite3.Connection]
 BUSY_SECONDS = 5.0
 RETRY_SECONDS = 0.01
 CACHED_STATEMENTS = 256
+FILE_IS_GONE = "the database file was moved or removed"
 WAL_BYTES = 64 * 1024 * 1024
 """A checkpoint that empties a larger log also shrinks its file to this size."""
 CHECKPOINT_PAGES = 10_000
@@ -110,11 +111,13 @@ class ManagedConnection:
         is_only_copy: bool = False,
     ) -> None:
         self._connect = connect
-        self._identity = identity
+        self.identity = identity
+        """Returns which file stands under the path now."""
         self._is_read_only = is_read_only
         self._is_only_copy = is_only_copy
         self._connection: sqlite3.Connection | None = None
-        self._file: object = None
+        self.file: object = None
+        """The file that the connection was opened to."""
         self._patience: int | None = None
         """How long the connection waits for others, while it was made not to; in milliseconds."""
 
@@ -122,7 +125,7 @@ class ManagedConnection:
         """Return the connection, opened now if there is none; it waits for others."""
         if self._connection is None:
             self._connection, self._patience = self._connect(), None
-            self._file = self._identity()
+            self.file = self.identity()
             if self._is_read_only:
                 self._connection.execute("pragma query_only = on")
         if self._patience is not None:
@@ -150,8 +153,8 @@ class ManagedConnection:
 
     def check(self) -> None:
         """Raise if another file, or none, stands where the connection's own was."""
-        if self._identity() != self._file:
-            raise sqlite3.OperationalError("the database file was moved or removed")
+        if self.identity() != self.file:
+            raise sqlite3.OperationalError(FILE_IS_GONE)
 
     def discard(self) -> None:
         """Close the connection after a fault; the next use opens a new one.

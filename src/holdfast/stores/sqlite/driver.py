@@ -26,7 +26,12 @@ from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
-from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
+from holdfast.stores.sqlite.connection import (
+    CHECKPOINT_PAGES,
+    FILE_IS_GONE,
+    Connect,
+    ManagedConnection,
+)
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
 
 ResultT = TypeVar("ResultT")
@@ -133,24 +138,30 @@ class SqliteDriver(SqlDriver):
 
     def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
         writer = cast(ThreadExecutor, self._writer)
-
-        def settled(results: list[Result] | None, error: BaseException | None) -> None:
-            settle(results, error)
-            if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
-                self._rows_moved = self._rows
-                writer.post(self._checkpoint_wal, _ignore)
-
-        work: _Work = partial(self._commit, commands)
-        if is_short(commands) and self._pace.is_quick() and writer.try_acquire():
+        work: _Work | None = None
+        is_quick = self._pace.paused_until == 0.0 or self._pace.is_quick()
+        if is_quick and is_short(commands) and writer.try_acquire():
             try:
                 done = self._commit_in_place(commands)
             finally:
                 writer.give_back()
             if isinstance(done, list):
-                settled(done, None)
+                settle(done, None)
+                if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
+                    self._post_checkpoint(writer)
                 return
-            work = done or work
-        writer.post(work, settled)
+            work = done
+
+        def settled(results: list[Result] | None, error: BaseException | None) -> None:
+            settle(results, error)
+            if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
+                self._post_checkpoint(writer)
+
+        writer.post(work or partial(self._commit, commands), settled)
+
+    def _post_checkpoint(self, writer: ThreadExecutor) -> None:
+        self._rows_moved = self._rows
+        writer.post(self._checkpoint_wal, _ignore)
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read on a connection that never waits for the writer."""
@@ -256,7 +267,9 @@ class SqliteDriver(SqlDriver):
             for command in commands:
                 results += (self._carry_out(cursor, command, now),)
             # What is written to a file that was taken away is lost, whatever SQLite says.
-            self._write_link.check()
+            link = self._write_link
+            if link.identity() != link.file:
+                raise sqlite3.OperationalError(FILE_IS_GONE)
             cursor.execute("commit")
         except BaseException as exc:
             self._roll_back(connection, exc)
@@ -414,8 +427,10 @@ def _write_gated(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> bool:
             return False
     except sqlite3.IntegrityError:
         return False
-    if len(writes) > 1:
-        _write(cursor, writes[1:])
+    for statement, parameters in writes[1:]:
+        written = cursor.execute(statement.text, parameters)
+        if statement.is_fenced and written.rowcount != 1:
+            raise _LostUpdate(statement.name)
     return True
 
 

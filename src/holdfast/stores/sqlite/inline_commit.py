@@ -56,20 +56,21 @@ class DiskLatencyGate:
         self._now = now
         self._waited = 0.0
         self._pause = FIRST_PAUSE
-        self._paused_until = 0.0
+        self.paused_until = 0.0
+        """Until when nothing is waited for in place; 0 while the disk is quick."""
 
     def is_quick(self) -> bool:
         """Whether the disk may be waited for in place."""
-        return self._paused_until == 0.0 or self._now() >= self._paused_until
+        return self.paused_until == 0.0 or self._now() >= self.paused_until
 
     def note(self, waited: float) -> None:
         """Record how long an inline transaction took."""
         self._waited += (waited - self._waited) * _WEIGHT
         if self._waited <= QUICK_SECONDS:
-            if self._paused_until != 0.0:
-                self._paused_until, self._pause = 0.0, FIRST_PAUSE
+            if self.paused_until != 0.0:
+                self.paused_until, self._pause = 0.0, FIRST_PAUSE
             return
         # The next one after the pause is a trial: it alone decides.
         self._waited = QUICK_SECONDS
-        self._paused_until = self._now() + self._pause
+        self.paused_until = self._now() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

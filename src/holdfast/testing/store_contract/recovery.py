@@ -24,14 +24,16 @@ AGAIN = LaneLimits(can_run_again=True)
 NOT_AGAIN = LaneLimits(can_run_again=False)
 
 
-async def bury(heir: StoreClient, dead: StoreClient) -> None:
+async def expire(successor: StoreClient, dead: StoreClient) -> None:
     """Do what a sweep does about a worker that is gone."""
-    await heir.submit(ExpireWorker(worker=dead.worker))
+    await successor.submit(ExpireWorker(worker=dead.worker))
 
 
-async def recover(heir: StoreClient, session_id: SessionId, limits: LaneLimits = AGAIN) -> None:
+async def recover(
+    successor: StoreClient, session_id: SessionId, limits: LaneLimits = AGAIN
+) -> None:
     """Settle one session."""
-    await heir.submit(Recover(session_id=session_id, worker=heir.worker, limits=limits))
+    await successor.submit(Recover(session_id=session_id, worker=successor.worker, limits=limits))
 
 
 async def gone(caller: StoreClient) -> set[WorkerId]:
@@ -70,7 +72,7 @@ class RecoveryContract:
         self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
-        await bury(other, caller)
+        await expire(other, caller)
         for _ in range(2):
             with pytest.raises(RunFenced):
                 await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
@@ -117,7 +119,7 @@ class RecoveryContract:
         await caller.start("d", key="m")
         quiet = await caller.converse("e", "f", key="n")
         assert await other.store.orphaned_sessions(100) == []
-        await bury(other, caller)
+        await expire(other, caller)
         found = set(await other.store.orphaned_sessions(100))
         assert run.session.id in found
         assert lane.session.id in found
@@ -131,7 +133,7 @@ class RecoveryContract:
         for key in "klm":
             await caller.start("a", key=key)
             await caller.wait("b", key=key)
-        await bury(other, caller)
+        await expire(other, caller)
         for session_id in await other.store.orphaned_sessions(100):
             await recover(other, session_id)
         assert await other.store.orphaned_sessions(100) == []
@@ -142,7 +144,7 @@ class RecoveryContract:
     ) -> None:
         run = await caller.start("a", key="k", source=source)
         await caller.extend(run, "b", partial=answered("torn"))
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id)
         view = await other.read.turn(other.tenant, run.turn.id)
         assert view is not None
@@ -158,7 +160,7 @@ class RecoveryContract:
         run = await caller.start("a", key="k", source=source)
         await caller.extend(run, "b", partial=answered("torn"))
         behind = await caller.wait("c", key="k", source=source)
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id)
         owned = await other.store.owned_turns(other.worker)
         assert [turn.id for turn in owned] == [run.turn.id, behind.turn.id]
@@ -177,7 +179,7 @@ class RecoveryContract:
     ) -> None:
         run = await caller.start("a", key="k", source="background")
         waiting = await caller.wait("b", key="k", source="background")
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id, NOT_AGAIN)
         for turn in (run.turn, waiting.turn):
             assert await state_of(other, turn) == ("interrupted", "worker_lost")
@@ -187,7 +189,7 @@ class RecoveryContract:
     ) -> None:
         run = await other.start("a", key="k")
         waiting = await caller.wait("b", key="k", idempotency_key="once", body_hash=b"x")
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id)
         assert await state_of(other, waiting.turn) == ("interrupted", "worker_lost")
         assert await state_of(other, run.turn) == ("running", None)
@@ -224,11 +226,11 @@ class RecoveryContract:
         run = await caller.start("a", key="k", source="cron", limits=limits)
         for attempt in range(1, 4):
             clock.advance(LEASE_SECONDS + 1)
-            heir = StoreClient(other.store, f"heir{attempt}")
-            await heir.enlist()
-            await recover(heir, run.session.id, limits)
+            successor = StoreClient(other.store, f"successor{attempt}")
+            await successor.enlist()
+            await recover(successor, run.session.id, limits)
             if attempt < 3:
-                claimed = await heir.claim(run.turn, limits=limits)
+                claimed = await successor.claim(run.turn, limits=limits)
                 assert isinstance(claimed, Started)
                 assert claimed.turn.attempts == attempt + 1
         assert await state_of(other, run.turn) == ("failed", "turn_abandoned")
@@ -256,7 +258,7 @@ class RecoveryContract:
         self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k", source="channel")
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id)
         again = await other.claim(run.turn)
         assert isinstance(again, Started)
@@ -290,7 +292,7 @@ class RecoveryContract:
 
     async def test_a_hold_is_not_a_loss(self, caller: StoreClient, other: StoreClient) -> None:
         run = await ask_the_client(caller, "call_1")
-        await bury(other, caller)
+        await expire(other, caller)
         assert run.session.id not in await other.store.orphaned_sessions(100)
         await recover(other, run.session.id)
         assert await state_of(other, run.turn) == ("requires_action", None)
@@ -350,7 +352,7 @@ class ClockStepContract:
         clock.advance(LEASE_BOUND_SECONDS)
         await other.submit(renewal)
         assert await gone(other) == {caller.worker}
-        await bury(other, caller)
+        await expire(other, caller)
         await recover(other, run.session.id)
         assert (await state_of(other, run.turn))[0] == "interrupted"
 

@@ -9,7 +9,7 @@ from holdfast.core.errors import ItemNotFound, SessionBusy
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Hide
+from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.store_client import StoreClient
 
@@ -52,6 +52,28 @@ class TranscriptContract:
         await caller.converse("i", "j", key="k")
         assert await caller.texts(run.session) == list("abcdefghij")
         assert_sound(await picture(caller, run.session.id))
+
+    async def test_the_items_of_a_turn_are_the_same_found_by_the_turn_or_by_their_numbers(
+        self, caller: StoreClient
+    ) -> None:
+        await caller.converse("a", "b", key="k")
+        run = await caller.start("c", key="k")
+        await caller.extend(run, "d", "e")
+        await caller.finish(run, "f")
+        await caller.converse("g", "h", key="k")
+        for after, limit in ((2, 4), (3, 2), (1, 3), (4, None)):
+            by_number = await caller.texts(run.session, after=after, limit=limit)
+            found = await caller.texts(
+                run.session, after=after, limit=limit, view="log", turn_id=run.turn.id
+            )
+            assert found == by_number, (after, limit)
+        fork = Fork(
+            tenant=caller.tenant, session_id=run.session.id,
+            new_id=SessionId(caller.ids.new("ses")), after_seq=None,
+        )  # fmt: skip
+        forked = await caller.submit(fork)
+        found = await caller.texts(forked, after=2, limit=4, view="log", turn_id=run.turn.id)
+        assert found == list("cdef")
 
     async def test_appends_from_everywhere_at_once_keep_their_blocks(
         self, caller: StoreClient, other: StoreClient

@@ -32,7 +32,7 @@ from holdfast.tools.settings import McpSettings
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
-"""Between two starts of a server that does not stay up; each pause is twice as long."""
+"""First pause between two starts of a server that does not stay up; it doubles each time."""
 LIST_SECONDS = 30.0
 """How long a list of tools is used before it is requested again."""
 PROBE_AFTER_SECONDS = 5.0
@@ -51,7 +51,7 @@ _REQUEST_ERRORS = (
 
 
 class ServerUnavailable(Exception):
-    """The server is not there; nothing was sent to it."""
+    """The server is not connected; nothing was sent to it."""
 
 
 class McpConnection:
@@ -146,7 +146,7 @@ class McpConnection:
         self, client: Client, name: str, arguments: dict[str, Any]
     ) -> CallToolResult:
         self._in_flight += 1
-        # A call that is cancelled or fails leaves doubts about the server.
+        # After a call that was cancelled or failed, the server is probed before the next one.
         self._is_suspect = True
         try:
             result = await client.call_tool(name, arguments)
@@ -206,7 +206,7 @@ class McpConnection:
     # ── its life ────────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> Client:
-        """Return the client, started if it is not; wait for nobody during a pause."""
+        """Return the client and start its server if needed; during a pause, raise at once."""
         if self._ready is None or self._has_ended():
             await self.close()
             left = self._retry_at - monotonic()
@@ -313,7 +313,7 @@ class McpConnection:
 
 
 async def _probe(client: Client) -> None:
-    """Have the server answer: newer versions of the protocol have no `ping`, all have this."""
+    """Send a request that all versions of the protocol have; newer ones lack `ping`."""
     await client.list_tools()
 
 

@@ -97,7 +97,7 @@ class McpServers:
         await asyncio.gather(*(each.close() for each in closing))
 
     def status(self) -> list[ServerStatus]:
-        """Return how every server is."""
+        """Return the state of every server."""
         found: list[ServerStatus] = []
         for tenant, name in self._settings:
             known = [each for key, each in self._connections.items() if key[:2] == (tenant, name)]

@@ -37,7 +37,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.core.transaction.facts import Facts
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     KEY,
     LIMITS,
     NOW,

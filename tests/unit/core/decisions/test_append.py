@@ -11,7 +11,7 @@ from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.transaction.changes import RetryClaimed
 from holdfast.core.transaction.commands import Append, Appended, Started
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     NOW,
     SESSION,
     TENANT,

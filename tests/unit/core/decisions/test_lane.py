@@ -4,7 +4,7 @@ from holdfast.core.decisions.accept import accept
 from holdfast.core.decisions.lane import end_dead_owner
 from holdfast.core.transaction.commands import Queued
 from holdfast.core.transaction.session_draft import Draft
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     LIMITS,
     OTHER_WORKER,
     WORKER,

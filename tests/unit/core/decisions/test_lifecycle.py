@@ -21,7 +21,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.changes import ContentErased, ItemErased, ProviderStateDropped
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Hide, Reset, Restore
 from holdfast.core.transaction.facts import Facts, Log
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     KEY,
     NOW,
     RUN,

@@ -21,7 +21,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Claim, LaneLimits, Queued, Recover, Started
 from holdfast.core.transaction.facts import Facts
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     LIMITS,
     NOW,
     OTHER_WORKER,

@@ -41,7 +41,7 @@ from holdfast.core.transaction.commands import (
     RequestStop,
 )
 from holdfast.core.transaction.facts import Facts, Waiting
-from tests.unit.core.scenes import (
+from tests.unit.core.builders import (
     NOW,
     OTHER_WORKER,
     RUN,

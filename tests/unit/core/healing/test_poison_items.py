@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.core.healing.poison_items import poison_candidates
 from holdfast.core.model.items import StoredItem, write_item
-from tests.unit.core.scenes import stored
+from tests.unit.core.builders import stored
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.model.item_ids import mint_name, name_at, owner_of, shown, split_name
 from holdfast.core.model.items import read_item
-from tests.unit.core.scenes import stored
+from tests.unit.core.builders import stored
 
 
 @pytest.mark.parametrize(

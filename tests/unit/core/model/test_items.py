@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidItem
 from holdfast.core.model.items import ROLES, NewItem, message, read_item, write_item
-from tests.unit.core.scenes import stored
+from tests.unit.core.builders import stored
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from holdfast.core.model.records import (
     merge_spans,
     visible_spans,
 )
-from tests.unit.core.scenes import NOW, SESSION
+from tests.unit.core.builders import NOW, SESSION
 
 
 def a_record(no: int, kind: RecordKind, span: Span = (1, 1), **fields: Any) -> Record:

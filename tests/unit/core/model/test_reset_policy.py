@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
-from tests.unit.core.scenes import NOW
+from tests.unit.core.builders import NOW
 
 
 def at(zone: str, text: str) -> float:

@@ -1,6 +1,6 @@
 """A session's status is what its lane says."""
 
-from tests.unit.core.scenes import NOW, a_session, held, running
+from tests.unit.core.builders import NOW, a_session, held, running
 
 
 def test_an_idle_session_is_idle() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.core.scenes import a_session, a_started_turn, a_turn, held, running
+from tests.unit.core.builders import a_session, a_started_turn, a_turn, held, running
 
 
 def test_an_open_turn_without_the_lane_is_queued() -> None:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.model.items import StoredItem, message, write_item
 from holdfast.core.projection.placeholders import LEFT_OUT
 from holdfast.core.projection.project import INTERRUPTED, continue_after, project
-from tests.unit.core.scenes import stored
+from tests.unit.core.builders import stored
 
 
 def a_call(call_id: str, kind: str = "function_call") -> dict[str, Any]:

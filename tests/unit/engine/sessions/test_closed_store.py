@@ -15,12 +15,12 @@ from holdfast.engine.settings import LaneSettings
 
 
 @pytest.fixture
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses to ask again would do so for longer than any test takes."""
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 1000.0)
 
 
-@pytest.mark.usefixtures("_no_patience")
+@pytest.mark.usefixtures("_no_waiting")
 async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(
     any_store_url: str,
 ) -> None:
@@ -65,7 +65,7 @@ async def test_a_turn_that_waited_in_a_closed_store_can_be_sent_again(tmp_path: 
         assert statuses == ["completed", "interrupted"]
 
 
-@pytest.mark.usefixtures("_no_patience")
+@pytest.mark.usefixtures("_no_waiting")
 async def test_what_was_left_open_is_taken_up_when_the_store_is_opened_again(
     tmp_path: Path,
 ) -> None:
@@ -104,7 +104,7 @@ USES: list[Callable[[Holdfast, SessionHandle], Awaitable[Any]]] = [
 ]
 
 
-@pytest.mark.usefixtures("_no_patience")
+@pytest.mark.usefixtures("_no_waiting")
 async def test_every_use_of_a_closed_store_is_told_so(any_store_url: str) -> None:
     async with holdfast.open(any_store_url) as hf:
         session = await hf.session("k")

@@ -314,9 +314,9 @@ def poured(*pieces: bytes) -> Seen:
         async def answer(self, request: Request) -> None:
             await request.start(200, [])
             for piece in pieces:
-                request.write(piece)
+                request.push(bytes, piece)
             await asyncio.sleep(0)
-            request.write(b"last")
+            request.push(bytes, b"last")
             await request.send(b"", is_last=True)
 
     return Pouring()

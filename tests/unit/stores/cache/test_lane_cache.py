@@ -18,7 +18,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lane_cache import LANE_BYTES, LaneCache
-from tests.unit.core.scenes import a_run, a_turn
+from tests.unit.core.builders import a_run, a_turn
 
 NOW = 1_000.0
 KEY = Key("me")

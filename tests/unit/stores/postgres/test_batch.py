@@ -4,9 +4,9 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, Wor
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
     Command,
     CountBotTurn,
+    DeadLetterUpdate,
     DeleteSchedule,
     Extend,
     ForgetBotTurns,
@@ -83,7 +83,7 @@ def test_deliveries_name_their_turns() -> None:
 
 
 ONE_AT_A_TIME = {
-    QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, BuryUpdate,
+    QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, DeadLetterUpdate,
     CountBotTurn, ForgetBotTurns,
     PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip

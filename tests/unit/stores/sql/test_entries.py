@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.ids import SessionId
+from holdfast.core.ids import SessionId, TurnId
 from holdfast.core.model.items import StoredItem, message
 from holdfast.core.model.records import Record
 from holdfast.core.transaction.changes import Entry, Event, LogAppended
@@ -17,6 +17,7 @@ from holdfast.stores.sql.entries import (
     identity_values,
     pack_entry,
     pack_head,
+    pack_items,
     read_body,
     read_events,
     read_records,
@@ -27,7 +28,7 @@ from holdfast.stores.sql.entries import (
     unpack_items,
 )
 from holdfast.stores.sql.lookups import find_number
-from tests.unit.core.scenes import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
+from tests.unit.core.builders import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
 
 
 def an_item(seq: int) -> StoredItem:
@@ -45,8 +46,19 @@ def test_a_session_is_read_as_it_was_written() -> None:
         a_session(), version=7, head_seq=4, turn_count=2, event_no=9, epoch=6, record_no=1,
         hidden_count=1, owner="wrk", active_turn_id="t", active_run_id="r", input_tokens=5,
     )  # fmt: skip
-    row = (*identity_values(session), 7, 4, 2, 9, pack_head(session))
+    row = (*identity_values(session), 7, 4, 2, 9, None, pack_head(session))
     assert read_session(row) == session
+
+
+@pytest.mark.parametrize("run_id", ["run_1", "run_2"])
+def test_the_holder_of_a_lane_is_read_from_the_turn_of_the_last_entry(run_id: str) -> None:
+    session = replace(a_session(), owner="wrk", active_turn_id="turn_1", active_run_id=run_id)
+    identity = identity_values(session)
+    row = (*identity, session.version, 0, 0, 0, "turn_1", pack_head(session, TurnId("turn_1")))
+    read = read_session(row)
+    assert (read.active_turn_id, read.active_run_id) == ("turn_1", run_id)
+    row = (*identity, session.version, 0, 0, 0, "turn_2", pack_head(session, TurnId("turn_2")))
+    assert read_session(row).active_turn_id == "turn_1"
 
 
 def test_a_turn_and_its_runs_are_read_as_they_were_written() -> None:
@@ -56,6 +68,46 @@ def test_a_turn_and_its_runs_are_read_as_they_were_written() -> None:
     row = (turn.session_id, turn.tenant, turn.id, body, b"{}", None, turn.step, NOW, 1)
     assert read_turn(row) == turn
     assert read_run(read_body(body).runs[0], turn.id, turn.session_id) == run
+
+
+@pytest.mark.parametrize("run_id", ["run_5", "run_6"])
+@pytest.mark.parametrize("worker", ["wrk_1", "wrk_2"])
+def test_a_run_is_named_by_its_turn_unless_it_is_a_later_one(run_id: str, worker: str) -> None:
+    turn = a_started_turn(id="turn_5", owner="wrk_1")
+    run = replace(a_run(a_session(), turn), id=run_id, worker=worker)
+    body = pack_entry(Entry(turn=turn, runs=[run]))
+    assert read_run(read_body(body).runs[0], turn.id, turn.session_id) == run
+    assert read_body(body, turn.id).runs[0].id == run_id
+
+
+def test_the_end_of_a_turn_tells_the_range_of_its_items() -> None:
+    turn = a_started_turn(first_seq=3, last_seq=7)
+    details = [b'{"first_seq":3,"last_seq":7}', b'{"first_seq":3,"last_seq":8}', b"{}"]
+    events = [
+        Event(SESSION, 8 + place, TENANT, "turn.completed", turn.id, detail, NOW)
+        for place, detail in enumerate(details)
+    ]
+    body = pack_entry(Entry(turn=turn, events=events))
+    assert details[0] not in body
+    assert read_events(body, SESSION, TENANT, turn.id, 10, NOW) == events
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("msg_1", b'{"id":"msg_1","type":"message"}'),
+        ("msg_1", b'{"id":"msg_12","type":"message"}'),
+        ("msg_1", b'{"type":"message","id":"msg_1"}'),
+        ('a","b', b'{"id":"a","b":1}'),
+        ("caf\u00e9", '{"id":"caf\u00e9"}'.encode()),
+        (None, b'{"id":"msg_1"}'),
+    ],
+)
+def test_an_item_keeps_its_id_whatever_its_body_begins_with(name: str | None, body: bytes) -> None:
+    item = replace(an_item(4), item_id=name, body=body)
+    packed = pack_items([item])
+    assert packed is not None
+    assert unpack_items(packed, SESSION, 4, 4, 4) == [item]
 
 
 def test_an_answer_of_an_earlier_step_counts_as_not_delivered() -> None:

@@ -1,5 +1,7 @@
 """`holdfast channels`, `holdfast outbox` and `holdfast send`: chat platforms and their messages."""
 
+import base64
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -137,13 +139,22 @@ def send(
     to: Annotated[
         str, typer.Argument(help="The platform's id of the chat; write -- before a negative one.")
     ],
-    text: Annotated[str, typer.Argument(help="Message, as Markdown.")],
+    text: Annotated[str, typer.Argument(help="Message, as Markdown.")] = "",
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, dir_okay=False, help="File to send; may be repeated."),
+    ] = None,
     thread: Annotated[str, typer.Option(help="Thread or topic in the chat.")] = "",
     config: ConfigFlag = None,
     url: UrlFlag = None,
 ) -> None:
     """Send a message to a chat, through the outbox."""
-    body = {"to": to, "text": text, "thread": thread}
+    body: dict[str, Any] = {"to": to, "text": text, "thread": thread}
+    if file:
+        body["files"] = [
+            {"name": path.name, "data": base64.b64encode(path.read_bytes()).decode()}
+            for path in file
+        ]
     reply = connect(url, config).post(api_path("channels", channel, "messages"), body)
     for one in reply["data"]:
         print_line(one["id"])

@@ -22,7 +22,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
+    DeadLetterUpdate,
     HoldChannel,
     ReleaseChannel,
     RememberChat,
@@ -109,11 +109,14 @@ def release_channel(command: ReleaseChannel, _: Facts) -> Decision[None]:
 
 def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
     """Record a chat, so that schedules and operators may write to it."""
-    row = ChatRow(command.channel, command.chat, command.successor, facts.now)
-    return Decision(None, (ChatSaved(row),))
+    rows = [ChatRow(command.channel, command.chat, command.successor, facts.now)]
+    rows += [
+        ChatRow(command.channel, alias, "", facts.now, command.chat) for alias in command.aliases
+    ]
+    return Decision(None, tuple(map(ChatSaved, rows)))
 
 
-def bury_update(command: BuryUpdate, facts: Facts) -> Decision[None]:
+def dead_letter_update(command: DeadLetterUpdate, facts: Facts) -> Decision[None]:
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
     return Decision(None, (UpdateBuried(row),))

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.errors import Conflict, NotFound, RunFenced
+from holdfast.core.errors import Conflict, IdempotencyMismatch, NotFound, RunFenced
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxRow, first_part
 from holdfast.core.transaction.changes import (
@@ -12,6 +12,7 @@ from holdfast.core.transaction.changes import (
     IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
+    OutboxFileDropped,
     OutboxPruned,
     OutboxRestDropped,
     OutboxSaved,
@@ -29,7 +30,7 @@ from holdfast.core.transaction.commands import (
     SettleDelivery,
 )
 from holdfast.core.transaction.facts import Facts
-from holdfast.core.transaction.outgoing import message_row, to_message
+from holdfast.core.transaction.outgoing import message_changes, message_row, to_message
 
 MAX_ERROR = 500
 REST_ERROR = "an earlier part of this answer could not be delivered"
@@ -78,28 +79,34 @@ def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
         return Decision(False)
     if row.external_id is not None:
         return Decision(row.state == "open" and row.external_id == command.external_id)
-    saved = replace(row, external_id=command.external_id)
+    saved = replace(
+        row,
+        external_id=command.external_id,
+        is_maybe_duplicate=row.is_maybe_duplicate or command.external_id is None,
+    )
     return Decision(saved.state == "open", (OutboxSaved(saved, row),))
 
 
 def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
     """Write messages that belong to no turn, once per key."""
     if facts.repeat is not None:
+        if facts.repeat.body_hash != command.body_hash:
+            return refuse(IdempotencyMismatch("the idempotency key was used with another body"))
         return Decision(command.again and facts.repeat.turn_id == command.record_id)
     if facts.messages:
         return Decision(command.again)
     changes: list[Change] = []
     if command.idempotency_key is not None:
         named = TurnId(command.record_id)
-        row = IdempotencyRow(
-            command.tenant, command.idempotency_key, b"", named, 0, facts.now
+        once = IdempotencyRow(
+            command.tenant, command.idempotency_key, command.body_hash, named, 0, facts.now
         )  # fmt: skip
-        changes.append(IdempotencyAdded(row))
+        changes.append(IdempotencyAdded(once))
     for part, message in enumerate(command.messages):
-        added = message_row(
+        row = message_row(
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now
         )
-        changes.append(OutboxAdded(added))
+        changes += message_changes(row, message)
     return Decision(True, tuple(changes))
 
 
@@ -129,8 +136,9 @@ def claim_deliveries(
         if row.state == "sending" and row.owner == command.worker:
             claimed.append(row)  # by this very command, whose answer was lost
             continue
-        # Who sent it, or kept its placeholder up to date, died: something may have arrived of which
-        # the id is not known. An edit that arrives twice is one edit.
+        # The worker that was sending it died. The platform may have the message although its id was
+        # never stored, so a second send may be a duplicate. With a known id it is edited, and a
+        # repeated edit changes nothing.
         is_other = row.owner is not None and row.owner != command.worker
         is_doubtful = row.external_id is None and (row.state == "sending" or is_other)
         taken = replace(
@@ -151,6 +159,8 @@ def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow
         return Decision(row if command.again else None)
     saved = _settled(command, row, facts.now)
     changes: list[Change] = [OutboxSaved(saved, row)]
+    if saved.state == "sent" and row.file_name:
+        changes.append(OutboxFileDropped(row.id))
     if saved.state == "dead":
         changes.append(OutboxRestDropped(row.source, row.part, REST_ERROR, facts.now))
     return Decision(saved, tuple(changes))
@@ -193,7 +203,8 @@ def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow
         if row.state == "sending":
             return refuse(MessageSettled(f"message {row.id} is being sent; try again"))
         saved = replace(row, state="dropped", text="", owner=None, settled_at=facts.now)
-        return Decision(saved, (OutboxSaved(saved, row),))
+        dropped: tuple[Change, ...] = (OutboxFileDropped(row.id),) if row.file_name else ()
+        return Decision(saved, (OutboxSaved(saved, row), *dropped))
     if row.state == "pending" and command.again:
         return Decision(row)
     if row.state != "dead":

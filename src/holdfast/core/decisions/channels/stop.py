@@ -45,7 +45,7 @@ def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
 
 
 def _record(command: StopTurns, now: float, count: int) -> tuple[Change, ...]:
-    """Return the key of the command, with how many turns it stopped, and what is said about it."""
+    """Return the command's idempotency row, with the count of stopped turns, and its replies."""
     tenant: Tenant = command.tenant
     named = TurnId(command.record_id)
     key = IdempotencyRow(tenant, command.idempotency_key, b"", named, count, now)

@@ -28,11 +28,14 @@ class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
 
 
 class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
-    """Record the platform's id of a placeholder before its first edit; False if it is not open."""
+    """Record the platform's id of a placeholder before its first edit; False if it is not open.
+
+    Without an id it records that a placeholder may have arrived whose id will never be known.
+    """
 
     id: str
     worker: WorkerId
-    external_id: str
+    external_id: str | None
 
 
 class QueueMessages(Command[bool], frozen=True, kw_only=True):
@@ -46,6 +49,8 @@ class QueueMessages(Command[bool], frozen=True, kw_only=True):
     """What the messages belong to; minted by the caller."""
     idempotency_key: str | None = None
     messages: tuple[OutboxMessage, ...] = ()
+    body_hash: bytes = b""
+    """What the key was used with: another body with the same key is refused."""
 
 
 class QueueFacts(Command[bool], frozen=True, kw_only=True):
@@ -72,7 +77,7 @@ class ClaimDeliveries(Command[tuple[OutboxRow, ...]], frozen=True, kw_only=True)
     worker: WorkerId
     channels: tuple[str, ...]
     limit: int = 32
-    patience_seconds: float = 5.0
+    orphaned_after_seconds: float = 5.0
     """How long another worker's placeholder is left to that worker after its turn has ended."""
 
 
@@ -179,9 +184,11 @@ class RememberChat(Command[None], frozen=True, kw_only=True):
     channel: str
     chat: str
     successor: str = ""
+    aliases: tuple[str, ...] = ()
+    """Other ids of a direct chat, whose person is `chat`."""
 
 
-class BuryUpdate(Command[None], frozen=True, kw_only=True):
+class DeadLetterUpdate(Command[None], frozen=True, kw_only=True):
     """Record that an update could not be handled, so that those behind it can be."""
 
     channel: str

@@ -40,6 +40,10 @@ class SkipRun(Command[bool], frozen=True, kw_only=True):
     expected_at: float | None
     next_run_at: float | None
     reason: str
+    is_failure: bool = False
+    """Whether the run was not accepted: the fifth failure in a row pauses the schedule."""
+    if_paused: tuple[OutboxMessage, ...] = ()
+    """What is sent if it pauses."""
 
 
 class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):

@@ -39,3 +39,5 @@ class IndexLog(Command[bool], frozen=True, kw_only=True):
     upto: LogPosition
     items: tuple[IndexedItem, ...] = ()
     removed: tuple[RemovedItems, ...] = ()
+    has_more: bool = False
+    """Whether there were as many entries as were asked for: more may follow at once."""

@@ -83,7 +83,7 @@ class AcpAgent:
         return AcpSession(rpc, request.session_id, request.instructions, permissions)
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
-        """Return whether a turn ended: a loaded session tells its history, which is compared."""
+        """Return whether the turn ended; `open` compares the replayed history."""
         del directory, session_id
         return mark != ASKING
 

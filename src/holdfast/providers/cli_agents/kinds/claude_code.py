@@ -111,7 +111,7 @@ class ClaudeSession:
             try:
                 value = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                continue  # a warning between the lines
+                continue  # a warning, not a message
             if not isinstance(value, dict):
                 continue
             if value.get("type") == "result":

@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def refuse_all(method: str, params: Json) -> Json | None:
-    """Grant nothing."""
+    """Refuse every request."""
     del method, params
     return None
 
@@ -67,7 +67,7 @@ class JsonRpc:
             try:
                 message = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                continue  # a warning between the lines
+                continue  # a warning, not a message
             if not isinstance(message, dict):
                 continue
             if "method" not in message or "id" not in message:

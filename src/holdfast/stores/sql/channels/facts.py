@@ -8,9 +8,9 @@ from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import (
     ApprovePairing,
-    BuryUpdate,
     ClaimDeliveries,
     CountBotTurn,
+    DeadLetterUpdate,
     EditWaiting,
     ForgetBotTurns,
     HoldChannel,
@@ -85,7 +85,7 @@ def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
 
 def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
     """The messages that are due, at most one of each conversation."""
-    late = now - command.patience_seconds
+    late = now - command.orphaned_after_seconds
     found: list[OutboxRow] = []
     for channel in command.channels:
         if command.again:
@@ -150,7 +150,7 @@ def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[F
 
 
 def no_facts(
-    _: ReleaseChannel | RememberChat | BuryUpdate | PruneOutbox, now: float
+    _: ReleaseChannel | RememberChat | DeadLetterUpdate | PruneOutbox, now: float
 ) -> Plan[Facts]:
     """The time alone."""
     yield from ()

@@ -24,7 +24,7 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.HoldChannel: (facts.hold_facts, access.hold_channel),
     cmd.ReleaseChannel: (facts.no_facts, access.release_channel),
     cmd.RememberChat: (facts.no_facts, access.remember_chat),
-    cmd.BuryUpdate: (facts.no_facts, access.bury_update),
+    cmd.DeadLetterUpdate: (facts.no_facts, access.dead_letter_update),
     cmd.CountBotTurn: (facts.bot_turn_facts, bot_turns.count_bot_turn),
     cmd.ForgetBotTurns: (facts.bot_turn_facts, bot_turns.forget_bot_turns),
 }

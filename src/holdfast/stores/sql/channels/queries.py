@@ -26,6 +26,10 @@ class SqlChannelReader:
         """Return one message."""
         return await self._run(lambda _: _message(message_id))
 
+    async def file(self, message_id: str) -> bytes | None:
+        """Return the bytes of a file that is to be sent."""
+        return await self._run(lambda _: _file(message_id))
+
     async def session_of(
         self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
     ) -> SessionId | None:
@@ -85,6 +89,11 @@ def _has_waiting(channel: str, chat: str, thread: str) -> Plan[bool]:
 def _message(message_id: str) -> Plan[OutboxRow | None]:
     row = yield from one(sql.MESSAGE, message_id)
     return read_message(row) if row is not None else None
+
+
+def _file(message_id: str) -> Plan[bytes | None]:
+    row = yield from one(sql.FILE, message_id)
+    return bytes(row[0]) if row is not None else None
 
 
 def _session_of(

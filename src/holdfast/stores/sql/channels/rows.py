@@ -61,6 +61,8 @@ def _fields(statement: Statement) -> Callable[[Any], Ask]:
 
 WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.OutboxAdded: lambda change: (sql.ADD_MESSAGE, _values(change.row)),
+    ch.OutboxFileAdded: _fields(sql.ADD_FILE),
+    ch.OutboxFileDropped: _fields(sql.DROP_FILE),
     ch.PlaceholderOpened: lambda change: (sql.OPEN_PLACEHOLDER, _values(change.row)),
     ch.PlaceholderStopped: _fields(sql.STOP_PLACEHOLDER),
     ch.OutboxSaved: _save_message,

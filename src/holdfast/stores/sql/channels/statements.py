@@ -5,7 +5,7 @@ from holdfast.stores.sql.plan import Statement
 _OUTBOX = (
     "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
     "reply_to", "refusals", "next_at", "created_at", "owner", "external_id", "is_maybe_duplicate",
-    "error", "settled_at", "approval",
+    "error", "settled_at", "approval", "file_name", "file_type",
 )  # fmt: skip
 """The columns of a message, in the order of `OutboxRow`."""
 _VALUES = ", ".join(f"?{n}" for n in range(1, len(_OUTBOX) + 1))
@@ -21,6 +21,14 @@ ADD_MESSAGE = Statement(
     "on conflict (id) do update set state = excluded.state, body = excluded.body, "
     "refusals = 0, next_at = excluded.next_at, settled_at = null, approval = excluded.approval",
 )
+ADD_FILE = Statement(
+    "add_outbox_file",
+    "insert into outbox_files (message_id, content) values (?1, ?2) "
+    "on conflict (message_id) do update set content = excluded.content",
+)
+# The platform has it now; messages that are deleted take their files with them.
+DROP_FILE = Statement("drop_outbox_file", "delete from outbox_files where message_id = ?1")
+FILE = Statement("outbox_file", "select content from outbox_files where message_id = ?1")
 OPEN_PLACEHOLDER = Statement(
     "open_placeholder",
     f"insert into outbox ({', '.join(_OUTBOX)}) values ({_VALUES}) on conflict (id) do nothing",
@@ -138,17 +146,20 @@ DROP_HOLD = Statement(
 
 SAVE_CHAT = Statement(
     "save_chat",
-    "insert into chats (channel, chat, successor, first_seen_at) values (?1, ?2, ?3, ?4) "
-    "on conflict (channel, chat) do update set successor = "
-    "case when excluded.successor = '' then chats.successor else excluded.successor end",
+    "insert into chats (channel, chat, successor, first_seen_at, person) "
+    "values (?1, ?2, ?3, ?4, ?5) on conflict (channel, chat) do update set successor = "
+    "case when excluded.successor = '' then chats.successor else excluded.successor end, "
+    "person = excluded.person",
 )
 CHATS = Statement(
     "chats",
-    "select channel, chat, successor, first_seen_at from chats where channel = ?1 order by chat",
+    "select channel, chat, successor, first_seen_at, person from chats where channel = ?1 "
+    "order by chat",
 )
 CHAT = Statement(
     "chat",
-    "select channel, chat, successor, first_seen_at from chats where channel = ?1 and chat = ?2",
+    "select channel, chat, successor, first_seen_at, person from chats "
+    "where channel = ?1 and chat = ?2",
 )
 ADD_DEAD_UPDATE = Statement(
     "add_dead_update",

@@ -56,9 +56,9 @@ create table log (
 
 -- The gate of every write: two decisions on the same state cannot both be written.
 create unique index log_n on log (session, n);
-create index log_turn on log (turn, n) where turn is not null;
 -- A turn is accepted once, in all sessions of all tenants; only that entry has a request.
-create unique index log_accepted on log (turn) where request is not null;
+create unique index log_turn on log (turn, (case when request is null then n else 0 end))
+  where turn is not null;
 create index log_record on log (session, record) where record is not null;
 {feed_index};
 

@@ -24,6 +24,8 @@ create table outbox (
   error {text},
   settled_at {real},
   approval {text} not null,
+  file_name {text} not null,
+  file_type {text} not null,
   constraint outbox_state_is_known check (
     state in ('open', 'pending', 'sending', 'sent', 'dead', 'dropped')),
   constraint outbox_sender_is_known check (state <> 'sending' or owner is not null)
@@ -35,6 +37,12 @@ create index outbox_source on outbox (source, part);
 create index outbox_session on outbox (session_id) where session_id is not null;
 create index outbox_settled on outbox (settled_at) where settled_at is not null;
 create index outbox_external on outbox (channel, external_id) where external_id is not null;
+
+-- The bytes of files that are to be sent, beside the outbox: its rows are read and written often.
+create table outbox_files (
+  message_id {text} primary key references outbox (id) on delete cascade,
+  content {blob} not null
+){without_rowid};
 
 -- Who may write to a channel, and who asked to. One row for each sender.
 create table pairings (
@@ -57,12 +65,14 @@ create table channel_holds (
   since {real} not null
 ){without_rowid};
 
--- Chats that wrote to a channel; a group that was moved continues under its successor's id.
+-- Chats that wrote to a channel; a group that was moved continues under its successor's id, and
+-- a direct chat may have several ids.
 create table chats (
   channel {text} not null,
   chat {text} not null,
   successor {text} not null,
   first_seen_at {real} not null,
+  person {text} not null,
   primary key (channel, chat)
 ){without_rowid};
 

@@ -79,7 +79,7 @@ def _is_long(words: Sequence[str]) -> bool:
 
 def _erased_ranges(session: int, body: bytes) -> Iterable[RemovedItems]:
     for kind, _, event in read_body(body).events:
-        if kind == "items.hidden":
+        if kind == "items.hidden" and event is not None:
             record = msgspec.json.decode(event)
             if record.get("is_erased"):
                 yield RemovedItems(session, record["from_seq"], record["to_seq"])

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
@@ -75,7 +76,8 @@ class SqlSearchIndex:
         if not rows:
             return None
         # Splitting text into terms takes as long as writing them: not on the event loop.
-        return await asyncio.to_thread(follower.prepare, rows, after, worker)
+        command = await asyncio.to_thread(follower.prepare, rows, after, worker)
+        return replace(command, has_more=len(rows) == limit)
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""

@@ -206,8 +206,8 @@ async def _remember_chat(*_: Any) -> Command[Any]:
     return cmd.RememberChat(channel=CHANNEL, chat="7")
 
 
-async def _bury_update(*_: Any) -> Command[Any]:
-    return cmd.BuryUpdate(channel=CHANNEL, update_id="12", reason="broken")
+async def _dead_letter_update(*_: Any) -> Command[Any]:
+    return cmd.DeadLetterUpdate(channel=CHANNEL, update_id="12", reason="broken")
 
 
 async def _count_bot_turn(*_: Any) -> Command[Any]:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.decisions.channels.access import PairingNotFound
-from holdfast.core.errors import RunFenced
+from holdfast.core.errors import IdempotencyMismatch, RunFenced
 from holdfast.core.ids import Key, TurnId
-from holdfast.core.model.delivery import Delivery, OutboxRow
+from holdfast.core.model.delivery import Delivery, OutboxFile, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.ports.outbox import OutboxQuery
@@ -186,6 +186,17 @@ class OutboxContract:
         assert (sent.text, sent.external_id, sent.part) == ("b1", "55", 0)
         assert not sent.is_maybe_duplicate
 
+    async def test_a_placeholder_that_may_have_arrived_makes_its_answer_a_doubtful_one(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        keep = cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id=None)
+        assert await caller.submit(keep)
+        await caller.finish(run, "b", outbox=to_chat("b"))
+        (sent,) = await claim(caller)
+        assert (sent.text, sent.external_id, sent.is_maybe_duplicate) == ("b", None, True)
+
     async def test_each_step_of_a_turn_sends_messages_of_its_own(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
@@ -204,6 +215,63 @@ class OutboxContract:
             sent.append((row.text, row.approval, row.external_id))
             await settle(caller, row, "sent", external_id=row.external_id or "56")
         assert sent == [("so far", "", "55"), ("may I?", "call_1", None), ("b", "", None)]
+
+    async def test_a_file_is_kept_with_its_message_until_it_was_sent(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        content = bytes(range(256)) * 300
+        text, message = to_chat("b", "")
+        file = OutboxFile(name="a.bin", media_type="application/x-a", content=content)
+        await caller.finish(run, "b", outbox=(text, replace(message, file=file)))
+        (first,) = await claim(caller)
+        assert (first.text, first.file_name) == ("b", "")
+        await settle(caller, first, "sent", external_id="1")
+        (row,) = await claim(caller)
+        assert (row.file_name, row.file_type, row.part) == ("a.bin", "application/x-a", 1)
+        assert await caller.store.channels.file(row.id) == content
+        await settle(caller, row, "delayed", delay_seconds=0.0)
+        (again,) = await claim(caller)
+        assert await caller.store.channels.file(again.id) == content
+        await settle(caller, again, "sent", external_id="2")
+        assert await caller.store.channels.file(row.id) is None
+
+    async def test_a_file_goes_with_its_message(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        file = OutboxFile(name="a", media_type="b/c", content=b"d")
+        files = tuple(replace(one, file=file) for one in to_chat("", "", ""))
+        await caller.finish(run, "b", outbox=files)
+        rows = await caller.store.channels.messages(None, OutboxQuery())
+        assert [row.part for row in rows] == [3, 2, 1], "the first part is left to a text"
+        await caller.submit(cmd.ReviseDelivery(id=rows[0].id, action="drop"))
+        assert await caller.store.channels.file(rows[0].id) is None
+        assert await caller.store.channels.file(rows[1].id) == b"d"
+        await caller.submit(cmd.Delete(tenant=caller.tenant, session_id=run.session.id))
+        assert await caller.store.channels.file(rows[1].id) is None
+
+    async def test_an_answer_of_files_alone_ends_its_placeholder(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        row = await _placeholder(caller, run)
+        await caller.submit(cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55"))
+        file = OutboxFile(name="a", media_type="b/c", content=b"d")
+        await caller.finish(run, "b", outbox=(replace(to_chat("")[0], file=file),))
+        (first,) = await claim(caller)
+        assert (first.text, first.external_id, first.file_name) == ("(see below)", "55", "")
+        await settle(caller, first, "sent", external_id="55")
+        (second,) = await claim(caller)
+        assert (second.file_name, second.external_id) == ("a", None)
+
+    async def test_a_text_may_hold_any_character(self, caller: StoreClient) -> None:
+        await caller.submit(queue(caller, "a\0b\x01\u2028😀"))
+        (row,) = await claim(caller)
+        assert row.text == "a\ufffdb\x01\u2028😀"
+
+    async def test_a_key_with_another_body_is_refused(self, caller: StoreClient) -> None:
+        first = queue(caller, "a", idempotency_key="k", body_hash=b"1")
+        assert await caller.submit(first)
+        assert not await caller.submit(replace(first, record_id="rec_other"))
+        with pytest.raises(IdempotencyMismatch):
+            await caller.submit(replace(first, body_hash=b"2"))
 
     async def test_a_stopped_turn_leaves_its_partial_text(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")

@@ -1,4 +1,4 @@
-"""Small worlds for decisions: a session, a turn, a run and the facts around them."""
+"""Build the input of decisions: a session, a turn, a run and the facts around them."""
 
 from typing import Any, TypeVar
 

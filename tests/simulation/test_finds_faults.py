@@ -1,4 +1,4 @@
-"""The alarm rings: with any one guard switched off, some promise is seen to break."""
+"""With any one guard switched off, the simulation finds a broken promise."""
 
 import pytest
 

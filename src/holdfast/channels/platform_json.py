@@ -1,0 +1,40 @@
+"""JSON of chat platforms, which may hold text that is no valid Unicode.
+
+One such message must not keep all others from being read: what is broken becomes U+FFFD.
+"""
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""One escape; the group is half of a surrogate pair without its other half."""
+
+T = TypeVar("T")
+
+
+def decode_json(raw: bytes, kind: type[T]) -> T:
+    """Return a value; raise `msgspec.DecodeError` where repairing its text does not help."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(_repair(raw), type=kind)
+
+
+def encode_json(value: Any) -> bytes:
+    """Return what `decode_json` reads."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def _repair(raw: bytes) -> bytes:
+    text = raw.decode("utf-8", "replace").encode()
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
