@@ -47,6 +47,7 @@ from holdfast.ports.channel import (
 from holdfast.ports.http_client import HttpCaller
 
 POLL_SECONDS = 25
+KEEPS_SECONDS = 24 * 3600.0
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
 MAX_ALBUMS = 100
@@ -100,6 +101,7 @@ class TelegramChannel:
             direct_edit_seconds=1.0,
             group_edit_seconds=4.0,
             sends_per_second=25.0,
+            keeps_seconds=KEEPS_SECONDS,
             max_file_bytes=MAX_FILE_BYTES,
             is_polled=settings.receive == "poll",
         )

@@ -18,7 +18,10 @@ from holdfast.testing.store_contract.channels.outbox import (
     EditContract,
     OutboxContract,
 )
-from holdfast.testing.store_contract.channels.receiving import BotTurnContract
+from holdfast.testing.store_contract.channels.receiving import (
+    BotTurnContract,
+    ReceiverContract,
+)
 from holdfast.testing.store_contract.channels.schedules import ScheduleContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
@@ -56,6 +59,7 @@ __all__ = [
     "OnceContract",
     "OutboxContract",
     "ProviderStateContract",
+    "ReceiverContract",
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",

@@ -11,6 +11,7 @@ from holdfast.core.transaction.commands import (
     Extend,
     ForgetBotTurns,
     MarkDelivered,
+    NoteReceiver,
     PauseSchedule,
     QueueFacts,
     QueueMessages,
@@ -84,7 +85,7 @@ def test_deliveries_name_their_turns() -> None:
 
 ONE_AT_A_TIME = {
     QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, DeadLetterUpdate,
-    CountBotTurn, ForgetBotTurns,
+    CountBotTurn, ForgetBotTurns, NoteReceiver,
     PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip
 """Rare commands about no session: they name their kind, so that two never go side by side."""

@@ -211,3 +211,12 @@ class ForgetBotTurns(Command[None], frozen=True, kw_only=True):
 
     channel: str
     chat: str
+
+
+class NoteReceiver(Command[None], frozen=True, kw_only=True):
+    """Record that a channel receives, or with a reason that it cannot."""
+
+    channel: str
+    kind: str
+    keeps_seconds: float
+    reason: str = ""

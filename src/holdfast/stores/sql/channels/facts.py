@@ -15,6 +15,7 @@ from holdfast.core.transaction.commands import (
     ForgetBotTurns,
     HoldChannel,
     KeepPlaceholder,
+    NoteReceiver,
     OpenPlaceholder,
     PruneOutbox,
     QueueFacts,
@@ -30,7 +31,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
-from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.channels.rows import read_message, read_receiver
 from holdfast.stores.sql.lookups import find_turn, lane_facts, open_turns, read_lane
 from holdfast.stores.sql.plan import Plan, every, one
 
@@ -147,6 +148,12 @@ def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[F
     """The turns of bots in the chat."""
     row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
     return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
+
+
+def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
+    """How receiving for the channel went so far."""
+    row = yield from one(sql.RECEIVER, command.channel)
+    return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
 
 
 def no_facts(

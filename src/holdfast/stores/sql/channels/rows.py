@@ -5,10 +5,16 @@ from typing import Any
 
 from msgspec.structs import astuple
 
+from holdfast.core.model.channels import ReceiverRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.plan import Ask, Row, Statement
+
+
+def read_receiver(row: Row) -> ReceiverRow:
+    """Return how receiving for a channel goes from its columns."""
+    return ReceiverRow(**dict(zip(ReceiverRow.__struct_fields__, row, strict=True)))
 
 
 def read_message(row: Row) -> OutboxRow:
@@ -77,5 +83,6 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.UpdateBuried: _row(sql.ADD_DEAD_UPDATE),
     ch.BotTurnsSaved: _save_bot_turns,
     ch.BotTurnsDropped: _fields(sql.DROP_BOT_TURNS),
+    ch.ReceiverSaved: _row(sql.SAVE_RECEIVER),
 }
 """How each change of a channel is written: one statement."""

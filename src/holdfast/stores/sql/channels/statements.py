@@ -186,3 +186,19 @@ SAVE_BOT_TURNS = Statement(
 DROP_BOT_TURNS = Statement(
     "drop_bot_turns", "delete from bot_turns where channel = ?1 and chat = ?2"
 )
+
+_RECEIVER = (
+    "channel, kind, received_at, failing_since, failed_at, reason, keeps_seconds, gap_from, "
+    "gap_until"
+)
+RECEIVER = Statement("receiver", f"select {_RECEIVER} from receivers where channel = ?1")
+RECEIVERS = Statement("receivers", f"select {_RECEIVER} from receivers order by channel")
+SAVE_RECEIVER = Statement(
+    "save_receiver",
+    f"insert into receivers ({_RECEIVER}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
+    "on conflict (channel) do update set kind = excluded.kind, "
+    "received_at = excluded.received_at, failing_since = excluded.failing_since, "
+    "failed_at = excluded.failed_at, reason = excluded.reason, "
+    "keeps_seconds = excluded.keeps_seconds, gap_from = excluded.gap_from, "
+    "gap_until = excluded.gap_until",
+)

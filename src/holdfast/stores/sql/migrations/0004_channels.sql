@@ -92,3 +92,16 @@ create table bot_turns (
   messages {text} not null,
   primary key (channel, chat)
 ){without_rowid};
+
+-- How receiving for a channel goes, for operators.
+create table receivers (
+  channel {text} primary key,
+  kind {text} not null,
+  received_at {real},
+  failing_since {real},
+  failed_at {real},
+  reason {text} not null,
+  keeps_seconds {real} not null,
+  gap_from {real},
+  gap_until {real}
+){without_rowid};

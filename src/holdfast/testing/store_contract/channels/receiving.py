@@ -2,7 +2,10 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
 from holdfast.core.transaction import commands as cmd
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.channels.commands import CHANNEL
 
@@ -37,3 +40,34 @@ class BotTurnContract:
         assert counted == [True] * LIMIT + [False]
         await caller.submit(cmd.ForgetBotTurns(channel=CHANNEL, chat="-5"))
         assert await _count(caller, "later")
+
+
+class ReceiverContract:
+    """The store knows which channels fail, and when nobody received for too long."""
+
+    async def test_a_failure_is_known_until_it_works_again(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        note = cmd.NoteReceiver(channel=CHANNEL, kind="slack", keeps_seconds=60.0)
+        began = clock.now()
+        for reason in ("first", "second"):
+            await caller.submit(replace(note, reason=reason))
+            clock.advance(10.0)
+        (row,) = await caller.store.channels.receivers()
+        assert (row.is_failing, row.reason, row.failing_since) == (True, "second", began)
+        await caller.submit(note)
+        (row,) = await caller.store.channels.receivers()
+        assert (row.is_failing, row.reason, row.gap_until) == (False, "", None)
+
+    async def test_a_gap_that_the_platform_does_not_bridge_is_recorded(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
+        note = cmd.NoteReceiver(channel=CHANNEL, kind="slack", keeps_seconds=60.0)
+        await caller.submit(note)
+        began = clock.now()
+        clock.advance(61.0)
+        await caller.submit(note)
+        clock.advance(59.0)
+        await caller.submit(note)
+        (row,) = await caller.store.channels.receivers()
+        assert (row.gap_from, row.gap_until) == (began, began + 61.0)
