@@ -110,13 +110,11 @@ STREAMS = (
         "the end is told before it is recorded",
         f"{ENGINE}/turns/executor.py",
         """        ended = await run.finish(command)
-        output = answer.items if tool_turn is None else tool_turn.output
         facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
             writer.end(journal, facts)
 """,
-        """        output = answer.items if tool_turn is None else tool_turn.output
-        facts = response_facts(run, request, recorded.status, output, recorded)
+        """        facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
             writer.end(journal, facts)
         ended = await run.finish(command)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.model.session import MOST_TOKENS, Usage
 from holdfast.core.openai.response import RecordedAnswer, answer_of, pack_answer, usage_value
-from tests.unit.core.scenes import a_run, a_session, a_started_turn
+from tests.unit.core.builders import a_run, a_session, a_started_turn
 
 PLAIN = Usage(10, 2, 16, 3)
 HUGE = Usage(MOST_TOKENS + 1, 0, 1, 0)
