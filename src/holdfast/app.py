@@ -222,16 +222,14 @@ def _http_services(
     channels, schedules = directories
     default_tools = _default_tools(settings, upstreams)
     return Services(
-        admin=_admin_services(store, settings, toolbox, channels),
+        admin=_admin_services(store, settings, toolbox),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=channels,
         schedules=schedules,
     )
 
 
-def _admin_services(
-    store: SqlStore, settings: Settings, toolbox: GatewayTools, channels: "ChannelDirectory"
-) -> "AdminServices":
+def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
@@ -243,7 +241,6 @@ def _admin_services(
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
         services=lambda: _service_findings(settings, toolbox),
-        channels=channels.listing,
     )
     console = load_files() if settings.server.console else {}
     return AdminServices(SqlReports(store), doctor.diagnose, console)

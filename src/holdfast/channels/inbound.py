@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -31,8 +32,10 @@ from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import (
     Accept,
+    CountBotTurn,
     DeadLetterUpdate,
     EditWaiting,
+    ForgetBotTurns,
     QueueMessages,
     RememberChat,
     RequestPairing,
@@ -89,7 +92,6 @@ class InboundHandler:
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
-        self._bot_turns: dict[str, int] = {}
         self._predecessors: dict[str, str] = {}
         """Chats that were moved: the first id of each, by its present one."""
         self._successors: dict[str, str] = {}
@@ -187,7 +189,7 @@ class InboundHandler:
             if rest:
                 return await self._accept(replace(message, text=rest), key, suffix="rest")
             return "command"
-        if not addressed or not self._may_loop(message):
+        if not addressed or not await self._may_speak(message):
             return "ignored"
         return await self._accept(message, key)
 
@@ -214,14 +216,18 @@ class InboundHandler:
             return False
         return await self._gateway.read.session(self._tenant, key=key) is not None
 
-    def _may_loop(self, message: InboundMessage) -> bool:
+    async def _may_speak(self, message: InboundMessage) -> bool:
         """Whether to answer: people always, bots only a bounded number of times in a row."""
-        chat = message.place.chat
+        if not self._settings.bots:
+            return not message.is_bot
+        channel, chat = self._settings.name, message.place.chat
         if not message.is_bot:
-            self._bot_turns.pop(chat, None)
+            await self._gateway.submit(ForgetBotTurns(channel=channel, chat=chat))
             return True
-        self._bot_turns[chat] = self._bot_turns.get(chat, 0) + 1
-        return self._bot_turns[chat] <= MAX_BOT_TURNS
+        digest = blake2b(message.unique_id.encode(), digest_size=8).hexdigest()
+        return await self._gateway.submit(
+            CountBotTurn(channel=channel, chat=chat, message=digest, limit=MAX_BOT_TURNS)
+        )
 
     def _key_of(self, message: InboundMessage, suffix: str = "") -> str:
         more = (suffix,) if suffix else ()

@@ -13,6 +13,7 @@ from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import EditBudget, LiveReply
 from holdfast.channels.operator_messages import check_message, to_parts
+from holdfast.channels.receiver_notes import ReceiverNotes
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
@@ -54,6 +55,7 @@ MAX_REASON = 300
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 DEFAULT_UNITS = 4000
+HEALTHY_STATES = frozenset({"starting", "receiving", "webhook", "another worker receives"})
 
 
 class ChannelNotFound(NotFound):
@@ -125,6 +127,10 @@ class ChannelService:
             )
             for settings, channel in channels
         }  # fmt: skip
+        self._notes = {
+            name: ReceiverNotes(gateway, channel, self._handlers[name])
+            for name, channel in self._channels.items()
+        }
         self._budgets = {
             name: EditBudget(channel.capabilities.sends_per_second, time.monotonic)
             for name, channel in self._channels.items()
@@ -193,7 +199,7 @@ class ChannelService:
     async def _receive(self, channel: Channel) -> None:
         """Receive as long as this process may; wait longer after each failure."""
         pause = FIRST_PAUSE_SECONDS
-        clock = asyncio.get_running_loop().time
+        clock, notes = asyncio.get_running_loop().time, self._notes[channel.name]
         while True:
             began, handled = clock(), self._handlers[channel.name].count
             try:
@@ -203,8 +209,11 @@ class ChannelService:
                     continue
                 await self._read_moved(channel.name)
                 self.states[channel.name] = "receiving"
+                notes.begin()
                 await self._receive_while_held(channel)
             except asyncio.CancelledError:
+                if self.states[channel.name] == "receiving":
+                    await notes.works(is_last=True)
                 await self._release(channel)
                 raise
             except (ReceiveConflict, DeliveryDelayed, HoldfastError) as exc:
@@ -213,6 +222,7 @@ class ChannelService:
                 log.warning(
                     "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
                 )
+                await notes.failed(reason)
                 is_healthy = self._handlers[channel.name].count > handled
                 if is_healthy or clock() - began > MAX_PAUSE_SECONDS:
                     pause = FIRST_PAUSE_SECONDS  # it worked meanwhile: this is a new failure
@@ -221,6 +231,7 @@ class ChannelService:
             except Exception:  # noqa: BLE001 - the top of a task that must go on
                 self.states[channel.name] = "internal error"
                 log.exception("channel.receive_failed", channel=channel.name)
+                await notes.failed("internal error")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
@@ -247,6 +258,7 @@ class ChannelService:
                     return
                 if not await self._hold(channel):
                     return
+                await self._notes[channel.name].works()
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
@@ -351,6 +363,18 @@ class ChannelService:
         await self._gateway.submit(command)
         self.deliverer.wake()
         return [outbox_id(record_id, part) for part in range(len(parts))]
+
+    async def check(self, name: str) -> dict[str, object]:
+        """Ask the platform who we are; return the answer, or why there is none."""
+        self._find(name)
+        found: dict[str, object] = {"object": "channel.check", "name": name}
+        try:
+            account = await self._channels[name].check()
+        except HoldfastError as exc:
+            return {**found, "is_ok": False, "account": None, "error": redact(exc.message)}
+        state = self.states[name]
+        error = None if state in HEALTHY_STATES else redact(state)
+        return {**found, "is_ok": error is None, "account": account, "error": error}
 
     async def pairings(self, name: str) -> list[PairingRow]:
         """Return who asked to write to a channel, the oldest first."""

@@ -1,18 +1,22 @@
 """Checks of channels: dead letters, messages that wait too long, and receivers that fail."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from datetime import UTC, datetime
 
+from holdfast.core.decisions.channels.receivers import is_gap
+from holdfast.core.model.channels import ReceiverRow
 from holdfast.doctor.findings import Finding
 from holdfast.ports.store import Store
 
 LATE_SECONDS = 600.0
 MAX_UPDATES = 100
-HEALTHY_STATES = frozenset({"starting", "receiving", "webhook", "another worker receives"})
+STALE_SECONDS = 900.0
+"""A failure that is older was not followed by another try: no gateway runs."""
+DAY_SECONDS = 24 * 3600.0
 
 
 async def check_channels(store: Store, now: float) -> AsyncIterator[Finding]:
-    """Yield findings about the outbox, unreadable updates and paused schedules."""
+    """Yield findings about the outbox, receivers, unreadable updates and paused schedules."""
     for count in await store.channels.counts():
         oldest = now - count.oldest_at
         if count.state == "dead":
@@ -25,15 +29,32 @@ async def check_channels(store: Store, now: float) -> AsyncIterator[Finding]:
         detail = f"{update.channel}: update {update.update_id}: {update.reason}"
         subject = f"{update.channel}/{update.update_id}"
         yield Finding(code="update_dead", subject=subject, detail=detail)
+    for found in check_receivers(await store.channels.receivers(), now):
+        yield found
     for schedule in await store.schedules.schedules():
         if schedule.is_paused and schedule.failures:
             detail = f"{schedule.name}: {schedule.reason}"
             yield Finding(code="schedule_paused", subject=schedule.id, detail=detail)
 
 
-def check_receivers(listed: Iterable[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield the channels of a gateway that cannot receive, with the reason."""
-    for channel in listed:
-        if channel["state"] not in HEALTHY_STATES:
-            detail = f"{channel['name']} ({channel['kind']}): {channel['state']}"
-            yield Finding(code="channel_failing", subject=str(channel["name"]), detail=detail)
+def check_receivers(receivers: Iterable[ReceiverRow], now: float) -> Iterator[Finding]:
+    """Yield the channels that cannot receive, and long gaps of the last day."""
+    for row in receivers:
+        name = f"{row.channel} ({row.kind})"
+        if row.is_failing and row.failed_at is not None and now - row.failed_at < STALE_SECONDS:
+            since = _time(row.failing_since)
+            detail = f"{name}: {row.reason} (since {since})"
+            yield Finding(code="channel_failing", subject=row.channel, detail=detail)
+        begin, end = row.gap_from, row.gap_until
+        if is_gap(row, now):
+            begin, end = row.received_at, None
+        if begin is None or now - (end or begin + row.keeps_seconds) > DAY_SECONDS:
+            continue
+        until = f"until {_time(end)}" if end is not None else "up to now"
+        kept = f"the platform keeps messages for {row.keeps_seconds / 60:.0f} min"
+        detail = f"{name}: nothing was received from {_time(begin)} {until}; {kept}"
+        yield Finding(code="channel_gap", subject=row.channel, detail=detail)
+
+
+def _time(at: float | None) -> str:
+    return datetime.fromtimestamp(at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -194,6 +194,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="a channel cannot receive; platforms keep messages for minutes to a day only",
         remedy="follow the reason; on a conflict, stop the other program that polls for this bot",
     ),
+    "channel_gap": FindingKind(
+        severity="warning",
+        meaning="nobody received for longer than the platform keeps messages; some may be lost",
+        remedy="ask people to write again; run a gateway, or two, all the time",
+    ),
     "schedule_paused": FindingKind(
         severity="warning",
         meaning="a schedule was paused after five failures in a row",

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from holdfast.doctor.channel_checks import check_receivers
 from holdfast.doctor.findings import Finding, finding_value
 from holdfast.doctor.store_checks import check_contents, check_inspection
 from holdfast.stores.inspect import inspect_store
@@ -26,14 +25,11 @@ class DoctorService:
         *,
         turn_seconds: float,
         services: Callable[[], Awaitable[Iterable[Finding]]] | None = None,
-        channels: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None,
     ) -> None:
         self._services = services
         self._store = store
         self._url = store_url
         self._turn_seconds = turn_seconds
-        self._channels = channels
-        """Returns the channels of this process with their states."""
         self._lock = asyncio.Lock()
         self._checked_at = 0.0
         self._fresh_until = 0.0
@@ -54,8 +50,6 @@ class DoctorService:
         findings = [*check_inspection(inspection)]
         if self._services is not None:
             findings += await self._services()
-        if self._channels is not None:
-            findings += check_receivers(await self._channels())
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break

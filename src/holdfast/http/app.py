@@ -200,6 +200,7 @@ class Application:
         add = self._routes.add
         add("GET", "/v1/channels", channels.list_page)
         add("POST", "/v1/channels/{name}/messages", channels.send)
+        add("POST", "/v1/channels/{name}/check", channels.check)
         add("POST", "/v1/channels/{name}/webhook", channels.webhook)
         add("GET", "/v1/channels/{name}/pairings", channels.pairings)
         add("POST", "/v1/channels/{name}/pairings/{code}/approve", channels.approve)

@@ -121,6 +121,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages in a thread with a conversation of ours need no mention."""
     max_file_bytes: int = 0
     """Bytes of one file that is sent; 0 where files cannot be sent."""
+    keeps_seconds: float = 0.0
+    """How long the platform keeps messages that nobody receives; 0 if long, or not known."""
     escapes: str = ""
     """Characters that the platform counts as entities such as `&amp;`."""
 
@@ -336,6 +338,10 @@ class ChannelDirectory(Protocol):
 
     async def send(self, name: str, message: OperatorMessage) -> list[str]:
         """Queue a message to a chat; return the ids of its parts in the outbox."""
+        ...
+
+    async def check(self, name: str) -> dict[str, object]:
+        """Ask the platform who we are; return the answer, or why there is none."""
         ...
 
     async def pairings(self, name: str) -> list[PairingRow]:

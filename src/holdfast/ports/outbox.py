@@ -5,7 +5,13 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.channels import (
+    ChannelHoldRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
 from holdfast.core.model.delivery import OutboxRow, OutboxState
 
 
@@ -77,6 +83,10 @@ class ChannelReader(Protocol):
 
     async def cursor(self, view: str) -> tuple[int, int] | None:
         """Return how far a follower of the feed has come; `None` if it never began."""
+        ...
+
+    async def receivers(self) -> list[ReceiverRow]:
+        """Return how receiving for each channel goes."""
         ...
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:

@@ -48,6 +48,8 @@ MAX_SECTION = 3000
 EDIT_SECONDS = 3.0
 SENDS_PER_SECOND = 50 / 60
 """Slack allows about fifty calls of `chat.update` a minute."""
+KEEPS_SECONDS = 300.0
+"""Slack delivers an event again for about five minutes."""
 MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
 MAX_STAMP = 15
@@ -134,6 +136,7 @@ class SlackChannel:
             direct_edit_seconds=EDIT_SECONDS,
             group_edit_seconds=EDIT_SECONDS,
             sends_per_second=SENDS_PER_SECOND,
+            keeps_seconds=KEEPS_SECONDS,
             max_file_bytes=MAX_FILE_BYTES,
             command_prefix="!",
             has_bare_commands=True,

@@ -47,6 +47,7 @@ from holdfast.ports.channel import (
 from holdfast.ports.http_client import HttpCaller
 
 POLL_SECONDS = 25
+KEEPS_SECONDS = 24 * 3600.0
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
 MAX_ALBUMS = 100
@@ -101,6 +102,7 @@ class TelegramChannel:
             direct_edit_seconds=1.0,
             group_edit_seconds=4.0,
             sends_per_second=25.0,
+            keeps_seconds=KEEPS_SECONDS,
             max_file_bytes=MAX_FILE_BYTES,
             is_polled=settings.receive == "poll",
         )
@@ -109,28 +111,33 @@ class TelegramChannel:
         self._secret = settings.secret
         self._http = http
         self._bot: User | None = None
-        self._offset: int | None = None
         self._albums: dict[str, str] = {}
         """The last albums that mention us, with their senders."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     async def receive(self, inbox: Inbox) -> None:
-        """Poll for updates; the next poll confirms what was handled."""
+        """Poll for updates; the next poll confirms what was handled.
+
+        The offset is forgotten once it has confirmed everything, and with every failure: after a
+        quiet week numbers start anew, and an old offset would confirm updates that nobody saw.
+        """
         bot = await self._me()
+        offset: int | None = None
         while True:
             parameters: dict[str, Any] = {
                 "timeout": POLL_SECONDS,
                 "allowed_updates": ALLOWED_UPDATES,
             }
-            if self._offset is not None:
-                parameters["offset"] = self._offset
+            if offset is not None:
+                parameters["offset"] = offset
             raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
+            offset = None
             for one in decode_json(raw, list[msgspec.Raw]):
                 number = decode_json(one, _UpdateId).update_id
                 await self._handle(bytes(one), bot, inbox)
                 # Only now: an update that was not handled is delivered again.
-                self._offset = number + 1
+                offset = number + 1
 
     async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
         """Hand on an update; one that cannot be read is recorded and not asked for again."""

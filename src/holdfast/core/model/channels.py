@@ -49,3 +49,32 @@ class ChannelHoldRow(msgspec.Struct, frozen=True):
     channel: str
     owner: str
     since: float
+
+
+class BotTurnsRow(msgspec.Struct, frozen=True):
+    """Turns of bots in a chat since a person wrote there: digests of their messages, as JSON."""
+
+    channel: str
+    chat: str
+    messages: str
+
+
+class ReceiverRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How receiving for a channel goes, and its last gap that its platform did not bridge."""
+
+    channel: str
+    kind: str
+    received_at: float | None = None
+    """When it was last known to work."""
+    failing_since: float | None = None
+    failed_at: float | None = None
+    reason: str = ""
+    keeps_seconds: float = 0.0
+    """How long the platform keeps messages; 0 if that is long, or not known."""
+    gap_from: float | None = None
+    gap_until: float | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last that was heard of it is a failure."""
+        return self.failed_at is not None and self.failed_at > (self.received_at or 0.0)

@@ -12,7 +12,13 @@ import msgspec
 from holdfast.core.errors import HoldfastError
 from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.channels import (
+    BotTurnsRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
@@ -380,6 +386,26 @@ class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
     row: DeadUpdateRow
 
 
+class BotTurnsSaved(msgspec.Struct, frozen=True, gc=False):
+    """Turns of bots in a chat; written only if they are still as they were read."""
+
+    row: BotTurnsRow
+    before: BotTurnsRow | None
+
+
+class BotTurnsDropped(msgspec.Struct, frozen=True, gc=False):
+    """A person wrote to a chat."""
+
+    channel: str
+    chat: str
+
+
+class ReceiverSaved(msgspec.Struct, frozen=True, gc=False):
+    """How receiving for a channel goes."""
+
+    row: ReceiverRow
+
+
 class ScheduleSaved(msgspec.Struct, frozen=True, gc=False):
     """A schedule as it is now; written only if its due time and run are as they were read."""
 
@@ -445,6 +471,9 @@ Change = (
     | ChannelReleased
     | ChatSaved
     | UpdateBuried
+    | BotTurnsSaved
+    | BotTurnsDropped
+    | ReceiverSaved
     | ScheduleSaved
     | ScheduleDropped
     | ScheduleRunSaved

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.core.compaction.records import RecordHead
 from holdfast.core.ids import SessionId, WorkerId
-from holdfast.core.model.channels import ChannelHoldRow, PairingRow
+from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow, ReceiverRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record, Span
@@ -95,6 +95,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: ChannelHoldRow | None = None
     """Who receives for the channel."""
     is_holder_alive: bool = False
+    receiver: ReceiverRow | None = None
+    bot_turns: BotTurnsRow | None = None
+    """Turns of bots in the chat since a person wrote there."""
     schedule: ScheduleRow | None = None
     """The schedule that the command names."""
     schedule_run: ScheduleRunRow | None = None

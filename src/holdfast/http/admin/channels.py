@@ -71,6 +71,12 @@ class ChannelsApi:
         reply = await self._channels.webhook(request.params["name"], headers, body)
         return Reply(reply, headers=[JSON])
 
+    async def check(self, request: Request) -> AnyReply:
+        """Ask the platform whether the channel works."""
+        require_admin(request)
+        await read_optional_fields(request)
+        return json_reply(await self._channels.check(request.params["name"]))
+
     async def pairings(self, request: Request) -> AnyReply:
         """Return who asked to write to a channel."""
         require_admin(request)

@@ -132,6 +132,16 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
             }  # fmt: skip
             self._add({"message": message})
 
+    def restart_numbers(self) -> None:
+        """Number the next updates from 5, as after a week without updates."""
+        with self._lock:
+            self._next_update = 5
+
+    def end_poll(self) -> None:
+        """Answer the open poll without updates, as after its timeout."""
+        with self._lock:
+            self._wake_poller()
+
     def _add(self, body: dict[str, Any]) -> None:
         update = {"update_id": self._next_update, **body}
         self._next_update += 1
@@ -211,7 +221,7 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
                 gone = [one for one in self._updates if one["update_id"] < offset]
                 self.confirmed += [one["update_id"] for one in gone]
                 self._updates = [one for one in self._updates if one["update_id"] >= offset]
-                self._lock.notify_all()
+            self._lock.notify_all()
             found = self._updates[:100]
         try:
             if not found and body.get("timeout"):

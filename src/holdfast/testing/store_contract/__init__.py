@@ -18,6 +18,10 @@ from holdfast.testing.store_contract.channels.outbox import (
     EditContract,
     OutboxContract,
 )
+from holdfast.testing.store_contract.channels.receiving import (
+    BotTurnContract,
+    ReceiverContract,
+)
 from holdfast.testing.store_contract.channels.schedules import ScheduleContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
@@ -36,6 +40,7 @@ from holdfast.testing.store_contract.transcript import TranscriptContract
 
 __all__ = [
     "BlockContract",
+    "BotTurnContract",
     "BurstContract",
     "ChannelAccessContract",
     "ClockStepContract",
@@ -54,6 +59,7 @@ __all__ = [
     "OnceContract",
     "OutboxContract",
     "ProviderStateContract",
+    "ReceiverContract",
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",

@@ -335,7 +335,7 @@ def _ignore_failure(task: "asyncio.Task[None]") -> None:
         task.exception()
 
 
-async def _probe(client: Client) -> None:
+async def _ping(client: Client) -> None:
     """Send a request that all versions of the protocol have; newer ones lack `ping`."""
     await client.list_tools()
 

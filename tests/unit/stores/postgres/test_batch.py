@@ -5,10 +5,13 @@ from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands import (
     ApprovePairing,
     Command,
+    CountBotTurn,
     DeadLetterUpdate,
     DeleteSchedule,
     Extend,
+    ForgetBotTurns,
     MarkDelivered,
+    NoteReceiver,
     PauseSchedule,
     QueueFacts,
     QueueMessages,
@@ -82,6 +85,7 @@ def test_deliveries_name_their_turns() -> None:
 
 ONE_AT_A_TIME = {
     QueueMessages, RequestPairing, ApprovePairing, RevokePairing, RememberChat, DeadLetterUpdate,
+    CountBotTurn, ForgetBotTurns, NoteReceiver,
     PauseSchedule, DeleteSchedule, QueueFacts,
 }  # fmt: skip
 """Rare commands about no session: they name their kind, so that two never go side by side."""

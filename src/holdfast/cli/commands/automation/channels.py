@@ -44,14 +44,16 @@ app.command("add")(channel_setup.add)
 def check_channel(
     name: ChannelName, config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Show what a channel does now."""
-    found = [one for one in connect(url, config).get("/v1/channels")["data"] if one["name"] == name]
-    if not found:
-        raise typer.BadParameter(f"no channel {name!r} is configured")
+    """Ask the platform of a channel whether it works; exit with 1 if it does not."""
+    found = connect(url, config).post(api_path("channels", name, "check"))
     if as_json:
-        print_json(found[0])
+        print_json(found)
+    elif found["is_ok"]:
+        print_line(f"{name}: works, as {found['account']}")
     else:
-        print_line(f"{name}: {found[0]['state']}")
+        print_line(f"{name}: {found['error']}")
+    if not found["is_ok"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -194,3 +194,29 @@ class DeadLetterUpdate(Command[None], frozen=True, kw_only=True):
     channel: str
     update_id: str
     reason: str
+
+
+class CountBotTurn(Command[bool], frozen=True, kw_only=True):
+    """Count a message of a bot, once; False if bots had `limit` turns since a person wrote."""
+
+    channel: str
+    chat: str
+    message: str
+    """A digest of the message's unique id."""
+    limit: int
+
+
+class ForgetBotTurns(Command[None], frozen=True, kw_only=True):
+    """Note that a person wrote to a chat: bots may speak there again."""
+
+    channel: str
+    chat: str
+
+
+class NoteReceiver(Command[None], frozen=True, kw_only=True):
+    """Record that a channel receives, or with a reason that it cannot."""
+
+    channel: str
+    kind: str
+    keeps_seconds: float
+    reason: str = ""

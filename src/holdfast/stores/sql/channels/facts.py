@@ -3,16 +3,19 @@
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId
-from holdfast.core.model.channels import ChannelHoldRow, PairingRow
+from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import (
     ApprovePairing,
     ClaimDeliveries,
+    CountBotTurn,
     DeadLetterUpdate,
     EditWaiting,
+    ForgetBotTurns,
     HoldChannel,
     KeepPlaceholder,
+    NoteReceiver,
     OpenPlaceholder,
     PruneOutbox,
     QueueFacts,
@@ -28,7 +31,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
-from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.channels.rows import read_message, read_receiver
 from holdfast.stores.sql.lookups import find_turn, lane_facts, open_turns, read_lane
 from holdfast.stores.sql.plan import Plan, every, one
 
@@ -139,6 +142,18 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
         return Facts(now=now)
     is_alive = row[3] is not None and row[3] > now
     return Facts(now=now, hold=ChannelHoldRow(*row[:3]), is_holder_alive=is_alive)
+
+
+def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:
+    """The turns of bots in the chat."""
+    row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
+    return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
+
+
+def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
+    """How receiving for the channel went so far."""
+    row = yield from one(sql.RECEIVER, command.channel)
+    return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
 
 
 def no_facts(

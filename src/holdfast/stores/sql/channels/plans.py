@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.decisions.channels import access, edits, outbox, stop
+from holdfast.core.decisions.channels import access, bot_turns, edits, outbox, receivers, stop
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.sql.channels import facts
@@ -25,4 +25,7 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.ReleaseChannel: (facts.no_facts, access.release_channel),
     cmd.RememberChat: (facts.no_facts, access.remember_chat),
     cmd.DeadLetterUpdate: (facts.no_facts, access.dead_letter_update),
+    cmd.NoteReceiver: (facts.receiver_facts, receivers.note_receiver),
+    cmd.CountBotTurn: (facts.bot_turn_facts, bot_turns.count_bot_turn),
+    cmd.ForgetBotTurns: (facts.bot_turn_facts, bot_turns.forget_bot_turns),
 }

@@ -1,13 +1,19 @@
 """What operators and schedules read about channels."""
 
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.model.channels import ChannelHoldRow, ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.channels import (
+    ChannelHoldRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.ports.outbox import OutboxCount, OutboxQuery
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
-from holdfast.stores.sql.channels.rows import read_message
+from holdfast.stores.sql.channels.rows import read_message, read_receiver
 from holdfast.stores.sql.lookups import find_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 
@@ -65,6 +71,10 @@ class SqlChannelReader:
     async def cursor(self, view: str) -> tuple[int, int] | None:
         """Return how far a follower of the log has come."""
         return await self._run(lambda _: _cursor(view))
+
+    async def receivers(self) -> list[ReceiverRow]:
+        """Return how receiving for each channel goes."""
+        return await self._run(lambda _: _receivers())
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:
         """Return who receives for a channel, if that worker is alive."""
@@ -130,6 +140,11 @@ def _chats(channel: str) -> Plan[list[ChatRow]]:
 def _dead_updates(limit: int) -> Plan[list[DeadUpdateRow]]:
     rows = yield from every(sql.DEAD_UPDATES, limit)
     return [DeadUpdateRow(*row) for row in rows]
+
+
+def _receivers() -> Plan[list[ReceiverRow]]:
+    rows = yield from every(sql.RECEIVERS)
+    return [read_receiver(row) for row in rows]
 
 
 def _cursor(view: str) -> Plan[tuple[int, int] | None]:

@@ -5,10 +5,16 @@ from typing import Any
 
 from msgspec.structs import astuple
 
+from holdfast.core.model.channels import ReceiverRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.plan import Ask, Row, Statement
+
+
+def read_receiver(row: Row) -> ReceiverRow:
+    """Return how receiving for a channel goes from its columns."""
+    return ReceiverRow(**dict(zip(ReceiverRow.__struct_fields__, row, strict=True)))
 
 
 def read_message(row: Row) -> OutboxRow:
@@ -45,6 +51,12 @@ def _move_cursor(change: ch.CursorMoved) -> Ask:
     return sql.MOVE_CURSOR, (change.view, *change.after, *change.before)
 
 
+def _save_bot_turns(change: ch.BotTurnsSaved) -> Ask:
+    if change.before is None:
+        return sql.START_BOT_TURNS, astuple(change.row)
+    return sql.SAVE_BOT_TURNS, (*astuple(change.row), change.before.messages)
+
+
 def _row(statement: Statement) -> Callable[[Any], Ask]:
     return lambda change: (statement, astuple(change.row))
 
@@ -69,5 +81,8 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.ChannelReleased: _fields(sql.DROP_HOLD),
     ch.ChatSaved: _row(sql.SAVE_CHAT),
     ch.UpdateBuried: _row(sql.ADD_DEAD_UPDATE),
+    ch.BotTurnsSaved: _save_bot_turns,
+    ch.BotTurnsDropped: _fields(sql.DROP_BOT_TURNS),
+    ch.ReceiverSaved: _row(sql.SAVE_RECEIVER),
 }
 """How each change of a channel is written: one statement."""

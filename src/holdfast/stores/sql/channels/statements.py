@@ -170,3 +170,35 @@ DEAD_UPDATES = Statement(
     "dead_updates",
     "select channel, update_id, reason, at from dead_updates order by at desc limit ?1",
 )
+
+BOT_TURNS = Statement(
+    "bot_turns", "select channel, chat, messages from bot_turns where channel = ?1 and chat = ?2"
+)
+START_BOT_TURNS = Statement(
+    "start_bot_turns", "insert into bot_turns (channel, chat, messages) values (?1, ?2, ?3)"
+)
+# A compare-and-set: replicas that receive side by side share one count.
+SAVE_BOT_TURNS = Statement(
+    "save_bot_turns",
+    "update bot_turns set messages = ?3 where channel = ?1 and chat = ?2 and messages = ?4",
+    is_fenced=True,
+)
+DROP_BOT_TURNS = Statement(
+    "drop_bot_turns", "delete from bot_turns where channel = ?1 and chat = ?2"
+)
+
+_RECEIVER = (
+    "channel, kind, received_at, failing_since, failed_at, reason, keeps_seconds, gap_from, "
+    "gap_until"
+)
+RECEIVER = Statement("receiver", f"select {_RECEIVER} from receivers where channel = ?1")
+RECEIVERS = Statement("receivers", f"select {_RECEIVER} from receivers order by channel")
+SAVE_RECEIVER = Statement(
+    "save_receiver",
+    f"insert into receivers ({_RECEIVER}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
+    "on conflict (channel) do update set kind = excluded.kind, "
+    "received_at = excluded.received_at, failing_since = excluded.failing_since, "
+    "failed_at = excluded.failed_at, reason = excluded.reason, "
+    "keeps_seconds = excluded.keeps_seconds, gap_from = excluded.gap_from, "
+    "gap_until = excluded.gap_until",
+)

@@ -84,3 +84,24 @@ create table dead_updates (
   at {real} not null,
   primary key (channel, update_id)
 ){without_rowid};
+
+-- Turns of bots in a chat since a person wrote there, as a JSON list of digests of their messages.
+create table bot_turns (
+  channel {text} not null,
+  chat {text} not null,
+  messages {text} not null,
+  primary key (channel, chat)
+){without_rowid};
+
+-- How receiving for a channel goes, for operators.
+create table receivers (
+  channel {text} primary key,
+  kind {text} not null,
+  received_at {real},
+  failing_since {real},
+  failed_at {real},
+  reason {text} not null,
+  keeps_seconds {real} not null,
+  gap_from {real},
+  gap_until {real}
+){without_rowid};

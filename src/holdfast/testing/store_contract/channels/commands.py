@@ -210,6 +210,19 @@ async def _dead_letter_update(*_: Any) -> Command[Any]:
     return cmd.DeadLetterUpdate(channel=CHANNEL, update_id="12", reason="broken")
 
 
+async def _note_receiver(*_: Any) -> Command[Any]:
+    return cmd.NoteReceiver(channel=CHANNEL, kind="telegram", keeps_seconds=60.0, reason="no")
+
+
+async def _count_bot_turn(*_: Any) -> Command[Any]:
+    return cmd.CountBotTurn(channel=CHANNEL, chat="-5", message="a", limit=1)
+
+
+async def _forget_bot_turns(caller: StoreClient, clock: ManualClock) -> Command[Any]:
+    await caller.submit(await _count_bot_turn(caller, clock))
+    return cmd.ForgetBotTurns(channel=CHANNEL, chat="-5")
+
+
 CHANNEL_PREPARATIONS: dict[str, Prepare] = {
     name.removeprefix("_"): prepare
     for name, prepare in list(globals().items())
@@ -226,5 +239,6 @@ async def channel_picture(caller: StoreClient) -> list[object]:
         await read.chats(CHANNEL),
         await read.dead_updates(100),
         await read.holder(CHANNEL),
+        await read.receivers(),
         await read.cursor("webhooks:t"),
     ]
