@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.errors import (
     DurabilityRefused,
+    InvalidInput,
     InvalidSetting,
     RunFenced,
     SchemaTooNew,
@@ -17,6 +18,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Started
+from holdfast.ports.outbox import OutboxQuery
 from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
@@ -492,3 +494,12 @@ async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]])
     with connection.query_logger(note):
         await asyncio.gather(*work)
     return asked
+
+
+async def test_a_text_that_no_column_can_hold_is_the_callers_mistake(postgres_url: str) -> None:
+    store = await open_postgres(postgres_url)
+    try:
+        with pytest.raises(InvalidInput, match=r"U\+0000"):
+            await store.channels.messages(None, OutboxQuery(channel="a\0b"))
+    finally:
+        await store.close()

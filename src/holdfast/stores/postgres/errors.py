@@ -4,7 +4,7 @@ from typing import Literal
 
 import asyncpg
 
-from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.errors import InvalidInput, StoreError, StoreUnavailable
 
 Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
 """`gone`: the connection is lost, and with it perhaps the answer of a commit.
@@ -70,8 +70,10 @@ def explain(exc: Exception) -> Exception:
     match meaning(exc):
         case "other":
             return exc
+        case "refused" if isinstance(exc, asyncpg.CharacterNotInRepertoireError):
+            explained: Exception = InvalidInput("text must not contain U+0000")
         case "refused":
-            explained: Exception = StoreError(f"the store refused a value: {first_line(exc)}")
+            explained = StoreError(f"the store refused a value: {first_line(exc)}")
         case "lost_race" if isinstance(exc, asyncpg.IntegrityConstraintViolationError):
             explained = StoreError(f"the store refused a value: {first_line(exc)}")
         case _:
