@@ -4,7 +4,7 @@ import base64
 import contextlib
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,8 +133,15 @@ def judge(
         assert len(mine) == len(said)
 
 
-def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
-    """Kill a gateway at a point while people write; start another one and judge."""
+@contextmanager
+def crashed(
+    store_url: str,
+    folder: Path,
+    platform: ChatPlatform,
+    point: KillPoint,
+    act: Callable[[CrashingGateway], None],
+) -> Iterator[HttpUser]:
+    """Kill a gateway at a point while something happens; run another one for a block."""
     with simulators(platform) as provider:
         config = write_crash_config(folder, provider, platform)
         gateway = CrashingGateway(store_url, config, point)
@@ -142,42 +149,40 @@ def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point:
         if not point.is_commit:
             kill_at_call(gateway, platform, point)
         try:
-            for person, text in MESSAGES:
-                platform.say(text, person)
+            act(gateway)
             gateway.until_dead()
         finally:
             gateway.kill()
         successor = CrashingGateway(store_url, config)
         successor.start()
         try:
-            user = HttpUser(successor)
-            judge(user, platform, MESSAGES, wait_until_settled(user, MESSAGES))
+            yield HttpUser(successor)
         finally:
             successor.kill()
+
+
+def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
+    """Kill a gateway at a point while people write; start another one and judge."""
+
+    def act(_: CrashingGateway) -> None:
+        for person, text in MESSAGES:
+            platform.say(text, person)
+
+    with crashed(store_url, folder, platform, point, act) as user:
+        judge(user, platform, MESSAGES, wait_until_settled(user, MESSAGES))
 
 
 def crash_with_file(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
     """Kill a gateway while it sends a text and a file of an operator; both arrive, in order."""
     files = [{"name": "a.txt", "data": base64.b64encode(b"content").decode()}]
     body = {"to": platform.chat(7), "text": "Look:", "files": files}
-    with simulators(platform) as provider:
-        config = write_crash_config(folder, provider, platform)
-        gateway = CrashingGateway(store_url, config, point)
-        gateway.start()
-        if not point.is_commit:
-            kill_at_call(gateway, platform, point)
-        try:
-            with contextlib.suppress(httpx.RemoteProtocolError):  # it may die before it answers
-                httpx.post(f"{gateway.url}/v1/channels/chat/messages", json=body)
-            gateway.until_dead()
-        finally:
-            gateway.kill()
-        successor = CrashingGateway(store_url, config)
-        successor.start()
-        try:
-            rows = wait_until_settled(HttpUser(successor), ((7, "Look:"), (7, "file")))
-            seen = platform.answers(7)
-            assert list(dict.fromkeys(seen)) == ["Look:", "[a.txt]"], seen
-            assert len(seen) - 2 <= sum(row["is_maybe_duplicate"] for row in rows), seen
-        finally:
-            successor.kill()
+
+    def act(gateway: CrashingGateway) -> None:
+        with contextlib.suppress(httpx.RemoteProtocolError):  # it may die before it answers
+            httpx.post(f"{gateway.url}/v1/channels/chat/messages", json=body)
+
+    with crashed(store_url, folder, platform, point, act) as user:
+        rows = wait_until_settled(user, ((7, "Look:"), (7, "file")))
+        seen = platform.answers(7)
+        assert list(dict.fromkeys(seen)) == ["Look:", "[a.txt]"], seen
+        assert len(seen) - 2 <= sum(row["is_maybe_duplicate"] for row in rows), seen
