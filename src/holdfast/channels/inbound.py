@@ -244,7 +244,7 @@ class InboundHandler:
     async def _remember_chat(self, message: InboundMessage) -> None:
         """Record a chat, and its other ids, when this process sees it for the first time."""
         chat = message.place.chat
-        # Of a group the aliases are those of whoever wrote.
+        # In a group the aliases belong to the sender, not to the chat.
         aliases = message.aliases if message.is_direct else ()
         known = (chat, *aliases)
         if known in self._known_chats:

@@ -151,9 +151,9 @@ class LiveReply:
         try:
             await self._follow(is_direct, is_streamed)
         except HoldfastError as exc:
-            log.info("channel.attendance_ended", turn_id=self._ticket.turn.id, code=exc.code)
+            log.info("channel.live_reply_ended", turn_id=self._ticket.turn.id, code=exc.code)
         except Exception:  # noqa: BLE001 - the top of a task that only decorates a turn
-            log.exception("channel.attendance_failed", turn_id=self._ticket.turn.id)
+            log.exception("channel.live_reply_failed", turn_id=self._ticket.turn.id)
 
     async def _follow(self, is_direct: bool, is_streamed: bool) -> None:
         capabilities = self._channel.capabilities

@@ -140,7 +140,7 @@ class TelegramChannel:
                 offset = number + 1
 
     async def _handle(self, raw: bytes, bot: User, inbox: Inbox) -> None:
-        """Hand on an update; one that cannot be read is recorded and not asked for again."""
+        """Pass an update on; record one that cannot be read, and do not ask for it again."""
         try:
             update = decode_json(raw, Update)
         except msgspec.DecodeError as exc:

@@ -71,7 +71,7 @@ class Venue(msgspec.Struct):
 
 
 class Contact(msgspec.Struct):
-    """A person that somebody shares."""
+    """A contact in a message."""
 
     first_name: str = ""
     last_name: str = ""

@@ -1,4 +1,4 @@
-"""What all simulated platforms share: their life, waiting for what they see, faults of calls."""
+"""What all simulated platforms share: life cycle, waiting for messages, faults of calls."""
 
 import threading
 from abc import ABC, abstractmethod

@@ -40,7 +40,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     waiting_bytes: int = 0
     """About how much memory the waiting turns take."""
     queue: Waiting = Waiting()
-    """The waiting turns as decisions are told of them."""
+    """The waiting turns, in the form that decisions read."""
 
 
 class LaneCache:
