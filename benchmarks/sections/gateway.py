@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.http_client import PATHS
 from benchmarks.load import KNOWN_KEYS, Load, LoadResult, measure, prepare
 from benchmarks.report import Report
 from benchmarks.servers import peers, processes, stateful_peers
@@ -58,6 +59,10 @@ def _systems(api: str, *, is_stream: bool, is_short: bool) -> dict[str, Start]:
     if peers.tool("nginx"):
         systems["nginx"] = lambda folder, upstream: peers.nginx_proxy(
             folder, upstream, is_stream=is_stream
+        )
+    if not is_stream:
+        systems["bare turn"] = lambda folder, upstream: processes.bare_turn(
+            folder, upstream, PATHS[api]
         )
     systems["holdfast"] = _ours(api)
     if api == "responses" and peers.python_of("plain"):
