@@ -54,15 +54,15 @@ def _direct(_: Path, upstream: Server) -> Iterator[Server]:
 
 def _systems(api: str, *, is_stream: bool, is_short: bool) -> dict[str, Start]:
     systems: dict[str, Start] = {"stub": _direct}
+    if not is_stream:
+        systems["bare turn"] = lambda folder, upstream: processes.bare_turn(
+            folder, upstream, PATHS[api]
+        )
     if is_short:
         return systems | {"holdfast": _ours(api)}
     if peers.tool("nginx"):
         systems["nginx"] = lambda folder, upstream: peers.nginx_proxy(
             folder, upstream, is_stream=is_stream
-        )
-    if not is_stream:
-        systems["bare turn"] = lambda folder, upstream: processes.bare_turn(
-            folder, upstream, PATHS[api]
         )
     systems["holdfast"] = _ours(api)
     if api == "responses" and peers.python_of("plain"):
