@@ -163,3 +163,43 @@ async def test_a_later_press_leaves_what_the_request_says() -> None:
         room.telegram.say("thanks")
         await room.until(lambda: room.texts().count("done") == 2)
         assert request.text.endswith("Allowed by User7.")
+
+
+async def test_approvers_are_told_of_requests_in_other_peoples_direct_chats() -> None:
+    async with _room("telegram", _model(), approvers=("9", "8")) as (room, tools):
+        room.telegram.blocked.add(8)
+        room.telegram.say("go")
+        await room.until(lambda: any("Approval needed" in one for one in room.telegram.texts(9)))
+        assert "direct chat of 7" in room.telegram.texts(9)[0]
+        request = next(one for one in room.telegram.sent if one.chat_id == 9)
+        room.telegram.press(request, "Allow", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+    assert tools.calls == [("echo", {"n": 1})]
+    assert room.telegram.texts(9) == [request.text], "the answer goes to who asked"
+
+
+async def test_an_approver_who_is_not_paired_may_answer_and_nothing_else() -> None:
+    more = {"direct": "allow", "allow": ("7",), "approvers": ("9",)}
+    async with _room("telegram", _model(), **more) as (room, tools):
+        room.telegram.say("go", user=9)
+        room.telegram.say("go")
+        await room.until(lambda: any("Approval needed" in one for one in room.telegram.texts(9)))
+        code = re.findall(r"yes (\w{4})", room.telegram.texts(9)[0])[0]
+        room.telegram.say(f"yes {code}", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+        room.telegram.say("go")
+        await room.until(lambda: len(room.telegram.texts(9)) == 2)
+        again = [one for one in room.telegram.sent if one.chat_id == 9][1]
+        room.telegram.press(again, "Allow", user=9)
+        await room.until(lambda: room.telegram.texts(7).count("done") == 2)
+    assert len(tools.calls) == 2
+
+
+async def test_a_group_that_is_asked_needs_no_further_message_to_approvers() -> None:
+    more = {"allow_groups": ("-5",), "groups": "always", "approvers": ("9",)}
+    async with _room("telegram", _model(), **more) as (room, _):
+        room.telegram.say("go", chat=-5)
+        await room.until_text("Approval needed")
+        _press(room, "telegram", "Allow", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(-5))
+    assert room.telegram.texts(9) == []

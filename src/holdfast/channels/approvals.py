@@ -63,6 +63,11 @@ class ChatApprovals:
         """Who else may approve calls of this channel's turns."""
         return tuple(self.identity(sender) for sender in self._settings.approvers)
 
+    def is_approver(self, message: InboundMessage) -> bool:
+        """Whether the operator named the sender as an approver."""
+        is_person = not (message.is_own or message.is_bot or message.is_anonymous)
+        return is_person and message.sender in self._settings.approvers
+
     async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
         """Act on a message that names the code of a request; return whether it did."""
         words = read_answer(message.text)

@@ -130,7 +130,7 @@ class InboundHandler:
             is_direct=press.is_direct, is_bot=press.is_bot,
         )  # fmt: skip
         try:
-            if await self._judge(message) != "allow":
+            if not self._approvals.is_approver(message) and await self._judge(message) != "allow":
                 return PressResult(FORBIDDEN)
             return await self._approvals.press(press, self._key_of(message))
         except StoreUnavailable:
@@ -170,11 +170,13 @@ class InboundHandler:
         if message.moved_to:
             return await self._move(message)
         verdict = await self._judge(message)
+        key = session_key(self._settings, self._people, message)
+        if verdict != "allow" and await self._is_approval(message, key):
+            return "approval"
         if verdict == "ignore":
             return "ignored"
         if verdict == "pair":
             return await self._pair(message)
-        key = session_key(self._settings, self._people, message)
         if message.is_edit:
             return await self._edit(message, key)
         await self._remember_chat(message)
@@ -192,6 +194,15 @@ class InboundHandler:
         if not addressed or not await self._may_speak(message):
             return "ignored"
         return await self._accept(message, key)
+
+    async def _is_approval(self, message: InboundMessage, key: Key) -> bool:
+        """Act on the answer of an approver who may not write otherwise; return whether it is one.
+
+        The operator named the approvers: their answers need no pairing.
+        """
+        if message.is_edit or not self._approvals.is_approver(message):
+            return False
+        return await self._approvals.answer_in_words(message, key, self._key_of(message))
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:

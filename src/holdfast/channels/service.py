@@ -277,7 +277,7 @@ class ChannelService:
         settings = self._settings[delivery.channel]
         is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
-            live_reply.run(is_direct=delivery.reply_to == "", is_streamed=is_streamed),
+            live_reply.run(is_direct=delivery.is_direct, is_streamed=is_streamed),
             name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id

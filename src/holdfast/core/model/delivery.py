@@ -31,6 +31,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the text `NO_REPLY` means that nothing is sent."""
 
     @property
+    def is_direct(self) -> bool:
+        """Whether it is the direct chat of its sender: only in groups a message is quoted."""
+        return not self.reply_to
+
+    @property
     def place(self) -> tuple[str, str, str]:
         """Where the answer is read."""
         return self.channel, self.chat, self.thread
@@ -60,6 +65,8 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     approval: str = ""
     """The approval request that the message asks for; platforms show buttons for it."""
     file: OutboxFile | None = None
+    source: str = ""
+    """What the message belongs to, if not to the turn: its failure ends no part of the answer."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,15 +95,20 @@ def queue_parts(
 ) -> None:
     """Have messages sent, in order, on behalf of a turn or record of the draft's session.
 
-    The first part is the one that a placeholder is edited to: it is always a text.
+    The first part is the one that a placeholder is edited to: it is always a text. Messages with
+    a source of their own are numbered apart.
     """
     session, first, parts = draft.before, first_part(step), list(messages)
     if parts and parts[0].file is not None:
         draft.add(PlaceholderStopped(outbox_id(source, first), FILES_FOLLOW, draft.now))
         first += 1
-    for part, message in enumerate(parts, first):
+    numbers = {source: first}
+    for message in parts:
+        owner = message.source or source
+        part = numbers.get(owner, 0)
+        numbers[owner] = part + 1
         row = message_row(
-            message, tenant=session.tenant, source=source, part=part, now=draft.now,
+            message, tenant=session.tenant, source=owner, part=part, now=draft.now,
             session_id=session.id,
         )  # fmt: skip
         for change in message_changes(row, message):
