@@ -169,14 +169,10 @@ class InboundHandler:
     async def _handle(self, message: InboundMessage) -> Outcome:
         if message.moved_to:
             return await self._move(message)
-        verdict = await self._judge(message)
         key = session_key(self._settings, self._people, message)
-        if verdict != "allow" and await self._is_approval(message, key):
-            return "approval"
-        if verdict == "ignore":
-            return "ignored"
-        if verdict == "pair":
-            return await self._pair(message)
+        verdict = await self._judge(message)
+        if verdict != "allow":
+            return await self._turn_away(message, key, verdict)
         if message.is_edit:
             return await self._edit(message, key)
         await self._remember_chat(message)
@@ -195,14 +191,13 @@ class InboundHandler:
             return "ignored"
         return await self._accept(message, key)
 
-    async def _is_approval(self, message: InboundMessage, key: Key) -> bool:
-        """Act on the answer of an approver who may not write otherwise; return whether it is one.
-
-        The operator named the approvers: their answers need no pairing.
-        """
-        if message.is_edit or not self._approvals.is_approver(message):
-            return False
-        return await self._approvals.answer_in_words(message, key, self._key_of(message))
+    async def _turn_away(self, message: InboundMessage, key: Key, verdict: Verdict) -> Outcome:
+        """Ignore or pair somebody who may not write; an approver's answer counts all the same."""
+        may_answer = self._approvals.is_approver(message) and not message.is_edit
+        answer = self._approvals.answer_in_words
+        if may_answer and await answer(message, key, self._key_of(message)):
+            return "approval"
+        return "ignored" if verdict == "ignore" else await self._pair(message)
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:

@@ -11,6 +11,8 @@ OutboxState = Literal["open", "pending", "sending", "sent", "dead", "dropped"]
 OUTBOX_PREFIX = "out_"
 GATEWAY_KEY_PREFIX = "\x1f"
 """Begins the idempotency keys that the gateway makes itself: no header can contain it."""
+APPROVAL_ENDED = "ended"
+"""In place of an approval request: the message asked for it, and says now how it ended."""
 MAX_TARGET = 512
 """Characters of a chat or thread id; platforms use far fewer."""
 
@@ -104,10 +106,15 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     settled_at: float | None
     approval: str = ""
-    """The approval request that the message asks for."""
+    """The approval request that the message asks for, or `APPROVAL_ENDED`."""
     file_name: str = ""
     """The name of the file that the message is; empty for a text."""
     file_type: str = ""
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it asks for an approval that may still be given: it is shown with buttons."""
+        return self.approval not in ("", APPROVAL_ENDED)
 
 
 STEP_PARTS = 1000

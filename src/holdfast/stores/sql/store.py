@@ -14,6 +14,7 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
+    ApprovalEnded,
     CompletionRow,
     Event,
     JournalRow,
@@ -291,7 +292,7 @@ class SqlReader:
         return await self._run(lambda _: queries.feed_end(tenant))
 
 
-_OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped})
+_OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})
 """Changes by which there is something to send."""
 
 
