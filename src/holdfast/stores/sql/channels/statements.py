@@ -173,6 +173,10 @@ CHAT = Statement(
     "select channel, chat, successor, first_seen_at, person from chats "
     "where channel = ?1 and chat = ?2",
 )
+PREDECESSOR = Statement(
+    "predecessor",
+    "select chat from chats where channel = ?1 and successor = ?2 and successor <> '' limit 1",
+)
 ADD_DEAD_UPDATE = Statement(
     "add_dead_update",
     "insert into dead_updates (channel, update_id, reason, at) values (?1, ?2, ?3, ?4) "

@@ -77,6 +77,8 @@ create table chats (
   primary key (channel, chat)
 ){without_rowid};
 
+create index chats_successor on chats (channel, successor) where successor <> '';
+
 -- Updates that could not be handled, for an operator to look at.
 create table dead_updates (
   channel {text} not null,
