@@ -172,7 +172,7 @@ async def test_a_moved_group_sees_its_answer_grow_under_its_new_id() -> None:
 
 async def test_a_message_before_the_note_of_a_move_is_copied_into_the_session() -> None:
     model = ScriptedModel()
-    more = {"groups": "always", "allow_groups": ("-5", "-1005")}
+    more: dict[str, Any] = {"groups": "always", "allow_groups": ("-5", "-1005")}
     async with open_chat_room("telegram", model, **more) as room:
         room.telegram.say("first", chat=-5)
         await room.until_text("re:[User7] first")
@@ -192,7 +192,7 @@ async def test_a_message_before_the_note_of_a_move_is_copied_into_the_session() 
 
 async def test_a_replica_that_was_not_told_of_a_move_finds_the_session() -> None:
     model = ScriptedModel()
-    more = {"groups": "always", "allow_groups": ("-5", "-1005")}
+    more: dict[str, Any] = {"groups": "always", "allow_groups": ("-5", "-1005")}
     async with open_chat_room("telegram", model, **more) as room:
         room.telegram.say("early", chat=-1005)
         await room.until_text("re:[User7] early")
