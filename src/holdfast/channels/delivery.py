@@ -31,7 +31,7 @@ from holdfast.ports.channel import (
 )
 
 IDLE_SECONDS = 2.0
-"""How often the outbox is read for messages that other processes left."""
+"""How often the outbox is read for messages that other processes left without telling it."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
