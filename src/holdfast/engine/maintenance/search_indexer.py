@@ -15,7 +15,7 @@ from holdfast.core.transaction.commands import IndexLog
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 
-BATCH = 256
+BATCH = 1024
 """Entries that are indexed in one transaction."""
 POLL_SECONDS = 0.5
 """How often the log is checked while less than a batch happens."""

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
@@ -72,12 +71,11 @@ class SqlSearchIndex:
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
-        rows, after = await self._run(lambda _: follower.read_rows(limit))
-        if not rows:
+        found = await self._run(lambda _: follower.read_rows(limit))
+        if not found.rows:
             return None
         # Splitting text into terms takes as long as writing them: not on the event loop.
-        command = await asyncio.to_thread(follower.prepare, rows, after, worker)
-        return replace(command, has_more=len(rows) == limit)
+        return await asyncio.to_thread(follower.prepare, found, worker)
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
@@ -88,10 +86,10 @@ class _Match(msgspec.Struct, frozen=True):
     """An item that the index proposes, in a session that the query may see."""
 
     place: int
+    pos: int
+    back: int
     session: int
-    n: int
     seq: int
-    role: str
     at: float
     session_id: SessionId
     key: Key | None
@@ -227,7 +225,6 @@ class _Search:
                 query.key or "",
                 query.key_prefix or "",
                 session_no(query.session_id) if query.session_id is not None else 0,
-                f"|{'|'.join(query.roles)}|" if query.roles else "",
                 *self._times(),
                 limit - len(found),
             )
@@ -254,16 +251,16 @@ class _Search:
         if not matches:
             return []
         yield from self._read_records(match for match in matches)
-        wanted = sorted({(match.session, match.n) for match in matches})
+        wanted = sorted({match.pos for match in matches})
         rows = yield from every(sql.PAGE_ENTRIES, msgspec.json.encode(wanted).decode())
-        entries = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        entries: dict[int, bytes | None] = {row[0]: row[1] for row in rows}
         hits = (self._hit(match, entries, required) for match in matches)
         return [hit for hit in hits if hit is not None]
 
     def _hit(
         self,
         match: _Match,
-        entries: dict[tuple[int, int], tuple[int, bytes | None]],
+        entries: dict[int, bytes | None],
         required: Sequence[Phrase],
     ) -> SearchHit | None:
         hidden_by = {
@@ -273,18 +270,19 @@ class _Search:
         }
         if hidden_by and not (self._query.include_hidden and hidden_by <= FOUND_ON_REQUEST):
             return None
-        last, packed = entries.get((match.session, match.n), (0, None))
+        packed = entries.get(match.pos)
         if packed is None:
             return None
-        listed = read_items(bytes(packed)).listed
-        state = listed[match.seq - (last - len(listed) + 1)]
+        state = read_items(bytes(packed)).listed[-1 - match.back]
         found = item_text(state.body)
-        shown = snippet(found.text, self._phrases, required) if found is not None else None
+        if found is None:
+            return None
+        shown = snippet(found.text, self._phrases, required)
         if shown is None or not shown.highlights:
             return None
         return SearchHit(
             match.place, match.session_id, match.key, match.generation, match.seq,
-            state.item_id, match.role, match.at, shown.text, shown.highlights, bool(hidden_by),
+            state.item_id, found.role, match.at, shown.text, shown.highlights, bool(hidden_by),
         )  # fmt: skip
 
     def _read_records(self, matches: Iterable[_Match]) -> Plan[None]:
