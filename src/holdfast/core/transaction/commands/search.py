@@ -30,7 +30,7 @@ class RemovedItems(msgspec.Struct, frozen=True, gc=False):
     to_seq: int
 
 
-class ActiveSession(msgspec.Struct, frozen=True, gc=False):
+class ActiveSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When a session was last active; `session` is the number that the log has for it."""
 
     session: int

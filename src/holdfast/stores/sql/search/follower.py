@@ -22,8 +22,11 @@ from holdfast.stores.sql.search import statements as sql
 from holdfast.stores.sql.search.terms import BLOCK_BITS, LONG, role_term, scope_terms
 from holdfast.stores.sql.statements import COUNTS
 
-READ_ROWS, MAX_READ_BYTES = 128, 4 * 1024 * 1024
-"""Entries that are read at once; after so many bytes of items a batch is full."""
+READ_ROWS, MAX_READ_BYTES = 128, 512 * 1024
+"""Entries that are read at once; after so many bytes of items a batch is full.
+
+Turns wait while a batch is written.
+"""
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 """Places of all terms of an item, and of one term, that PostgreSQL stores."""
 _ERASED = b"is_erased"
@@ -142,7 +145,8 @@ def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
     if command.items:
         asks.append((sql.ADD_ITEMS, (msgspec.json.encode(command.items).decode(), last_id)))
         asks += _block_times(command.items, last_id + 1)
-    asks += [(sql.SAVE_ACTIVITY, (one.session, one.tenant, one.at)) for one in command.active]
+    if command.active:
+        asks.append((sql.SAVE_ACTIVITY, (msgspec.json.encode(command.active).decode(),)))
     asks.append((sql.SAVE_CURSOR, (*command.upto, last_id + len(command.items))))
     return Decision(True), asks
 

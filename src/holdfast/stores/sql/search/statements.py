@@ -73,10 +73,21 @@ REMOVE_SESSION = Statement(
     "erase_search_items",
     "delete from search_items where pos in (select pos from log where session = ?1)",
 )
+# The sessions of a batch, given as JSON.
+_ACTIVE = (
+    "insert into activity (session, tenant, at) select {values} where true "
+    "on conflict (session) do update set at = excluded.at"
+)
 SAVE_ACTIVITY = Statement(
     "save_activity",
-    "insert into activity (session, tenant, at) values (?1, ?2, ?3) "
-    "on conflict (session) do update set at = excluded.at",
+    _ACTIVE.format(
+        values="json_extract(value, '$[0]'), json_extract(value, '$[1]'), "
+        "json_extract(value, '$[2]') from json_each(?1)"
+    ),
+    postgres=_ACTIVE.format(
+        values="(p.value ->> 0)::bigint, p.value ->> 1, (p.value ->> 2)::double precision "
+        "from json_array_elements(cast(?1 as text)::json) p"
+    ),
 )
 REMOVE_ACTIVITY = Statement("erase_activity", "delete from activity where session = ?1")
 # What happened behind the view, by session.
