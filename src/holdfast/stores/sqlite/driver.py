@@ -97,6 +97,8 @@ class SqliteDriver(SqlDriver):
     """Run plans on SQLite; open connections when first needed and again after a fault."""
 
     reads_inline = True
+    # FTS5 returns matches from the newest on.
+    sorts_matches = False
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 The index only proposes items. Whether one may be seen, and its text, is read from the log by each
 query: an item that was erased is never found, also not by an index that is behind.
 
-Matches are read from the newest block of items to the oldest, a few blocks first, so that a common
-word costs no more than a rare one: PostgreSQL would read all matches to sort them.
+Matches are read from the newest item to the oldest. PostgreSQL would read all matches to sort them:
+there a few blocks of items are read first, so that a common word costs no more than a rare one.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ MAX_KEYS = 16
 MAX_BATCH = 500
 """Matches that are read at once."""
 BLOCKS_PER_STAGE = (2, 8, 32)
-"""Blocks that are searched first, and next; at last all others at once."""
+"""Blocks that are searched first, and next, where matches are sorted; at last all others."""
 LAST_CHARACTER = "\U0010ffff"
 NOTHING = MARK
 """A term that no item has."""
@@ -61,13 +61,14 @@ FOUND_ON_REQUEST = frozenset({"rewind"})
 class SqlSearchIndex:
     """Search in a SQL store."""
 
-    def __init__(self, run: QueryRunner) -> None:
+    def __init__(self, run: QueryRunner, *, is_staged: bool) -> None:
         self._run = run
+        self._stages = BLOCKS_PER_STAGE if is_staged else ()
 
     async def search(self, tenant: Tenant, query: SearchQuery) -> SearchPage:
         """Return items that match and may be seen."""
         phrases = parse_query(query.text)
-        return await self._run(lambda _: _Search(tenant, query, phrases).page())
+        return await self._run(lambda _: _Search(tenant, query, phrases, self._stages).page())
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
@@ -99,10 +100,17 @@ class _Match(msgspec.Struct, frozen=True):
 class _Search:
     """One query, and what it has learned about the index and its sessions so far."""
 
-    def __init__(self, tenant: Tenant, query: SearchQuery, phrases: tuple[Phrase, ...]) -> None:
+    def __init__(
+        self,
+        tenant: Tenant,
+        query: SearchQuery,
+        phrases: tuple[Phrase, ...],
+        blocks_per_stage: Sequence[int],
+    ) -> None:
         self._tenant = tenant
         self._query = query
         self._phrases = phrases
+        self._blocks_per_stage = blocks_per_stage
         self._limit = min(max(query.limit, 1), MAX_HITS)
         self._filters: list[list[str]] = []
         self._first, self._end = 0, 0
@@ -235,7 +243,7 @@ class _Search:
 
     def _stages(self, end: int) -> Iterator[tuple[int, int, Sequence[int]]]:
         """Yield ranges of places, the newest first, with their blocks; the last has all others."""
-        for count in (*BLOCKS_PER_STAGE, 0):
+        for count in (*self._blocks_per_stage, 0):
             if end <= self._first:
                 return
             last = (end - 1) >> BLOCK_BITS
