@@ -169,6 +169,8 @@ async def open_application(
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
+                # Last: it takes CPU that the start needs.
+                toolbox.preload()
                 yield application
         finally:
             for task in background:
