@@ -260,7 +260,11 @@ def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]
             torn_body = one.body if one.is_partial else None
             found.append(
                 OutlineEntry(
-                    first + len(found), one.kind, one.fingerprint, torn_body, one.call_id,
+                    first + len(found),
+                    one.kind,
+                    one.fingerprint,
+                    torn_body,
+                    one.call_id,
                     is_joined=is_joined,
                 )  # fmt: skip
             )
