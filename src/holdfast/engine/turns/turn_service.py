@@ -113,7 +113,7 @@ class TurnService:
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
-        await self._executor.check(accept.tenant, request, accept.items)
+        await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
             async with self.in_flight.held(
                 accept.tenant, key=accept.key, session_id=accept.session_id

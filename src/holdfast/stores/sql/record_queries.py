@@ -266,7 +266,7 @@ def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]
                     torn_body,
                     one.call_id,
                     is_joined=is_joined,
-                )  # fmt: skip
+                )
             )
     return found
 
