@@ -109,7 +109,7 @@ async def test_a_turn_that_gets_no_process_says_so(
     try:
         first = _Turn(provider, "one")
         await first.sink.begun.wait()
-        with pytest.raises(ProviderFailure, match="became free within 0[.]01 s") as told:
+        with pytest.raises(ProviderFailure, match=r"became free within 0[.]01 s") as told:
             await _Turn(provider, "two").task
         assert (told.value.status, told.value.provider_code) == (503, "agent_busy")
         assert (await first.finish()).items
