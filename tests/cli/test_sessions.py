@@ -274,3 +274,11 @@ def test_sessions_are_listed_by_last_activity(tmp_path: Path) -> None:
         GatewayUnderTest(process).say("older", "hello again")
         listed = in_pipe("sessions", "list", "--json", "--url", process.url)
     assert [session["key"] for session in json.loads(listed.out)] == ["older", "newer"]
+
+
+def test_a_command_that_fails_names_its_gateway(
+    gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = in_process(capsys, "sessions", "items", "nobody", "--url", gateway.url)
+    problem = "holdfast: no session has the id or key 'nobody'"
+    assert (shown.code, shown.err) == (1, f"{problem} (gateway {gateway.url})\n")

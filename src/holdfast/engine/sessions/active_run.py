@@ -74,6 +74,7 @@ class ActiveRun:
         "ended",
         "fence",
         "is_lost",
+        "is_rejected",
         "left_out",
         "permissions",
         "preface",
@@ -98,6 +99,8 @@ class ActiveRun:
         self.fence = started.fence
         self.is_lost = False
         """Whether the lane was taken from the run."""
+        self.is_rejected = False
+        """Whether it fails because of what its client sent: operators need not act on it."""
         self.writer: HeldOutput | None = None
         """What shows the run's output, if it is streamed."""
         self.stop_code: str | None = None
@@ -306,7 +309,8 @@ class ActiveRun:
             self._hand_over(ended, waiter, is_certain=is_certain)
         else:
             self._registry.wake(ended.session.id)
-        self._meter.run_ended(command.outcome)
+        is_rejected = self.is_rejected and command.outcome == "failed"
+        self._meter.run_ended("rejected" if is_rejected else command.outcome)
         log.info(
             "run.ended",
             run_id=self.fence.run_id,

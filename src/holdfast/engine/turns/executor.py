@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
-from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
+from holdfast.core.errors import HoldfastError, InvalidInput, ParentNotFound, ProviderFailure
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
@@ -80,6 +80,8 @@ INLINE_ITEMS = 500
 NO_REPLY = "NO_REPLY"
 """The answer by which a scheduled turn says that there is nothing to tell."""
 COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
+CLIENT_STATUSES = frozenset({400, 413, 422})
+"""Statuses with which a provider says that the request itself is wrong."""
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -373,6 +375,7 @@ class TurnExecutor:
         failure = error if isinstance(error, ProviderFailure) else None
         code = (failure and failure.provider_code) or error.code
         log_failed_turn(error, turn_id=run.turn.id, session_id=run.session.id)
+        run.is_rejected = _is_clients_mistake(error)
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         recorded = RecordedAnswer(
@@ -458,6 +461,13 @@ class TurnExecutor:
             )
         except HoldfastError as exc:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+
+
+def _is_clients_mistake(error: HoldfastError) -> bool:
+    """Whether a turn fails because of its request, not of anything that an operator runs."""
+    if isinstance(error, ProviderFailure):
+        return error.refuses_input or error.status in CLIENT_STATUSES
+    return isinstance(error, InvalidInput)
 
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
