@@ -29,7 +29,7 @@ class CommandFailed(Exception):
 
 
 def report_failure(exc: Exception) -> int:
-    """Print an exception, each problem on one line; return exit code 2 for a wrong setting, else 1."""
+    """Print an exception; return exit code 2 for a wrong setting, else 1."""
     from holdfast.core.errors import HoldfastError, InvalidSetting
 
     if isinstance(exc, HoldfastError):
