@@ -1,21 +1,26 @@
 """Durable appends per second beside bare databases with one commit per row.
 
 Ours is a whole append through the Python API: fenced, with a turn and an event. The bare one is a
-single insert. Compare the ratios; the absolute values depend on the disk.
+single insert. Between the two stand the rows of our own log, written again by SQLite alone: what no
+code above it can exceed. Compare the ratios; the absolute values depend on the disk.
 """
 
 import asyncio
 import sqlite3
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 from tests.postgres import private_server
 
 import holdfast
 from benchmarks.report import Report
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sqlite.connection import DatabaseFile
 
 WRITERS = (1, 8, 64)
 SECONDS = 1.5
@@ -65,6 +70,41 @@ def _bare_sqlite(path: Path, seconds: float) -> float:
     return done / duration
 
 
+def _log_rows(path: Path) -> list[tuple[tuple[object, ...], tuple[object, ...]]]:
+    """Return what each append to one session has written: its entry, and the id of its item."""
+    with closing(sqlite3.connect(path)) as connection:
+        (session,) = connection.execute(
+            "select session from log group by session order by count(*) desc limit 1"
+        ).fetchone()
+        entries = connection.execute(
+            "select session, n, kind, at, turn, seq, turns, events, record, head, body, items, "
+            "request from log where session = ? and items is not null order by n",
+            (session,),
+        ).fetchall()
+        ids = connection.execute(
+            "select session, item_id, seq from item_ids where session = ? order by seq", (session,)
+        ).fetchall()
+    return list(zip(entries, ids, strict=True))
+
+
+def _replay(path: Path, rows: Sequence[tuple[Any, Any]], group: int, seconds: float) -> float:
+    """Return the appends per second of SQLite alone, with so many of our appends in a commit."""
+    done = 0
+    with closing(DatabaseFile(str(path)).connect()) as connection:
+        connection.execute("pragma wal_autocheckpoint = 1000")
+        connection.execute("delete from log")
+        connection.execute("delete from item_ids")
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds and done + group <= len(rows):
+            connection.execute("begin immediate")
+            for entry, item_id in rows[done : done + group]:
+                connection.execute(sql.ADD_ENTRY.text, entry)
+                connection.execute(sql.ADD_ITEM_ID.text, item_id)
+            connection.execute("commit")
+            done += group
+        return done / (time.perf_counter() - began)
+
+
 async def _bare_postgres(url: str, writers: int, seconds: float) -> float:
     connections = await asyncio.gather(*(asyncpg.connect(url) for _ in range(writers)))
     body = TEXT.encode()
@@ -93,6 +133,12 @@ async def _measure_sqlite(report: Report, folder: Path, seconds: float) -> None:
             _add(report, f"SQLite, {writers} writers", ours, bare)
         hot = await _ours(engine, WRITERS[-1], seconds, is_hot=True)
         _add(report, f"SQLite, {WRITERS[-1]} on one session", hot, bare)
+    async with holdfast.open(f"sqlite:///{folder / 'replay.db'}"):
+        pass  # it has our schema now
+    rows = await asyncio.to_thread(_log_rows, folder / "ours.db")
+    for group in WRITERS:
+        found = await asyncio.to_thread(_replay, folder / "replay.db", rows, group, seconds)
+        _add(report, f"SQLite alone, our rows, {group} in a commit", found, bare)
 
 
 async def _measure_postgres(report: Report, url: str, seconds: float) -> None:

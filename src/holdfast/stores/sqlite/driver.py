@@ -7,7 +7,6 @@ waited for there but the disk.
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -33,6 +32,7 @@ from holdfast.stores.sqlite.connection import (
     ManagedConnection,
 )
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
+from holdfast.stores.sqlite.wait_time import WaitTimer
 
 ResultT = TypeVar("ResultT")
 
@@ -119,6 +119,7 @@ class SqliteDriver(SqlDriver):
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
         self._reading = pace or DiskLatencyGate()
+        self._commit_wait, self._read_wait = WaitTimer(), WaitTimer()
         self._rows = self._rows_moved = 0
         """Written by this connection, and by it before the log was last moved."""
 
@@ -209,14 +210,14 @@ class SqliteDriver(SqlDriver):
         connection = self._write_link.begin_at_once()
         if connection is None:
             return None
-        wall, worked = time.perf_counter(), time.thread_time()
+        self._commit_wait.start()
         try:
             return self._transact(connection, commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if len(commands) == 1:
                 return [_explain(exc)]
         finally:
-            self._pace.note(time.perf_counter() - wall - (time.thread_time() - worked))
+            self._pace.note(self._commit_wait.stop())
         return partial(self._commit_each, commands)
 
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -336,14 +337,14 @@ class SqliteDriver(SqlDriver):
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return what was found; none, if the thread has to look, or to say why it cannot."""
-        wall, worked = time.perf_counter(), time.thread_time()
+        self._read_wait.start()
         try:
             connection = self._read_link.at_once()
             return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
-            self._reading.note(time.perf_counter() - wall - (time.thread_time() - worked))
+            self._reading.note(self._read_wait.stop())
 
     def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
