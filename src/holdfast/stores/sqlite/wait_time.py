@@ -4,7 +4,6 @@ On a busy machine a thread waits longer for a CPU than for a fast disk. Another 
 wait for a CPU as well, so that time is no reason to move work to one.
 """
 
-import contextlib
 import os
 import threading
 import time
@@ -15,19 +14,25 @@ NOTABLE_SECONDS = 0.0002
 """A shorter wait is taken as it is."""
 
 
-class _Schedstat(threading.local):
-    """The current thread's open file; -1 where there is none."""
+class _File:
+    """An open file; -1 where there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
         try:
-            self.file = os.open(SCHEDSTAT, os.O_RDONLY)
+            self.number = os.open(path, os.O_RDONLY)
         except OSError:
-            self.file = -1
+            self.number = -1
 
     def __del__(self) -> None:
-        if self.file >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.file)
+        if self.number >= 0:
+            os.close(self.number)
+
+
+class _Schedstat(threading.local):
+    """The current thread's own file; it is closed when the thread ends."""
+
+    def __init__(self) -> None:
+        self.file = _File(SCHEDSTAT)
 
 
 _schedstat = _Schedstat()
@@ -44,7 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 def ready_seconds() -> float:
     """Return how long the current thread was ready to run without a CPU; 0 if nobody knows."""
-    file = _schedstat.file
+    file = _schedstat.file.number
     if file < 0:
         return 0.0
     try:
