@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +43,9 @@ from holdfast.stores.sql.plan import Plan, Row, every, one
 EVERYTHING = 2**62
 SMALL_PART = 64
 """A part of fewer items is read as a whole, wherever a page ends in it."""
+NEAR_ENTRIES = 3
+NEAR_ITEMS = 16
+"""How many entries and items may be read beside a range, instead of a search for its ends."""
 MAX_RANGES = 64
 """Hidden ranges that an entry tells of; a log with more of them has its records read."""
 
@@ -87,32 +90,48 @@ def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
     return next((run for run in runs if run.id == run_id), None)
 
 
+class _Place(NamedTuple):
+    """An entry of a session, and what a count has reached there."""
+
+    n: int
+    reached: int
+
+
 def find_number(session: Session, count: Count, target: int) -> Plan[int]:
-    """Return the number of the first entry of a session at which a count reaches a target.
+    """Return the number of the first entry of a session at which a count reaches a target."""
+    return (yield from _search(session, count, target))
+
+
+def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
+    """Return the number of the entry at which a count reaches a target.
 
     Counts grow with the entries, mostly evenly: a few looks near the place that evenness gives
-    find it, however long the log is.
+    find it, however long the log is. If `beside` is negative, an entry a little before it will do;
+    if it is positive, one a little behind: one look so many entries beside that place is mostly
+    enough.
     """
     at = _COUNTS[count]
-    low, low_count = 0, session.parent_seq if count == "seq" else 0
-    high = session.version
-    ends = (session.head_seq, session.turn_count, session.event_no)
-    high_count = ends[at]
+    low = _Place(0, session.parent_seq if count == "seq" else 0)
+    high = _Place(session.version, (session.head_seq, session.turn_count, session.event_no)[at])
     is_even = True
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_even and high_count > low_count:
-            share = (target - low_count) * (high - low) // (high_count - low_count)
-            middle = min(max(low + share, low + 1), high - 1)
+    while high.n - low.n > 1:
+        if beside < 0 and target - low.reached <= NEAR_ITEMS:
+            return low.n + 1
+        if beside > 0 and high.reached - target <= NEAR_ITEMS:
+            return high.n
+        middle = (low.n + high.n) // 2
+        if is_even and high.reached > low.reached:
+            share = (target - low.reached) * (high.n - low.n) // (high.reached - low.reached)
+            middle = min(max(low.n + share + beside, low.n + 1), high.n - 1)
         # Where guesses by evenness close in from one side alone, halving every other time ends it.
         is_even = not is_even
         row = yield from one(sql.COUNTS, session_no(session.id), middle)
         assert row is not None, f"entry {middle} of session {session.id} is missing"
         if row[at] >= target:
-            high, high_count = middle, row[at]
+            high = _Place(middle, row[at])
         else:
-            low, low_count = middle, row[at]
-    return high
+            low = _Place(middle, row[at])
+    return high.n
 
 
 def find_lineage(session: Session) -> Plan[list[Session]]:
@@ -386,17 +405,20 @@ def _find_parts(
 
 
 def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
-    """Return the first and the last entry of a session that hold a range of its own items."""
+    """Return between which entries of a session a range of its own items is, or a few more."""
     low, high = 1, owner.version
     if first > owner.parent_seq + 1:
-        low = yield from find_number(owner, "seq", first)
+        low = yield from _search(owner, "seq", first, beside=-NEAR_ENTRIES)
     if last < owner.head_seq:
-        high = yield from find_number(owner, "seq", last)
+        high = yield from _search(owner, "seq", last, beside=NEAR_ENTRIES)
     return low, high
 
 
 def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Return the entries of a session that hold a range of its own items: last number, items."""
+    """Return the entries that hold a range of a session's own items, and perhaps a few others.
+
+    A row is the number of the entry's last item, and its items.
+    """
     last = min(last, owner.head_seq)
     if first > last:
         return []

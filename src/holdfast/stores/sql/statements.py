@@ -64,7 +64,9 @@ RANGE_ENTRIES = Statement(
     "range_entries",
     _RANGE_ENTRIES.format(
         # A cross join keeps the order of the tables: the ranges are few, the log is not.
-        ranges="json_each(?1) r cross", value="json_extract(r.value, '$[", end="]')"
+        ranges="json_each(?1) r cross",
+        value="json_extract(r.value, '$[",
+        end="]')",
     ),
     postgres=_RANGE_ENTRIES.format(
         ranges="json_array_elements(?1::text::json) r (value)",
