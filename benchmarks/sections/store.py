@@ -7,6 +7,7 @@ code above it can exceed. Compare the ratios; the absolute values depend on the 
 
 import asyncio
 import sqlite3
+import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +24,10 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sqlite.connection import DatabaseFile
 
 WRITERS = (1, 8, 64)
+HOT = 0
+"""Stands for the most writers, all on one session."""
 SECONDS = 1.5
+ROUNDS = 5
 TEXT = "a message of ordinary length, as people write them to their agents all day long"
 _TABLE = "create table bare (id text, seq bigint, body {blob}, primary key (id, seq))"
 
@@ -56,14 +60,14 @@ async def _ours(
     return await _rate(seconds, writers, lambda writer, _: sessions[writer].append(TEXT))
 
 
-def _bare_sqlite(path: Path, seconds: float) -> float:
+def _bare_sqlite(path: Path, seconds: float, name: str) -> float:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
-    connection.execute(_TABLE.format(blob="blob"))
+    connection.execute(_TABLE.format(blob="blob").replace("table", "table if not exists"))
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        connection.execute("insert into bare values (?, ?, ?)", ("a", done, TEXT.encode()))
+        connection.execute("insert into bare values (?, ?, ?)", (name, done, TEXT.encode()))
         done += 1
     duration = time.perf_counter() - began
     connection.close()
@@ -126,19 +130,32 @@ def _add(report: Report, name: str, ours: float, bare: float) -> None:
 
 
 async def _measure_sqlite(report: Report, folder: Path, seconds: float) -> None:
-    bare = await asyncio.to_thread(_bare_sqlite, folder / "bare.db", seconds)
-    async with holdfast.open(f"sqlite:///{folder / 'ours.db'}") as engine:
-        for writers in WRITERS:
-            ours = await _ours(engine, writers, seconds)
-            _add(report, f"SQLite, {writers} writers", ours, bare)
-        hot = await _ours(engine, WRITERS[-1], seconds, is_hot=True)
-        _add(report, f"SQLite, {WRITERS[-1]} on one session", hot, bare)
+    """Measure all cases by turns, so that noise of the machine and its disk falls on each."""
+    found: dict[str, list[float]] = {}
+    bare: list[float] = []
+    rows: list[tuple[Any, Any]] = []
     async with holdfast.open(f"sqlite:///{folder / 'replay.db'}"):
         pass  # it has our schema now
-    rows = await asyncio.to_thread(_log_rows, folder / "ours.db")
-    for group in WRITERS:
-        found = await asyncio.to_thread(_replay, folder / "replay.db", rows, group, seconds)
-        _add(report, f"SQLite alone, our rows, {group} in a commit", found, bare)
+    async with holdfast.open(f"sqlite:///{folder / 'ours.db'}") as engine:
+        for turn in range(ROUNDS):
+            slice_seconds = seconds / ROUNDS
+            bare.append(
+                await asyncio.to_thread(_bare_sqlite, folder / "bare.db", slice_seconds, f"{turn}")
+            )
+            for writers in (*WRITERS, HOT):
+                name = f"{writers} writers" if writers != HOT else f"{WRITERS[-1]} on one session"
+                count = WRITERS[-1] if writers == HOT else writers
+                rate = await _ours(engine, count, slice_seconds, is_hot=writers == HOT)
+                found.setdefault(f"SQLite, {name}", []).append(rate)
+            rows = rows or await asyncio.to_thread(_log_rows, folder / "ours.db")
+            for group in WRITERS:
+                rate = await asyncio.to_thread(
+                    _replay, folder / "replay.db", rows, group, slice_seconds
+                )
+                name = f"SQLite alone, our rows, {group} in a commit"
+                found.setdefault(name, []).append(rate)
+    for name, rates in found.items():
+        _add(report, name, statistics.fmean(rates), statistics.fmean(bare))
 
 
 async def _measure_postgres(report: Report, url: str, seconds: float) -> None:
