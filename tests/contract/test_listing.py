@@ -1,9 +1,11 @@
 """Items by name, on every store: each entry of a log can be found again, forks included."""
 
+import msgspec
+
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Fork, Hide
+from holdfast.core.transaction.commands import Annotate, Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.store_client import StoreClient
 
@@ -93,3 +95,40 @@ async def test_pages_have_the_same_names_as_the_whole(caller: StoreClient) -> No
     for seq in range(1, 7):
         (one,) = await caller.read.listing(session, ItemQuery(after=seq - 1, limit=1))
         assert one.name == whole[seq - 1]
+
+
+async def test_every_page_of_a_line_of_forks_has_the_items_of_its_place(
+    caller: StoreClient,
+) -> None:
+    session, expected = (await caller.append("0", key="k")).session, ["0"]
+    # Batches of very different sizes, and entries without items between them.
+    for depth, sizes in enumerate([(1, 1, 90, 1, 1), (1,), (2, 30), (), (1, 1, 1), (70, 1)]):
+        if depth:
+            after = len(expected) - depth % 3
+            forked = await fork(caller, session, after)
+            # What the parent goes on with is not the fork's.
+            await caller.append("later", session_id=session.id)
+            session, expected = forked, expected[:after]
+        for size in sizes:
+            texts = [f"{depth}.{len(expected)}.{number}" for number in range(size)]
+            session = (await caller.append(*texts, session_id=session.id)).session
+            expected += texts
+            for _ in range(size % 7):
+                annotate = Annotate(
+                    tenant=caller.tenant, session_id=session.id, metadata=f"{size}".encode()
+                )
+                session = await caller.submit(annotate)
+    # Twice: what the first reads learnt is used by the others.
+    for _ in range(2):
+        for limit in (1, 2, 20, 65, None):
+            for after in range(0, len(expected), 3 if limit == 20 else 17):
+                upto = len(expected) if limit is None else after + limit
+                found = await caller.texts(session, after=after, limit=limit)
+                assert found == expected[after:upto]
+        for last in (1, 19, 64, 100, len(expected)):
+            transcript = await caller.read.transcript(
+                caller.tenant, session_id=session.id, last=last
+            )
+            assert transcript is not None
+            bodies = msgspec.json.decode(transcript.listed)
+            assert [body["content"][0]["text"] for body in bodies] == expected[-last:]

@@ -405,7 +405,7 @@ def unpack_items(
     items = read_items(packed)
     number = items.turn_number
     first = last - len(items.listed) + 1
-    start, stop = max(from_seq - first, 0), min(to_seq - first + 1, len(items.listed))
+    start, stop = max(from_seq - first, 0), max(to_seq - first + 1, 0)
     return [
         StoredItem(
             session_id, first + index, number, one.kind, one.item_id, one.call_id, one.fingerprint,

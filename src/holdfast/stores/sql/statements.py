@@ -54,6 +54,26 @@ ITEM_ENTRIES = Statement(
     "select seq, items from log where session = ?1 and n between ?2 and ?3 and items is not null "
     "order by n",
 )
+# The same for several sessions in one read, in no order; each range is a session, its first and
+# its last entry.
+_RANGE_ENTRIES = (
+    "select l.session, l.seq, l.items from {ranges} join log l on l.session = {value}0{end} "
+    "and l.n between {value}1{end} and {value}2{end} where l.items is not null"
+)
+RANGE_ENTRIES = Statement(
+    "range_entries",
+    _RANGE_ENTRIES.format(
+        # A cross join keeps the order of the tables: the ranges are few, the log is not.
+        ranges="json_each(?1) r cross",
+        value="json_extract(r.value, '$[",
+        end="]')",
+    ),
+    postgres=_RANGE_ENTRIES.format(
+        ranges="json_array_elements(?1::text::json) r (value)",
+        value="(r.value ->> ",
+        end=")::bigint",
+    ),
+)
 ITEM_ENTRY = Statement(
     "item_entry",
     "select n, seq, items, turn from log "
