@@ -36,7 +36,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
-from holdfast.ports.request_context import note_turn, note_usage
+from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -89,7 +89,9 @@ class ModelCaller:
 
         With a `writer` the answer is streamed to it as it arrives.
         """
-        note_turn(run.session.id, run.turn.id)
+        context = current_request.get()
+        if context is not None:
+            context.session_id, context.turn_id = run.session.id, run.turn.id
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
         prepared_at = progress.began
@@ -104,7 +106,8 @@ class ModelCaller:
                     else:
                         answer = await _stream(attempt.provider, call, writer, run.preface)
                     outcome = answer.status
-                    note_usage(answer.usage)
+                    if context is not None:
+                        context.usage = answer.usage
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc

@@ -4,6 +4,7 @@ Every write carries the run's fence. The store refuses it once another worker ow
 the run is then lost: its caller aborts the upstream call and reports what became of the turn.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -34,6 +35,7 @@ from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
+_run_log = log.logger("run.ended")
 _NONE_QUARANTINED: frozenset[int] = frozenset()
 
 
@@ -304,13 +306,14 @@ class ActiveRun:
         else:
             self._registry.wake(ended.session.id)
         self._meter.run_ended(command.outcome)
-        log.info(
-            "run.ended",
-            run_id=self.fence.run_id,
-            turn_id=self.turn.id,
-            session_id=self.fence.session_id,
-            outcome=command.outcome,
-        )
+        if _run_log.isEnabledFor(logging.INFO):
+            log.info(
+                "run.ended",
+                run_id=self.fence.run_id,
+                turn_id=self.turn.id,
+                session_id=self.fence.session_id,
+                outcome=command.outcome,
+            )
         return ended
 
     def _hand_over(self, ended: Ended, waiter: Waiter, *, is_certain: bool) -> None:
