@@ -49,6 +49,7 @@ _NO_FINISH_OPTIONS = (
     False, (), None, None, None, False, None, None, (), None, None, None, (), b"", (),
 )  # fmt: skip
 _NOTHING_USED = Usage()
+_FIRST_ATTEMPT = replace(BLANK_TURN, attempts=1)
 
 
 def starts_plainly(command: Accept, facts: Facts) -> bool:
@@ -75,11 +76,11 @@ def start(command: Accept, session: Session, now: float) -> Decision[Started | Q
     turn_id, run_id, worker = command.turn_id, command.run_id, command.worker
     number, seq, epoch = session.turn_count + 1, session.head_seq + 1, session.version + 1
     turn = replace(
-        BLANK_TURN, id=turn_id, session_id=session.id, tenant=session.tenant, number=number,
-        position=number, source=command.source, owner=worker, attempts=1, request=command.request,
+        _FIRST_ATTEMPT, id=turn_id, session_id=session.id, tenant=session.tenant, number=number,
+        position=number, source=command.source, owner=worker, request=command.request,
         body_hash=command.body_hash, first_seq=seq, kept_seq=seq, last_seq=seq, accepted_at=now,
+        started_at=now,
     )  # fmt: skip
-    turn = replace(turn, started_at=now)
     run = replace(
         BLANK_RUN, id=run_id, turn_id=turn_id, session_id=session.id,
         generation=session.generation, epoch=epoch, worker=worker, first_seq=seq + 1,
@@ -129,14 +130,12 @@ def end(command: Finish, session: Session, turn: Turn, run: Run, now: float) -> 
     run = replace(
         run, last_seq=last, record_no=session.record_no, outcome="completed", error_code=None,
         error_message=None, ended_at=now, result=command.result,
+        input_tokens=usage.input_tokens if usage else run.input_tokens,
+        cached_tokens=usage.cached_tokens if usage else run.cached_tokens,
+        output_tokens=usage.output_tokens if usage else run.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens if usage else run.reasoning_tokens,
     )  # fmt: skip
-    if usage is not None:
-        run = replace(
-            run, input_tokens=usage.input_tokens, cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens, reasoning_tokens=usage.reasoning_tokens,
-        )  # fmt: skip
-    else:
-        usage = _NOTHING_USED
+    usage = usage or _NOTHING_USED
     after = replace(
         session, version=session.version + 1, head_seq=last, event_no=session.event_no + 1,
         active_turn_id=None, active_run_id=None, owner=None, hold_until=None, pending_calls=None,

@@ -8,6 +8,7 @@ caller waits for the answer in a task that ends only with the server.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -119,12 +120,14 @@ class TurnService:
     def __init__(self, gateway: Gateway, executor: TurnExecutor) -> None:
         self._gateway = gateway
         self._executor = executor
-        self._tasks: dict[asyncio.Task[None], TurnTicket] = {}
-        self._queued: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[Any], TurnTicket] = {}
+        self._queued: set[asyncio.Task[Any]] = set()
         """Tasks that wait for their lanes: cancelled as soon as the server stops."""
         self._lives = LiveResponses()
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the last turn: to look up the running loop costs a system call."""
         self.records = ResponseRecords(gateway.read)
 
     async def accept(
@@ -212,8 +215,7 @@ class TurnService:
         live: LiveResponse | None,
     ) -> TurnResult:
         """Get the lane, then execute the turn in the current task; stop once the lane is lost."""
-        task, run = ticket.task or asyncio.current_task(), None
-        assert task is not None
+        task, run = ticket.task or self._current_task(), None
         self._tasks[task] = ticket
         try:
             try:
@@ -249,6 +251,14 @@ class TurnService:
         finally:
             del self._tasks[task]
 
+    def _current_task(self) -> "asyncio.Task[Any]":
+        task = asyncio.current_task(self._loop) if self._loop is not None else None
+        if task is None:
+            self._loop = asyncio.get_running_loop()
+            task = asyncio.current_task(self._loop)
+            assert task is not None
+        return task
+
     async def _joined_result(self, ticket: TurnTicket, exc: TurnInterrupted) -> TurnResult:
         """Return the answer of the turn that this one joined; raise `exc` if it joined none."""
         tenant = ticket.turn.tenant
@@ -258,7 +268,7 @@ class TurnService:
         await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
         return await self.load_result(tenant, view.turn, ticket.step)
 
-    async def _wait_for_lane(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
+    async def _wait_for_lane(self, task: asyncio.Task[Any], admission: Queued) -> ActiveRun:
         self._queued.add(task)
         try:
             run = await self._gateway.enter(admission)
