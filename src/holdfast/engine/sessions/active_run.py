@@ -61,29 +61,27 @@ class HeldOutput(Protocol):
 class ActiveRun:
     """A run from the start of its lane to its end or its loss."""
 
-    __slots__ = (
-        "_finishing",
-        "_heal_count",
-        "_meter",
-        "_on_lost",
-        "_registry",
-        "_rejected",
-        "_shown_records",
-        "_store",
-        "_unsaved",
-        "approval_seconds",
-        "ended",
-        "fence",
-        "is_lost",
-        "left_out",
-        "permissions",
-        "preface",
-        "sent",
-        "session",
-        "stop_code",
-        "turn",
-        "writer",
-    )
+    # Few runs change these: they are set on the run only then.
+    is_lost = False
+    """Whether the lane was taken from the run."""
+    writer: HeldOutput | None = None
+    """What shows the run's output, if it is streamed."""
+    stop_code: str | None = None
+    """Why the run is to end as cancelled, if it is."""
+    preface: tuple[bytes, ...] = ()
+    """Items that the answer begins with: the compaction that the client asked for."""
+    sent: SentRequest | None = None
+    """The last request that was sent to a provider."""
+    left_out: tuple[int, ...] = ()
+    """Earlier items that the provider refused: it answered without them."""
+    approval_seconds: float | None = None
+    """How long an agent may wait for a permission; None where nobody can give it."""
+    ended: Ended | None = None
+    """The committed end of the run."""
+    _finishing: Finish | None = None
+    _rejected: Finish | None = None
+    _unsaved: tuple[NewItem, ...] = ()
+    _heal_count = 0
 
     def __init__(
         self,
@@ -97,28 +95,8 @@ class ActiveRun:
         self.turn = started.turn
         self.session = started.session
         self.fence = started.fence
-        self.is_lost = False
-        """Whether the lane was taken from the run."""
-        self.writer: HeldOutput | None = None
-        """What shows the run's output, if it is streamed."""
-        self.stop_code: str | None = None
-        """Why the run is to end as cancelled, if it is."""
-        self.preface: tuple[bytes, ...] = ()
-        """Items that the answer begins with: the compaction that the client asked for."""
-        self.sent: SentRequest | None = None
-        """The last request that was sent to a provider."""
-        self.left_out: tuple[int, ...] = ()
-        """Earlier items that the provider refused: it answered without them."""
-        self.approval_seconds: float | None = None
-        """How long an agent may wait for a permission; None where nobody can give it."""
         self.permissions: dict[str, bool] = {}
         """Answers to the agent's requests for permission, by the ids of the calls."""
-        self.ended: Ended | None = None
-        """The committed end of the run."""
-        self._finishing: Finish | None = None
-        self._rejected: Finish | None = None
-        self._unsaved: tuple[NewItem, ...] = ()
-        self._heal_count = 0
         self._shown_records = started.session.record_no
         """The last record over the log that the model's context takes into account."""
         self._store = store

@@ -169,9 +169,9 @@ class TurnSubmitter:
                 turn_request = replace(
                     turn_request, waits_for_parent=waits, history_hash=matched.history_hash
                 )
-            accept = self._accept(request, turn_request, headers, target, matched, digest)
-            if not is_compared:
-                accept = replace(accept, is_compared=False)
+            accept = self._accept(
+                request, turn_request, headers, target, matched, digest, is_compared=is_compared
+            )
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
                 accept = replace(accept, limits=limits)
@@ -308,6 +308,8 @@ class TurnSubmitter:
         target: SessionTarget,
         matched: MatchedInput,
         digest: bytes,
+        *,
+        is_compared: bool = True,
     ) -> Accept:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if matched.repeated is not None:
@@ -332,14 +334,17 @@ class TurnSubmitter:
             ),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
-            is_internal=headers.is_internal,
-            idempotency_key=headers.idempotency_key,
             body_hash=digest,
-            retry_count=headers.retry_count,
+            is_compared=is_compared,
+            limits=gateway.limits,
+            reset=self._reset,
         )
         # Two steps: a call with more than fifteen keywords makes CPython build a dictionary.
         return replace(
             accept,
+            is_internal=headers.is_internal,
+            idempotency_key=headers.idempotency_key,
+            retry_count=headers.retry_count,
             rewind=matched.rewind,
             seen_seq=matched.seen_seq,
             parent=target.parent,
@@ -350,8 +355,6 @@ class TurnSubmitter:
             brought=self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
-            limits=gateway.limits,
-            reset=self._reset,
         )
 
     def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:
