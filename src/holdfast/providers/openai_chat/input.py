@@ -91,19 +91,22 @@ class TranslationCache:
         """About how much memory the cache takes."""
         return self._cache.held
 
-    def get(self, body: bytes, where: str, upstream: str) -> Translation:
-        """Return an item's translation; content that Chat cannot express is replaced."""
+    def get(self, body: bytes, place: int, upstream: str) -> Translation:
+        """Return an item's translation; content that Chat cannot express is replaced.
+
+        `place` is the item's place in the input, for errors.
+        """
         with self._lock:
             found = self._cache.get(body)
         if found is None:
-            found = self._translate(body, where, upstream)
+            found = self._translate(body, place, upstream)
             size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
             if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
                 with self._lock:
                     self._cache.put(body, found, size)
         return found
 
-    def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
+    def _translate(self, body: bytes, place: int, upstream: str) -> Translation:
         self.translated += 1
         try:
             plain = _read_text_message(body)
@@ -113,7 +116,7 @@ class TranslationCache:
             if text := plain.content[0].text:
                 message = {"role": plain.role, "content": text}
                 return Translation(message=message, encoded=_encode(message))
-        return self._translate_any(body, where, upstream)
+        return self._translate_any(body, f"input[{place}]", upstream)
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = _decode(body)
@@ -394,7 +397,7 @@ class ChatInputCache:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
         settings: Settings = {}
         for place, body in enumerate(items):
-            found = self.translations.get(body, f"input[{place}]", upstream)
+            found = self.translations.get(body, place, upstream)
             if not found.is_complete:
                 # Translated again, to raise what was lost.
                 translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
@@ -409,14 +412,13 @@ class ChatInputCache:
         new: list[Translation] = []
         by_id: dict[str, bytes] | None = None
         for place, body in enumerate(history.shared[start : history.length], start):
-            where = f"input[{place}]"
-            found = self.translations.get(body, where, upstream)
+            found = self.translations.get(body, place, upstream)
             if found.reference is not None:
                 by_id = _by_id(history) if by_id is None else by_id
                 target = by_id.get(found.reference)
                 found = _NOTHING
                 if target is not None:
-                    found = self.translations.get(target, where, upstream)
+                    found = self.translations.get(target, place, upstream)
             new.append(found)
         return new, by_id is not None
 
