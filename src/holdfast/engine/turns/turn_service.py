@@ -422,14 +422,18 @@ class TurnService:
         ends_at = self._stopping_since + grace_seconds
         while self._tasks and (seconds := ends_at - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
-        for task, ticket in self._tasks.items():
-            log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
-            task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A task that was cancelled before its first step never reached its `finally`.
+        # Turns that are accepted meanwhile are cut off in the next round.
         while self._tasks:
-            _, ticket = self._tasks.popitem()
+            for task, ticket in self._tasks.items():
+                log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._settle_unbegun()
+
+    async def _settle_unbegun(self) -> None:
+        """Answer for turns whose tasks were cancelled before their first step."""
+        for task in [task for task in self._tasks if task.done()]:
+            ticket = self._tasks.pop(task)
             live = self._lives.get(ticket.response_id)
             if live is not None:
                 await self._close_live(live, ticket.turn)
