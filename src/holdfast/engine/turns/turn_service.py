@@ -228,7 +228,7 @@ class TurnService:
             except TurnInterrupted as exc:
                 joined = await self._joined_result(ticket, exc)
                 if live is not None:
-                    live.end(joined.response)
+                    live.end_whole(joined.response)
                 return joined
             finally:
                 if run is not None:
