@@ -31,17 +31,18 @@ MAX_PLAIN_BYTES = 64 * 1024
 _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
 """The detail of the event that ends a turn."""
 
-_ACCEPT_OPTIONS = (
+ACCEPT_OPTIONS = (
     "again", "is_internal", "idempotency_key", "rewind", "seen_seq", "parent", "after_turn",
     "expected_id", "same_as", "abandons", "brought", "collect_seconds", "schedule",
 )  # fmt: skip
-_FINISH_OPTIONS = (
+FINISH_OPTIONS = (
     "again", "partial", "counted", "error_code", "error_message", "is_retryable", "provider_state",
     "completion", "pending_calls", "heals", "journal", "refused_from", "left_out", "history_hash",
     "outbox",
 )  # fmt: skip
-_accept_options = attrgetter(*_ACCEPT_OPTIONS)
-_finish_options = attrgetter(*_FINISH_OPTIONS)
+"""What a plain command leaves at its default."""
+_accept_options = attrgetter(*ACCEPT_OPTIONS)
+_finish_options = attrgetter(*FINISH_OPTIONS)
 _NO_ACCEPT_OPTIONS = (
     False, False, None, None, None, None, None, None, None, None, None, 0.0, None,
 )  # fmt: skip

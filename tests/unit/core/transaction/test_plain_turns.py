@@ -17,6 +17,7 @@ from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import Successor
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import (
+    Accept,
     Finish,
     ImportedPrefix,
     JournalEntry,
@@ -26,6 +27,8 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.plain_turns import (
+    ACCEPT_OPTIONS,
+    FINISH_OPTIONS,
     MAX_PLAIN_BYTES,
     MAX_PLAIN_ITEMS,
     ends_plainly,
@@ -190,3 +193,25 @@ def test_a_run_that_lost_its_lane_does_not_end_plainly() -> None:
     facts = running()
     late = replace(an_end(facts), fence=replace(a_fence(facts), epoch=1))
     assert isinstance(finish(late, facts).outcome, HoldfastError)
+
+
+CARRIED = {
+    Accept: {
+        "tenant", "turn_id", "run_id", "worker", "candidate_id", "key", "session_id", "items",
+        "request", "source", "on_busy", "body_hash", "retry_count", "is_compared", "limits",
+        "reset",
+    },
+    Finish: {
+        "fence", "outcome", "items", "after_seq", "result", "usage", "shown_records",
+        "hold_seconds", "successor",
+    },
+}  # fmt: skip
+"""Fields that a plain decision carries out, checks by their values, or need not look at."""
+
+
+@pytest.mark.parametrize(("kind", "options"), [(Accept, ACCEPT_OPTIONS), (Finish, FINISH_OPTIONS)])
+def test_every_field_of_a_command_was_thought_of(
+    kind: type[Accept | Finish], options: tuple[str, ...]
+) -> None:
+    assert {*options} | CARRIED[kind] == {*kind.__struct_fields__}
+    assert CARRIED[kind].isdisjoint(options)
