@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.core.openai.response import complete_usage
+from holdfast.core.openai.response import complete_usage, usage_value
 from holdfast.ports.provider import Answer
 from holdfast.providers.items.ids import NewId
 
@@ -84,6 +84,9 @@ def _usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
     """Return the tokens, and the usage of Responses with every detail of the server."""
     given, made = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    if not (prompt or completion) and usage.total_tokens in (0, given + made):
+        tokens = Usage(given, 0, made, 0)
+        return tokens, usage_value(tokens)
     cached = prompt.get("cached_tokens") if prompt is not None else None
     reasoning = completion.get("reasoning_tokens") if completion is not None else None
     detail = {
