@@ -269,8 +269,8 @@ LOG = (
     Fault(
         "the input of a turn that never started is lost at its end",
         f"{STORES}/sql/entries.py",
-        "state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)",
-        "state = (*_turn_values(turn), None)",
+        "unsaid = turn.input if turn.outcome is not None else None",
+        "unsaid = None",
         ("tests/unit/stores/sql/test_entries.py", f"{CONTRACT}::TestOnce"),
     ),
     Fault(

@@ -46,7 +46,8 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
         asks.append((sql.HOLD_LANE, (no, *_lane_state(session))))
     for entry in change.entries:
         for item in entry.items:
-            if item.item_id is not None:
+            # An id that ends with the item's place is found there.
+            if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
                 asks += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
 
 

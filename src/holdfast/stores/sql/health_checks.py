@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.model.item_ids import place_in
 from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
 from holdfast.core.projection.project import project
@@ -49,7 +50,8 @@ COUNTS_BACK = Statement(
 LOST_ENDS = Statement(
     "lost_ends",
     f"select s.id, i.newest, l.seq from log l join sessions s on s.no = l.session "
-    "join (select session, max(seq) as newest from item_ids group by session) i "
+    "join (select session, max(seq) as newest from (select session, seq from item_ids "
+    "union all select session, seq from search_items) places group by session) i "
     f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
 )
 # Entries of unknown sessions.
@@ -361,7 +363,11 @@ def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
         if seq + len(states) != last:
             return f"should have {last - seq} items up to {last}, and has {len(states)}"
         ids = ((state.item_id, seq + at) for at, state in enumerate(states, 1))
-        listed.update((item_id, place) for item_id, place in ids if item_id is not None)
+        listed.update(
+            (item_id, place)
+            for item_id, place in ids
+            if item_id is not None and place_in(item_id) != place
+        )
         seq = last
     if seq != session.head_seq:
         return f"should have items up to {session.head_seq}, and has them up to {seq}"
