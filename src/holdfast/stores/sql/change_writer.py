@@ -66,6 +66,7 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         seq, turns = seq - len(entry.items), turns - entry.is_new_turn
         events -= len(entry.events)
     statement = sql.ADD_ENTRY if change.before is None else sql.APPEND_ENTRY
+    before = change.before
     for entry in entries:
         n += 1
         turn, items, records = entry.turn, entry.items, entry.records
@@ -78,15 +79,15 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
             (
                 statement,
                 (
-                    no, n, kind_of(entry, session), at, turn.id if turn is not None else None, seq,
-                    turns, events, records[-1].no if records else None, head, pack_entry(entry),
-                    pack_items(items),
+                    no, n, kind_of(entry, session, before), at,
+                    turn.id if turn is not None else None, seq, turns, events,
+                    records[-1].no if records else None, head, pack_entry(entry), pack_items(items),
                     turn.request if turn is not None and entry.is_new_turn else None,
                 ),
             )
         )  # fmt: skip
         # The first entry is the gate; those behind it are written only with it.
-        statement = sql.ADD_ENTRY
+        statement, before = sql.ADD_ENTRY, None
 
 
 def _enqueue(change: ch.QueueSaved, asks: list[Ask]) -> None:

@@ -23,8 +23,13 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome, Run, Source, Turn
 from holdfast.core.transaction.changes import Entry, Event
 
-SESSION, ACCEPTED, STARTED, STEP, ENDED = 1, 2, 3, 4, 5
-"""Kinds of entries: about no turn, and about a turn in the states of its life."""
+SESSION, ACCEPTED, STARTED, STEP, ENDED, ENDED_NEXT = 1, 2, 3, 4, 5, 6
+"""Kinds of entries: about no turn, and about a turn in the states of its life.
+
+`ENDED_NEXT` ends a turn right behind the entry that started its run. It has no row in the index
+by turn: the one of the entry before it leads to both.
+"""
+ENDS = (ENDED, ENDED_NEXT)
 
 SAME_TIME = -1
 """In a packed entry: a turn started when it was accepted, a run with its turn."""
@@ -279,13 +284,19 @@ def pack_body(body: Body) -> bytes:
     return _pack(body)
 
 
-def kind_of(entry: Entry, session: Session) -> int:
-    """Return the kind of an entry, once it leaves the session like this."""
+def kind_of(entry: Entry, session: Session, before: Session | None = None) -> int:
+    """Return the kind of an entry, once it leaves the session like this.
+
+    `before` is the session as the entry before it leaves it, where that is known. While a turn has
+    the lane, the epoch is the number of the entry that started its run.
+    """
     turn = entry.turn
     if turn is None:
         return SESSION
     if turn.outcome is not None:
-        return ENDED
+        if before is None or before.active_turn_id != turn.id or entry.is_new_turn:
+            return ENDED
+        return ENDED_NEXT if before.epoch == before.version else ENDED
     if entry.runs and entry.runs[-1].outcome is None and session.active_turn_id == turn.id:
         return STARTED if entry.runs[-1].id == session.active_run_id else STEP
     return ACCEPTED if entry.is_new_turn else STEP
