@@ -162,8 +162,6 @@ class RunState(msgspec.Struct, array_like=True, gc=False):
     generation: int
     epoch: int
     worker: WorkerId
-    started_at: float
-    ended_at: float | None
     step: int
     first_seq: int
     last_seq: int | None
@@ -171,6 +169,8 @@ class RunState(msgspec.Struct, array_like=True, gc=False):
     outcome: Outcome | None
     error_code: str | None
     error_message: str | None
+    started_at: float
+    ended_at: float | None
     input_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
@@ -206,7 +206,8 @@ class Body(msgspec.Struct, array_like=True, gc=False):
 
 
 _turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
-_run_rest = attrgetter(*RunState.__struct_fields__[6:])
+_run_state = attrgetter(*RunState.__struct_fields__[4:11])
+_run_result = attrgetter(*RunState.__struct_fields__[13:])
 _record_values = attrgetter(*RecordState.__struct_fields__)
 _decode_body = msgspec.msgpack.Decoder(Body).decode
 
@@ -237,7 +238,8 @@ def pack_entry(entry: Entry) -> bytes:
         worker = WorkerId("") if worker == owner else worker
         start = SAME_TIME if run.started_at == began else run.started_at
         end = SAME_TIME if run.ended_at == ended and ended is not None else run.ended_at
-        runs += ((name, run.generation, run.epoch, worker, start, end, *_run_rest(run)),)
+        states = (*_run_state(run), start, end, *_run_result(run))
+        runs += ((name, run.generation, run.epoch, worker, *states),)
     packed = (state, runs, tuple(map(_record_values, entry.records)), events)
     return _pack(packed if entry.hidden is None else (*packed, entry.hidden))
 
