@@ -40,7 +40,9 @@ def test_the_short_form_measures_every_section(tmp_path: Path) -> None:
         for case in ("whole", "stream")
         for keys in ("known", "first", "hot")
     }
-    assert all(row["failures"] == 0 and row["requests_per_second"] > 0 for row in served)
+    bare = [row for row in report["sections"]["gateway"] if row["system"] == "bare turn"]
+    assert {row["upstream"] for row in bare} == {"responses", "chat"}
+    assert all(row["failures"] == 0 and row["requests_per_second"] > 0 for row in served + bare)
     assert not report["notes"]
     assert (tmp_path / "gateway.svg").read_text().startswith("<svg")
     assert "holdfast serve" in (tmp_path / "report.md").read_text()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.http_client import PATHS
 from benchmarks.load import KNOWN_KEYS, Load, LoadResult, measure, prepare
 from benchmarks.report import Report
 from benchmarks.servers import peers, processes, stateful_peers
@@ -53,6 +54,10 @@ def _direct(_: Path, upstream: Server) -> Iterator[Server]:
 
 def _systems(api: str, *, is_stream: bool, is_short: bool) -> dict[str, Start]:
     systems: dict[str, Start] = {"stub": _direct}
+    if not is_stream:
+        systems["bare turn"] = lambda folder, upstream: processes.bare_turn(
+            folder, upstream, PATHS[api]
+        )
     if is_short:
         return systems | {"holdfast": _ours(api)}
     if peers.tool("nginx"):

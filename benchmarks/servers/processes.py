@@ -168,3 +168,15 @@ def stub(folder: Path, pace_seconds: float = PACE_SECONDS) -> Iterator[Server]:
     command = [sys.executable, "-m", "benchmarks.servers.stub", str(port), str(pace_seconds)]
     with running(command, port, folder, env={"PYTHONPATH": str(ROOT)}) as server:
         yield server
+
+
+@contextlib.contextmanager
+def bare_turn(folder: Path, upstream: Server, path: str) -> Iterator[Server]:
+    """Run the server that does the least work of a durable turn."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "benchmarks.servers.bare_turn", str(port), str(upstream.port), path,
+        str(folder / f"bare-{port}.db"),
+    ]  # fmt: skip
+    with running(command, port, folder, env={"PYTHONPATH": str(ROOT)}) as server:
+        yield server

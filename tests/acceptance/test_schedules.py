@@ -97,5 +97,14 @@ def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
         assert user.post("/v1/schedules", {**body, "deliver": deliver}).status_code == 400
         for path in ("a%00b/run", "a%00b/pause"):
             assert user.post(f"/v1/schedules/{path}").status_code == 404
+        del body["deliver"]
+        for name in ("a", "b", "c"):
+            assert user.post("/v1/schedules", {**body, "name": name}).status_code == 200
+        first = user.get("/v1/schedules?limit=2")
+        assert ([one["name"] for one in first["data"]], first["has_more"]) == (["a", "b"], True)
+        rest = user.get(f"/v1/schedules?limit=2&after={first['last_id']}")
+        assert ([one["name"] for one in rest["data"]], rest["has_more"]) == (["c"], False)
+        reply = httpx.get(f"{gateway.url}/v1/schedules?after=nobody")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "unknown_cursor")
         reply = user.say("cron:report:now", "hello")
         assert reply.json()["error"]["code"] == "invalid_session_key"

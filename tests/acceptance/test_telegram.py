@@ -119,6 +119,12 @@ def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_pa
         assert [row["refusals"] for row in listed] == [0, 0]
 
 
+def code_of(reply: httpx.Response) -> str:
+    """Return the code of an error."""
+    code: str = reply.json()["error"]["code"]
+    return code
+
+
 def test_strangers_cost_nothing_until_they_are_approved(store_url: str, tmp_path: Path) -> None:
     with telegram_story(store_url, tmp_path, more="collect_seconds = 0") as story:
         telegram, provider, gateway = story
@@ -131,6 +137,19 @@ def test_strangers_cost_nothing_until_they_are_approved(store_url: str, tmp_path
         assert user.get("/v1/sessions")["data"] == []
         (pairing,) = user.get("/v1/channels/support/pairings")["data"]
         assert (pairing["sender"], pairing["approved_at"]) == ("7", None)
+        for wrong in ("support/pairings/AAAAAAAA", "support/pairings/a%00b"):
+            reply = user.post(f"/v1/channels/{wrong}/approve")
+            assert (reply.status_code, code_of(reply)) == (404, "pairing_not_found")
+        for wrong in ("other/pairings/AAAAAAAA/approve", "other/messages", "other/check"):
+            reply = user.post(f"/v1/channels/{wrong}", {"to": "7", "text": "x"})
+            assert (reply.status_code, code_of(reply)) == (404, "channel_not_found")
+        for wrong in ("out_1", "a%00b"):
+            reply = user.post(f"/v1/outbox/{wrong}/retry")
+            assert (reply.status_code, code_of(reply)) == (404, "message_not_found")
+        reply = httpx.get(f"{gateway.url}/v1/outbox?after=out_1")
+        assert (reply.status_code, code_of(reply)) == (400, "unknown_cursor")
+        reply = httpx.delete(f"{gateway.url}/v1/channels/support/pairings/8")
+        assert reply.json()["deleted"] is False
         path = f"/v1/channels/support/pairings/{pairing['code']}/approve"
         assert user.post(path).status_code == 200
         telegram.say("now")

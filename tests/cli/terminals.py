@@ -51,7 +51,8 @@ def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) 
 
 
 def _take_terminal() -> None:
-    """Make the terminal the process's own, so that Ctrl-C reaches it."""
+    """Make the terminal the process's own and Ctrl-C effective, also in a background run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
@@ -82,7 +83,7 @@ class Terminal:
             stderr=slave,
             env=_environment(env),
             start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 - it is one call to the system
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - two calls to the system
         )
         os.close(slave)
         self.seen = ""

@@ -24,6 +24,7 @@ from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
+from holdfast.testing.store_contract.channels.commands import queue
 from tests.contract.foreign_entries import append_foreign_entry
 from tests.postgres import PostgresServer
 
@@ -99,6 +100,27 @@ async def test_other_processes_are_woken_by_the_commit_itself(open_another: Open
     await caller.finish(run, "answer")
     assert await ear.next() == ([run.session.id], [])
     assert not await there.has_news()
+
+
+async def test_messages_of_a_process_that_sends_none_wake_those_that_do(
+    open_another: Opener,
+) -> None:
+    here, there, beside = await open_another(), await open_another(), await open_another()
+    heard: dict[str, asyncio.Queue[str]] = {"there": asyncio.Queue(), "beside": asyncio.Queue()}
+    there.on_outbox(lambda: heard["there"].put_nowait("news"))
+    beside.on_outbox(lambda: heard["beside"].put_nowait("news"))
+    caller = StoreClient(here)
+    async with asyncio.timeout(SECONDS):
+        await caller.submit(queue(caller, "a"))
+        for queued in heard.values():
+            await queued.get()
+        # A process that sends its messages itself tells nobody.
+        await StoreClient(there).submit(queue(caller, "b"))
+        await heard["there"].get()
+        await caller.submit(queue(caller, "c"))
+        await heard["there"].get()
+        await heard["beside"].get()
+    assert heard["beside"].empty()
 
 
 async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(

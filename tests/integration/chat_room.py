@@ -9,6 +9,7 @@ from holdfast.channels.open import open_channel
 from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.channels.settings import ChannelSettings
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.settings import ToolSettings
 from holdfast.ports.tools import Toolbox
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.platforms import SlackSimulator, TelegramSimulator
@@ -51,6 +52,7 @@ async def open_chat_room(
     *,
     toolbox: Callable[[Gateway], Toolbox] | None = None,
     store_url: str = "memory:",
+    tool_limits: ToolSettings | None = None,
     **more: Any,
 ) -> AsyncIterator[ChatRoom]:
     """Run a gateway with one channel for the length of a block."""
@@ -70,6 +72,7 @@ async def open_chat_room(
             toolbox=toolbox,
             channels=MessageFormats([(settings, channel)]),
             store_url=store_url,
+            tools=tool_limits,
         ) as gateway:
             service = ChannelService(
                 gateway.engine, gateway.turn_service, [(settings, channel)],

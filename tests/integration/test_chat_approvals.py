@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.channels.approvals import FORBIDDEN, NOT_WAITING
+from holdfast.core.ids import Key, Tenant
+from holdfast.core.transaction.outgoing import UNANSWERED, WITHDRAWN
+from holdfast.engine.settings import ToolSettings
+from holdfast.engine.turns.approvals import ApprovalService, Approver
 from tests.in_process import Item, ScriptedModel, called, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 from tests.tools.toolboxes import RecordingTools
@@ -149,7 +154,7 @@ async def test_an_approver_may_answer_in_words_from_another_chat() -> None:
     assert tools.calls == [("echo", {"n": 1})]
 
 
-async def test_a_later_press_leaves_what_the_request_says() -> None:
+async def test_a_later_press_leaves_what_the_request_says_and_removes_its_buttons() -> None:
     async with _room("telegram", _model()) as (room, _):
         room.telegram.say("go")
         await room.until_text("Approval needed")
@@ -159,7 +164,120 @@ async def test_a_later_press_leaves_what_the_request_says() -> None:
         await room.until_text("Allowed by User7.")
         request.buttons = buttons
         room.telegram.press(request, "Deny")
-        await room.until(lambda: len(room.telegram.notices) == 2)
-        room.telegram.say("thanks")
-        await room.until(lambda: room.texts().count("done") == 2)
+        await room.until(lambda: not request.buttons)
+        assert room.telegram.notices == ["Allowed.", NOT_WAITING]
         assert request.text.endswith("Allowed by User7.")
+
+
+async def test_slack_tells_a_person_alone_why_a_press_did_nothing() -> None:
+    more = {"allow_groups": ("C1",)}
+    async with _room("slack", _model(), **more) as (room, _):
+        room.slack.say("<@UBOT> go", channel="C1")
+        await room.until_text("Approval needed")
+        request = room.slack.posted[0]
+        blocks = list(request.blocks)
+        room.slack.press(request, "Allow", user="U8")
+        await room.until(lambda: room.slack.notices == [("U8", FORBIDDEN)])
+        _press(room, "slack", "Allow")
+        await room.until_text("Allowed by User7.")
+        assert not request.blocks
+        request.blocks = blocks
+        room.slack.press(request, "Deny", user="U8")
+        await room.until(lambda: not request.blocks)
+        assert room.slack.notices[1:] == [("U8", NOT_WAITING)]
+        assert request.text.endswith("Allowed by User7.")
+
+
+async def test_approvers_are_told_of_requests_in_other_peoples_direct_chats() -> None:
+    async with _room("telegram", _model(), approvers=("9", "8")) as (room, tools):
+        room.telegram.blocked.add(8)
+        room.telegram.say("go")
+        await room.until(lambda: any("Approval needed" in one for one in room.telegram.texts(9)))
+        assert "direct chat of 7" in room.telegram.texts(9)[0]
+        request = next(one for one in room.telegram.sent if one.chat_id == 9)
+        room.telegram.press(request, "Allow", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+    assert tools.calls == [("echo", {"n": 1})]
+    assert room.telegram.texts(9) == [request.text], "the answer goes to who asked"
+
+
+async def test_an_approver_who_is_not_paired_may_answer_and_nothing_else() -> None:
+    more = {"direct": "allow", "allow": ("7",), "approvers": ("9",)}
+    async with _room("telegram", _model(), **more) as (room, tools):
+        room.telegram.say("go", user=9)
+        room.telegram.say("go")
+        await room.until(lambda: any("Approval needed" in one for one in room.telegram.texts(9)))
+        code = re.findall(r"yes (\w{4})", room.telegram.texts(9)[0])[0]
+        room.telegram.say(f"yes {code}", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+        room.telegram.say("go")
+        await room.until(lambda: len(room.telegram.texts(9)) == 2)
+        again = [one for one in room.telegram.sent if one.chat_id == 9][1]
+        room.telegram.press(again, "Allow", user=9)
+        await room.until(lambda: room.telegram.texts(7).count("done") == 2)
+    assert len(tools.calls) == 2
+
+
+async def test_a_group_that_is_asked_needs_no_further_message_to_approvers() -> None:
+    more = {"allow_groups": ("-5",), "groups": "always", "approvers": ("9",)}
+    async with _room("telegram", _model(), **more) as (room, _):
+        room.telegram.say("go", chat=-5)
+        await room.until_text("Approval needed")
+        _press(room, "telegram", "Allow", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(-5))
+    assert room.telegram.texts(9) == []
+
+
+async def test_a_request_that_was_answered_elsewhere_loses_its_buttons_in_every_chat() -> None:
+    async with _room("telegram", _model(), approvers=("9", "8")) as (room, _):
+        room.telegram.say("go")
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == 3)
+        request = next(one for one in room.telegram.sent if one.chat_id == 8)
+        room.telegram.press(request, "Deny", user=8)
+        await room.until(lambda: sum("Denied by User8." in one for one in room.texts()) == 3)
+        assert not any(one.buttons for one in room.telegram.sent)
+
+
+async def test_a_request_that_was_answered_over_http_loses_its_buttons() -> None:
+    async with _room("slack", _model(), approvers=("admin",)) as (room, _):
+        room.slack.say("go")
+        await room.until_text("Approval needed")
+        session = await room.gateway.engine.read.session(Tenant("default"), key=Key(KEYS["slack"]))
+        assert session is not None
+        approvals = ApprovalService(room.gateway.engine, room.gateway.turn_service, ("admin",))
+        (waiting,) = await approvals.of_session(Tenant("default"), session.session.id)
+        operator = Approver(sender="", is_admin=True)
+        await approvals.answer(Tenant("default"), waiting.id, operator, approve=True)
+        await room.until(lambda: room.slack.posted[0].text.endswith("Allowed."))
+        assert not room.slack.posted[0].blocks
+
+
+@pytest.mark.parametrize("kind", ["slack", "telegram"])
+async def test_a_request_whose_turn_is_stopped_loses_its_buttons(kind: str) -> None:
+    async with _room(kind, _model()) as (room, _):
+        _say(room, kind, "go")
+        await room.until_text("Approval needed")
+        _say(room, kind, "!stop" if kind == "slack" else "/stop")
+        await room.until_text(WITHDRAWN)
+        assert not any(one.blocks for one in room.slack.posted)
+        assert not any(one.buttons for one in room.telegram.sent)
+
+
+async def test_a_request_that_nobody_answers_in_time_loses_its_buttons() -> None:
+    limits = ToolSettings(approval_seconds=0.2)
+    async with _room("telegram", _model(), tool_limits=limits) as (room, tools):
+        room.telegram.say("go")
+        await room.until_text(UNANSWERED)
+        assert not any(one.buttons for one in room.telegram.sent)
+    assert tools.calls == []
+
+
+async def test_a_request_that_was_deleted_in_the_chat_is_not_sent_again() -> None:
+    async with _room("telegram", _model()) as (room, _):
+        room.telegram.say("go")
+        await room.until_text("Approval needed")
+        code = re.findall(r"yes (\w{4})", room.texts()[0])[0]
+        room.telegram.sent.clear()
+        room.telegram.say(f"no {code}")
+        await room.until_text("done")
+        assert room.texts() == ["done"]

@@ -170,5 +170,40 @@ async def test_a_moved_group_sees_its_answer_grow_under_its_new_id() -> None:
     assert chats == {"-1005"}
 
 
+async def test_a_message_before_the_note_of_a_move_is_copied_into_the_session() -> None:
+    model = ScriptedModel()
+    more: dict[str, Any] = {"groups": "always", "allow_groups": ("-5", "-1005")}
+    async with open_chat_room("telegram", model, **more) as room:
+        room.telegram.say("first", chat=-5)
+        await room.until_text("re:[User7] first")
+        room.telegram.say("too early", chat=-1005)
+        await room.until_text("re:[User7] too early")
+        room.telegram.migrate(-5, -1005)
+        for text in ("again", "last"):
+            room.telegram.say(text, chat=-1005)
+            await room.until_text(f"re:[User7] {text}")
+        early = Key("agent:main:telegram:group:-1005")
+        kept = await room.gateway.engine.read.session(DEFAULT_TENANT, key=early)
+        assert kept is not None
+        assert kept.session.turn_count == 1, "it is copied, and stays as it is"
+    told = ["first", "too early", "again", "last"]
+    assert [text for text in model.shown[-1] if "re:" not in text] == [f"[User7] {t}" for t in told]
+
+
+async def test_a_replica_that_was_not_told_of_a_move_finds_the_session() -> None:
+    model = ScriptedModel()
+    more: dict[str, Any] = {"groups": "always", "allow_groups": ("-5", "-1005")}
+    async with open_chat_room("telegram", model, **more) as room:
+        room.telegram.say("early", chat=-1005)
+        await room.until_text("re:[User7] early")
+        moved = RememberChat(channel="telegram", chat="-5", successor="-1005")
+        await room.gateway.engine.submit(moved)
+        room.telegram.say("later", chat=-1005)
+        await room.until_text("re:[User7] later")
+        key = Key("agent:main:telegram:group:-5")
+        assert await room.gateway.engine.read.session(DEFAULT_TENANT, key=key) is not None
+    assert "[User7] early" in model.shown[-1]
+
+
 def _has_call(room: ChatRoom, method: str) -> bool:
     return any(called == method for called, _ in room.telegram.calls)

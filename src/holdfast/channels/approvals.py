@@ -63,12 +63,20 @@ class ChatApprovals:
         """Who else may approve calls of this channel's turns."""
         return tuple(self.identity(sender) for sender in self._settings.approvers)
 
+    def _approver(self, sender: str, name: str) -> Approver:
+        return Approver(sender=self.identity(sender), name=name or sender)
+
+    def is_approver(self, message: InboundMessage) -> bool:
+        """Whether the operator named the sender as an approver."""
+        is_person = not (message.is_own or message.is_bot or message.is_anonymous)
+        return is_person and message.sender in self._settings.approvers
+
     async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
         """Act on a message that names the code of a request; return whether it did."""
         words = read_answer(message.text)
         if words is None:
             return False
-        approver = Approver(sender=self.identity(message.sender))
+        approver = self._approver(message.sender, message.sender_name)
         for waiting in await self._waiting(message, key):
             if waiting.code == words[1] and may_answer(waiting, approver):
                 return await self._answer(waiting.id, approver, words[0], once)
@@ -87,17 +95,16 @@ class ChatApprovals:
         """Act on a button of a request; the first answer wins."""
         button = _read_button(press.value)
         if button is None:
-            return PressResult(NOT_WAITING)
+            return PressResult(NOT_WAITING, "over")
         is_approved, approval_id = button
-        approver = Approver(sender=self.identity(press.sender))
+        approver = self._approver(press.sender, press.sender_name)
         try:
             is_answered = await self._answer(approval_id, approver, is_approved, once)
         except ApprovalForbidden:
             return PressResult(FORBIDDEN)
         if not is_answered:
-            return PressResult(NOT_WAITING)  # its message may say already who answered
-        word = "Allowed" if is_approved else "Denied"
-        return PressResult(f"{word} by {press.sender_name or press.sender}.", is_final=True)
+            return PressResult(NOT_WAITING, "over")
+        return PressResult("Allowed." if is_approved else "Denied.", "done")
 
     async def deny_before(self, ticket: TurnTicket, sender: str) -> None:
         """Treat a message that waits behind a request to its sender as a no.

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.channels.approvals import approval_buttons
 from holdfast.channels.live_reply import EditBudget
 from holdfast.core.errors import HoldfastError, StoreUnavailable
-from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow
 from holdfast.core.transaction.commands import (
     ClaimDeliveries,
     DeliveryOutcome,
@@ -31,7 +31,7 @@ from holdfast.ports.channel import (
 )
 
 IDLE_SECONDS = 2.0
-"""How often the outbox is read for messages that other processes left."""
+"""How often the outbox is read for messages that other processes left without telling it."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
@@ -79,13 +79,18 @@ class Sender:
         return await self._channel.send_file(place, file, reply_to=row.reply_to)
 
     async def _send(self, row: OutboxRow, place: ChatPlace, *, plain: bool) -> str | None:
-        buttons = approval_buttons(row.approval) if row.approval else ()
+        buttons = approval_buttons(row.approval) if row.is_request else ()
+        is_ended = row.approval == APPROVAL_ENDED and row.external_id is not None
+        if is_ended and not self._channel.capabilities.can_edit:
+            return row.external_id
         if row.external_id is not None:
             try:
                 await self._channel.edit(
                     place, row.external_id, row.text, plain=plain, buttons=buttons
                 )
             except MessageGone:
+                if is_ended:
+                    return row.external_id  # whoever deleted it needs no news of it
                 log.info("outbox.message_gone", message_id=row.id, channel=row.channel)
             else:
                 return row.external_id
@@ -276,6 +281,7 @@ class Deliverer:
             id=row.id,
             worker=row.owner or self._gateway.worker.id,
             outcome=outcome,
+            approval=row.approval,
             expire_seconds=self._expire_seconds.get(row.channel, 24 * 3600.0),
             **more,
         )

@@ -12,7 +12,8 @@ from holdfast.channels.access import Verdict, is_addressed, judge
 from holdfast.channels.approvals import FORBIDDEN, ChatApprovals
 from holdfast.channels.chat_commands import ChatCommands
 from holdfast.channels.commands import ChatCommand, parse_command
-from holdfast.channels.session_keys import People, session_key
+from holdfast.channels.conversations.moved_chats import MovedChats
+from holdfast.channels.conversations.session_keys import People, session_key
 from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
 from holdfast.core.errors import (
     HoldfastError,
@@ -92,9 +93,7 @@ class InboundHandler:
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
-        self._predecessors: dict[str, str] = {}
-        """Chats that were moved: the first id of each, by its present one."""
-        self._successors: dict[str, str] = {}
+        self.moved_chats = MovedChats(gateway, settings)
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
@@ -106,7 +105,7 @@ class InboundHandler:
     async def handle(self, message: InboundMessage) -> None:
         """Make a message durable; one that cannot be handled is recorded after three tries."""
         try:
-            outcome = await self._handle(self._canonical(message))
+            outcome = await self._handle(await self.moved_chats.with_first_id(message))
         except StoreUnavailable:
             raise
         except Exception as exc:
@@ -124,13 +123,13 @@ class InboundHandler:
 
     async def press(self, press: ButtonPress) -> PressResult:
         """Act on a button, if whoever pressed it may write here."""
-        place = replace(press.place, chat=self._first_id(press.place.chat))
         message = InboundMessage(
-            unique_id=press.unique_id, place=place, sender=press.sender, text="",
+            unique_id=press.unique_id, place=press.place, sender=press.sender, text="",
             is_direct=press.is_direct, is_bot=press.is_bot,
         )  # fmt: skip
         try:
-            if await self._judge(message) != "allow":
+            message = await self.moved_chats.with_first_id(message)
+            if not self._approvals.is_approver(message) and await self._judge(message) != "allow":
                 return PressResult(FORBIDDEN)
             return await self._approvals.press(press, self._key_of(message))
         except StoreUnavailable:
@@ -138,22 +137,6 @@ class InboundHandler:
         except Exception:  # noqa: BLE001 - the platform would deliver it without end; people press again
             log.exception("channel.press_failed", channel=self._settings.name)
             return PressResult("Something went wrong. Please try again.")
-
-    def note_moved(self, old: str, new: str) -> None:
-        """Learn that a chat continues under another id."""
-        self._predecessors[new], self._successors[old] = old, new
-
-    def current_id(self, chat: str) -> str:
-        """Return the id under which a chat goes on, where it was moved."""
-        return self._successors.get(chat, chat)
-
-    def _first_id(self, chat: str) -> str:
-        return self._predecessors.get(chat, chat)
-
-    def _canonical(self, message: InboundMessage) -> InboundMessage:
-        """Return a message with the first id of its chat, under which its session is known."""
-        place = replace(message.place, chat=self._first_id(message.place.chat))
-        return replace(message, place=place)
 
     async def _dead_letter(self, message: InboundMessage, exc: Exception) -> None:
         reason = exc.message if isinstance(exc, HoldfastError) else type(exc).__name__
@@ -168,13 +151,12 @@ class InboundHandler:
 
     async def _handle(self, message: InboundMessage) -> Outcome:
         if message.moved_to:
-            return await self._move(message)
-        verdict = await self._judge(message)
-        if verdict == "ignore":
-            return "ignored"
-        if verdict == "pair":
-            return await self._pair(message)
+            await self.moved_chats.remember(message.place.chat, message.moved_to)
+            return "moved"
         key = session_key(self._settings, self._people, message)
+        verdict = await self._judge(message)
+        if verdict != "allow":
+            return await self._turn_away(message, key, verdict)
         if message.is_edit:
             return await self._edit(message, key)
         await self._remember_chat(message)
@@ -192,6 +174,14 @@ class InboundHandler:
         if not addressed or not await self._may_speak(message):
             return "ignored"
         return await self._accept(message, key)
+
+    async def _turn_away(self, message: InboundMessage, key: Key, verdict: Verdict) -> Outcome:
+        """Ignore or pair somebody who may not write; an approver's answer counts all the same."""
+        may_answer = self._approvals.is_approver(message) and not message.is_edit
+        answer = self._approvals.answer_in_words
+        if may_answer and await answer(message, key, self._key_of(message)):
+            return "approval"
+        return "ignored" if verdict == "ignore" else await self._pair(message)
 
     async def _judge(self, message: InboundMessage) -> Verdict:
         if message.is_own:
@@ -232,14 +222,6 @@ class InboundHandler:
     def _key_of(self, message: InboundMessage, suffix: str = "") -> str:
         more = (suffix,) if suffix else ()
         return gateway_key("channel", self._settings.name, message.unique_id, *more)
-
-    async def _move(self, message: InboundMessage) -> Outcome:
-        command = RememberChat(
-            channel=self._settings.name, chat=message.place.chat, successor=message.moved_to
-        )
-        await self._gateway.submit(command)
-        self.note_moved(message.place.chat, message.moved_to)
-        return "moved"
 
     async def _remember_chat(self, message: InboundMessage) -> None:
         """Record a chat, and its other ids, when this process sees it for the first time."""
@@ -321,11 +303,20 @@ class InboundHandler:
         return replace(message, quote="") if is_here else message
 
     async def _accept(self, message: InboundMessage, key: Key, suffix: str = "") -> Outcome:
+        await self._copy_moved(message, key)
         message = await self._without_known_quote(message, key)
         delivery = self._delivery(message)
         request = self._request(delivery)
         accept = self._command(message, key, delivery, request, suffix)
         return await self._submit(message, accept, request)
+
+    async def _copy_moved(self, message: InboundMessage, key: Key) -> None:
+        """Copy what was said under the new id of a moved chat before the move was known."""
+        chat = self.moved_chats.current_id(message.place.chat)
+        if chat != message.place.chat:
+            place = replace(message.place, chat=chat)
+            other = session_key(self._settings, self._people, replace(message, place=place))
+            await self.moved_chats.copy_session(other, key)
 
     async def _submit(
         self, message: InboundMessage, accept: Accept, request: TurnRequest

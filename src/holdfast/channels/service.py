@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.channels.conversations.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import EditBudget, LiveReply
 from holdfast.channels.operator_messages import check_message, to_parts
 from holdfast.channels.receiver_notes import ReceiverNotes
 from holdfast.channels.rendering.splitting import split_markdown
-from holdfast.channels.session_keys import People, is_direct_chat, session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, NotFound
 from holdfast.core.healing.redaction import redact
@@ -139,7 +139,7 @@ class ChannelService:
         for name, channel in self._channels.items():
             senders[name] = Sender(
                 channel,
-                self._handlers[name].current_id,
+                self._handlers[name].moved_chats.current_id,
                 self._budgets[name],
                 gateway.store.channels.file,
             ).send
@@ -272,12 +272,12 @@ class ChannelService:
             return
         channel = self._channels[delivery.channel]
         budget = self._budgets[delivery.channel]
-        chat = self._handlers[delivery.channel].current_id(delivery.chat)
+        chat = self._handlers[delivery.channel].moved_chats.current_id(delivery.chat)
         live_reply = LiveReply(self._gateway, channel, ticket, delivery, budget, chat)
         settings = self._settings[delivery.channel]
         is_streamed = settings.reply == "stream" and not settings.notify
         task = asyncio.create_task(
-            live_reply.run(is_direct=delivery.reply_to == "", is_streamed=is_streamed),
+            live_reply.run(is_direct=delivery.is_direct, is_streamed=is_streamed),
             name="holdfast-live-reply",
         )
         turn_id = ticket.turn.id
@@ -298,7 +298,7 @@ class ChannelService:
         return await self._gateway.store.channels.message(row.id) or row
 
     def _note_moved(self, channel: str, old: str, new: str) -> None:
-        self._handlers[channel].note_moved(old, new)
+        self._handlers[channel].moved_chats.note(old, new)
 
     def _count(self, row: OutboxRow, outcome: str) -> None:
         self._gateway.meter.channel_sent(row.channel, outcome)

@@ -92,10 +92,14 @@ class ButtonPress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PressResult(msgspec.Struct, frozen=True):
-    """What a press did: words for the person, and whether the buttons have served their purpose."""
+    """Words for the person who pressed a button, and what to do about the buttons.
+
+    `done`: the message of the button is edited through the outbox. `over`: the button has no use
+    any more, so the adapter removes the buttons and leaves the text. `refused`: they stay.
+    """
 
     text: str
-    is_final: bool = False
+    outcome: Literal["done", "over", "refused"] = "refused"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

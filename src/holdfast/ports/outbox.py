@@ -77,6 +77,10 @@ class ChannelReader(Protocol):
         """Return every chat that wrote to a channel."""
         ...
 
+    async def predecessor(self, channel: str, chat: str) -> str | None:
+        """Return the id that a chat had before it was moved, if it was."""
+        ...
+
     async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
         """Return updates that could not be handled, the newest first."""
         ...

@@ -13,6 +13,12 @@ class ScheduleReader(Protocol):
         """Return every schedule, by tenant and name."""
         ...
 
+    async def page(
+        self, tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
+    ) -> list[ScheduleRow]:
+        """Return schedules of a tenant by name, behind the one that is named `after`."""
+        ...
+
     async def schedule(self, tenant: Tenant, name: str) -> ScheduleRow | None:
         """Return one schedule."""
         ...

@@ -401,7 +401,10 @@ class Store(Protocol):
         ...
 
     def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what ends that."""
+        """Call `wake` when this process writes messages to send; return what ends that.
+
+        A store that can push calls it also for other processes that send nothing themselves.
+        """
         ...
 
     async def has_news(self) -> bool:

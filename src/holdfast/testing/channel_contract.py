@@ -88,7 +88,7 @@ class CollectingInbox:
         """Take a press of a button."""
         self.news.set()
         self.presses.append(press)
-        return PressResult("Allowed.", is_final=True)
+        return PressResult("Allowed.", "done")
 
     async def reject(self, update_id: str, reason: str) -> None:  # noqa: ARG002 - of the port
         """Take something that cannot be read."""

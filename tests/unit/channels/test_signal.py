@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.channels.access import judge
-from holdfast.channels.session_keys import session_key
+from holdfast.channels.conversations.session_keys import session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.signal.channel import SignalChannel
 from holdfast.channels.signal.envelopes import read_event, read_message

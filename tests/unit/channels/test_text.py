@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.channels.access import judge
 from holdfast.channels.commands import ChatCommand, parse_command
+from holdfast.channels.conversations.session_keys import session_key
 from holdfast.channels.rendering.splitting import split_markdown, units
 from holdfast.channels.rendering.styles import to_slack, to_telegram
-from holdfast.channels.session_keys import session_key
 from holdfast.channels.settings import ChannelSettings
 from holdfast.cli.commands.config import masked
 from holdfast.core.errors import InvalidSetting

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.channels.conversations.session_keys import is_direct_chat
 from holdfast.channels.platform_calls import (
     CALL_SECONDS,
     FILE_SECONDS,
@@ -26,7 +27,6 @@ from holdfast.channels.platform_calls import (
     post,
     read_reply,
 )
-from holdfast.channels.session_keys import is_direct_chat
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.signal.envelopes import read_event, read_message
 from holdfast.channels.signal.styles import to_signal

@@ -248,7 +248,10 @@ class SlackChannel:
         return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
-        """Answer a button press, then show the result in the button's message."""
+        """Act on a button press; remove buttons that have no use any more.
+
+        Slack shows nothing for a press by itself: what came of it is told to this person alone.
+        """
         try:
             actions = decode_json(raw, BlockActions)
         except msgspec.DecodeError:
@@ -258,15 +261,22 @@ class SlackChannel:
             return
         name = await self._name_of(press.sender)
         result = await inbox.press(msgspec.structs.replace(press, sender_name=name))
-        if result.is_final:
-            arguments = {
-                "channel": actions.channel.id,
-                "ts": actions.message.ts,
-                "text": f"{actions.message.text}\n\n{escape_slack(result.text)}",
+        channel, message = actions.channel.id, actions.message
+        if result.outcome != "done":
+            notice = {"channel": channel, "user": press.sender, "text": escape_slack(result.text)}
+            if message.thread_ts:
+                notice["thread_ts"] = message.thread_ts
+            with contextlib.suppress(DeliveryError):
+                await self._api.call("chat.postEphemeral", notice, _Anything)
+        if result.outcome == "over":
+            update = {
+                "channel": channel,
+                "ts": message.ts,
+                "text": message.text or "",
                 "blocks": [],
             }
             with contextlib.suppress(DeliveryError):
-                await self._api.call("chat.update", arguments, _Anything)
+                await self._api.call("chat.update", update, _Anything)
 
     async def _type_of(self, event: SlackEvent) -> str:
         """Return what kind of conversation an event is from; mentions do not say it."""
@@ -347,10 +357,11 @@ class SlackChannel:
         plain: bool,
         buttons: Sequence[Button] = (),
     ) -> None:
-        """Edit a message."""
+        """Edit a message; without buttons, those that it had are removed."""
         arguments = {
             "channel": await self._conversation(place.chat),
             "ts": external_id,
+            "blocks": [],
             **_text(text, buttons, plain=plain),
         }
         await self._api.call("chat.update", arguments, _Anything)

@@ -171,7 +171,7 @@ class TelegramChannel:
         return msgspec.structs.replace(message, is_mention=is_mention)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
-        """Answer a button press, then show the result in the button's message."""
+        """Answer a button press; remove buttons that have no use any more."""
         press = read_press(query, bot)
         if press is None:
             return
@@ -179,11 +179,10 @@ class TelegramChannel:
         answer = {"callback_query_id": query.id, "text": result.text[:MAX_NOTICE]}
         with contextlib.suppress(DeliveryError):
             await self._call("answerCallbackQuery", answer)
-        message = query.message
-        if result.is_final and message is not None and message.text:
-            text = f"{message.text}\n\n{result.text}"
+        if result.outcome == "over" and query.message is not None:
+            place = {"chat_id": press.place.chat, "message_id": query.message.message_id}
             with contextlib.suppress(DeliveryError):
-                await self.edit(press.place, str(message.message_id), text, plain=True)
+                await self._call("editMessageReplyMarkup", place)
 
     async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
         """Handle one update that Telegram posts; its secret token is the proof."""

@@ -51,6 +51,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.outgoing import report_approvals
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
@@ -349,6 +350,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     bind_idempotency_key(command, draft, turn)
+    report_approvals(draft, turn, command.items)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(turn, run, "turn.continued", step=turn.step)

@@ -18,10 +18,11 @@ from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, 
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.core.transaction.outgoing import report_end
+from holdfast.core.transaction.outgoing import report_end, withdraw_approvals
 from holdfast.core.transaction.session_draft import Draft
 
 WORKER_LOST = "worker_lost"
+HOLD_EXPIRED = "tool_wait_expired"
 CLOCK_TOLERANCE_SECONDS = 60.0
 """A turn that began so much later than now began before the clock was set back."""
 
@@ -247,6 +248,7 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
             )
         )
         draft.abort(run.id)
+    withdraw_approvals(draft, turn, is_late=code == HOLD_EXPIRED)
     draft.raise_epoch()
     draft.free_lane()
     draft.wake()
@@ -277,8 +279,7 @@ def end_dead_owner(
             return Settled(False, facts.waiting)
         message = "the client's tools did not answer in time"
         turn = stop_active(
-            draft, facts, "interrupted", code="tool_wait_expired", message=message,
-            is_retryable=False,
+            draft, facts, "interrupted", code=HOLD_EXPIRED, message=message, is_retryable=False,
         )  # fmt: skip
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:

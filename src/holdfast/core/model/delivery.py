@@ -11,6 +11,8 @@ OutboxState = Literal["open", "pending", "sending", "sent", "dead", "dropped"]
 OUTBOX_PREFIX = "out_"
 GATEWAY_KEY_PREFIX = "\x1f"
 """Begins the idempotency keys that the gateway makes itself: no header can contain it."""
+APPROVAL_ENDED = "ended"
+"""In place of an approval request: the message asked for it, and says now how it ended."""
 MAX_TARGET = 512
 """Characters of a chat or thread id; platforms use far fewer."""
 
@@ -29,6 +31,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long the turn waits for more messages of the same sender before it starts."""
     is_quiet: bool = False
     """Whether the text `NO_REPLY` means that nothing is sent."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is the direct chat of its sender: only in groups a message is quoted."""
+        return not self.reply_to
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -60,6 +67,8 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     approval: str = ""
     """The approval request that the message asks for; platforms show buttons for it."""
     file: OutboxFile | None = None
+    source: str = ""
+    """What the message belongs to, if not to the turn: its failure ends no part of the answer."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,10 +106,15 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     settled_at: float | None
     approval: str = ""
-    """The approval request that the message asks for."""
+    """The approval request that the message asks for, or `APPROVAL_ENDED`."""
     file_name: str = ""
     """The name of the file that the message is; empty for a text."""
     file_type: str = ""
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it asks for an approval that may still be given: it is shown with buttons."""
+        return self.approval not in ("", APPROVAL_ENDED)
 
 
 STEP_PARTS = 1000

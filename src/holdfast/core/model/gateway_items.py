@@ -22,6 +22,8 @@ ATTACHMENT = "gateway_attachment"
 GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS, REMINDER, ATTACHMENT})
 NOT_LISTED = frozenset({CALL, WORDS, REMINDER, ATTACHMENT})
 """Kinds of which lists show what they led to, if anything."""
+APPROVAL_PREFIX = "mcpr_"
+"""How the ids of approval requests begin, among the calls for which a lane is held."""
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
 
@@ -80,6 +82,8 @@ class GatewayApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     reason: str | None = None
     by: str | None = None
     """Who answered."""
+    name: str | None = None
+    """How whoever answered is called in the chat."""
 
 
 class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -315,6 +315,14 @@ class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
+class ApprovalEnded(msgspec.Struct, frozen=True, gc=False):
+    """A note for the messages that ask for an approval: it was answered, or is not needed."""
+
+    approval: str
+    note: str
+    at: float
+
+
 class OutboxSaved(msgspec.Struct, frozen=True, gc=False):
     """How a message is now; written only if its state and owner are as they were read."""
 
@@ -461,6 +469,7 @@ Change = (
     | OutboxFileDropped
     | PlaceholderOpened
     | PlaceholderStopped
+    | ApprovalEnded
     | OutboxSaved
     | OutboxRestDropped
     | OutboxPruned

@@ -16,10 +16,13 @@ from holdfast.core.model.delivery import (
     first_part,
     outbox_id,
 )
+from holdfast.core.model.gateway_items import APPROVAL, APPROVAL_PREFIX, GatewayApproval
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import find_request
+from holdfast.core.model.session import read_pending_calls
 from holdfast.core.model.turn import Outcome, Turn
 from holdfast.core.transaction.changes import (
+    ApprovalEnded,
     Change,
     OutboxAdded,
     OutboxFileAdded,
@@ -35,6 +38,11 @@ MAX_FILES = 10
 """Files of one answer."""
 IMAGE_CALL = "image_generation_call"
 _IMAGE_MARK = IMAGE_CALL.encode()
+UNANSWERED = "Nobody answered in time; the call was not run."
+WITHDRAWN = "Not needed any more; the call was not run."
+MAX_NOTE = 64
+"""Characters of a name or a reason in a note: a request and its note must fit in one message."""
+_MARKUP = frozenset("*_`~[]()<>|\\#")
 FAILED = "Sorry, this message could not be answered ({turn_id})."
 
 
@@ -58,6 +66,7 @@ class _ImageCall(msgspec.Struct):
     output_format: str | None = None
 
 
+_read_approval = msgspec.json.Decoder(GatewayApproval).decode
 _read_image_call = msgspec.json.Decoder(_ImageCall).decode
 
 
@@ -95,15 +104,20 @@ def queue_parts(
 ) -> None:
     """Have messages sent, in order, on behalf of a turn or record of the draft's session.
 
-    The first part is the one that a placeholder is edited to: it is always a text.
+    The first part is the one that a placeholder is edited to: it is always a text. Messages with
+    a source of their own are numbered apart.
     """
     session, first, parts = draft.before, first_part(step), list(messages)
     if parts and parts[0].file is not None:
         draft.add(PlaceholderStopped(outbox_id(source, first), FILES_FOLLOW, draft.now))
         first += 1
-    for part, message in enumerate(parts, first):
+    numbers = {source: first}
+    for message in parts:
+        owner = message.source or source
+        part = numbers.get(owner, 0)
+        numbers[owner] = part + 1
         row = message_row(
-            message, tenant=session.tenant, source=source, part=part, now=draft.now,
+            message, tenant=session.tenant, source=owner, part=part, now=draft.now,
             session_id=session.id,
         )  # fmt: skip
         for change in message_changes(row, message):
@@ -124,7 +138,36 @@ def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[New
     if outcome == "interrupted" and turn.is_retryable:
         return
     message = to_message(delivery, FAILED.format(turn_id=turn.id))
-    queue_parts(draft, [message], turn.id, turn.step)
+    session = draft.before
+    # A held turn has answered its step already: those messages stay.
+    is_held = session.active_turn_id == turn.id and session.is_held
+    queue_parts(draft, [message], turn.id, turn.step + is_held)
+
+
+def report_approvals(draft: Draft, turn: Turn, items: Iterable[NewItem]) -> None:
+    """Note in the chats which approval requests of a turn were answered, and by whom."""
+    answers = [_read_approval(item.body) for item in items if item.kind == APPROVAL]
+    if answers and delivery_of(turn) is not None:
+        for answer in answers:
+            draft.add(ApprovalEnded(answer.call_id, f"\n\n{_describe(answer)}", draft.now))
+
+
+def _describe(answer: GatewayApproval) -> str:
+    word = "Allowed" if answer.approve else "Denied"
+    if answer.name:
+        name = "".join(one for one in answer.name if one not in _MARKUP)
+        return f"{word} by {' '.join(name.split())[:MAX_NOTE]}."
+    return f"{word}: {answer.reason[:MAX_NOTE]}." if answer.reason else f"{word}."
+
+
+def withdraw_approvals(draft: Draft, turn: Turn, *, is_late: bool) -> None:
+    """Note in the chats that the approvals for which a turn holds its lane are needed no more."""
+    if not draft.before.pending_calls or delivery_of(turn) is None:
+        return
+    note = UNANSWERED if is_late else WITHDRAWN
+    for call_id in read_pending_calls(draft.before):
+        if call_id.startswith(APPROVAL_PREFIX):
+            draft.add(ApprovalEnded(call_id, f"\n\n{note}", draft.now))
 
 
 def delivery_of(turn: Turn) -> Delivery | None:

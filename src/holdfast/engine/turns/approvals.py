@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy, SessionMoved
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import (
+    APPROVAL_PREFIX,
     CALL,
     GatewayApproval,
     GatewayCall,
@@ -38,8 +39,6 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.store import SessionQuery
 
-APPROVAL_PREFIX = "mcpr_"
-"""How the ids of approval requests begin, among the calls for which a lane is held."""
 ADMIN = "admin"
 """Among `approvers`: every admin key."""
 PAGE = 100
@@ -70,6 +69,8 @@ class Approver(msgspec.Struct, frozen=True, kw_only=True):
 
     sender: str
     is_admin: bool = False
+    name: str = ""
+    """How a person is called on the platform."""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -222,6 +223,7 @@ class ApprovalService:
                 approve=answer.approve,
                 reason=answer.reason[:1000] if answer.reason else None,
                 by=approver.sender or None,
+                name=approver.name or None,
             )
         )
 

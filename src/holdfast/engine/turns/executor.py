@@ -265,7 +265,7 @@ class TurnExecutor:
             outbox = self._messages(request, request.delivery, answer, output)
             command = replace(command, outbox=outbox)
         elif request.delivery is not None and tool_turn is not None:
-            command = replace(command, outbox=self._requests(request.delivery, output))
+            command = replace(command, outbox=self._requests(request, request.delivery, output))
         ended = await run.finish(command)
         facts = response_facts(run, request, recorded.status, output, recorded)
         if writer is not None:
@@ -295,15 +295,34 @@ class TurnExecutor:
         messages = [replace(to_message(delivery, ""), file=file) for file in files]
         return messages, "\n\n".join(filter(None, (text, *notes)))
 
-    def _requests(self, delivery: Delivery, output: Sequence[bytes]) -> tuple[OutboxMessage, ...]:
-        """Return what a channel sends when a turn waits for approvals: text so far, requests."""
+    def _requests(
+        self, request: TurnRequest, delivery: Delivery, output: Sequence[bytes]
+    ) -> tuple[OutboxMessage, ...]:
+        """Return what a channel sends when a turn waits for approvals: text so far, requests.
+
+        A direct chat is read by one person only: the approvers are asked in their own chats.
+        """
         files, text = self._files(delivery, output, output_text(output).strip())
         messages = [*(self._split(delivery, text) if text else []), *files]
+        copies: list[OutboxMessage] = []
         for item in map(item_value, output):
-            if item.get("type") == "mcp_approval_request":
-                parts = self._split(delivery, approval_markdown(item))
-                messages += [*parts[:-1], replace(parts[-1], approval=item["id"])]
-        return tuple(messages)
+            if item.get("type") != "mcp_approval_request":
+                continue
+            text, approval_id = approval_markdown(item), item["id"]
+            messages += self._request(delivery, text, approval_id)
+            if delivery.is_direct:
+                text += f"\nRequested in the direct chat of {delivery.sender}."
+                for number, chat in enumerate(_other_approvers(request, delivery)):
+                    place = Delivery(channel=delivery.channel, chat=chat)
+                    copies += self._request(place, text, approval_id, f"{approval_id}_{number}")
+        return (*messages, *copies)
+
+    def _request(
+        self, delivery: Delivery, text: str, approval_id: str, source: str = ""
+    ) -> list[OutboxMessage]:
+        """Return the messages of one request; its buttons are below the last one."""
+        parts = [replace(part, source=source) for part in self._split(delivery, text)]
+        return [*parts[:-1], replace(parts[-1], approval=approval_id)]
 
     def _split(self, delivery: Delivery, text: str) -> list[OutboxMessage]:
         parts: Sequence[str] = [text]
@@ -437,6 +456,13 @@ def log_failed_turn(error: HoldfastError, **ids: str) -> None:
         **ids,
         **({"request_id": request.request_id} if request is not None else {}),
     )
+
+
+def _other_approvers(request: TurnRequest, delivery: Delivery) -> list[str]:
+    """Return the approvers on the platform of a turn, without the person who asked."""
+    prefix = f"{delivery.channel}:"
+    known = (name.removeprefix(prefix) for name in request.approvers if name.startswith(prefix))
+    return [name for name in dict.fromkeys(known) if name != delivery.sender]
 
 
 def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed
+from holdfast.core.decisions.channels.outbox import MessageNotFound
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import OutboxRow, OutboxState
@@ -122,13 +123,20 @@ class ChannelsApi:
         """Send a dead message again."""
         require_admin(request)
         await read_optional_fields(request)
-        return json_reply(message_value(await self._channels.revise(request.params["id"], "retry")))
+        return json_reply(message_value(await self._channels.revise(_message_id(request), "retry")))
 
     async def drop(self, request: Request) -> AnyReply:
         """Drop a message that was not sent."""
         require_admin(request)
         await read_optional_fields(request)
-        return json_reply(message_value(await self._channels.revise(request.params["id"], "drop")))
+        return json_reply(message_value(await self._channels.revise(_message_id(request), "drop")))
+
+
+def _message_id(request: Request) -> str:
+    name = request.params["id"]
+    if "\0" in name:  # PostgreSQL cannot even look for it
+        raise MessageNotFound("no message has such an id")
+    return name
 
 
 def _outgoing_file(file: _SentFile) -> OutgoingFile:

@@ -9,7 +9,7 @@ from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.admin.channels import require_admin
 from holdfast.http.request.body import read_fields, read_optional_fields
-from holdfast.http.request.pagination import page
+from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.schedules import ScheduleDirectory
 
@@ -24,12 +24,20 @@ class SchedulesApi:
         self._schedules = schedules
 
     async def list_page(self, request: Request) -> AnyReply:
-        """Return the schedules of the caller's tenant."""
+        """Return a page of the schedules of the caller's tenant, by name."""
         require_admin(request)
-        rows = await self._gateway.store.schedules.schedules()
-        mine = [row for row in rows if row.tenant == request.tenant]
-        values = [schedule_value(row) for row in mine]
-        return json_reply(page(values, [row.name for row in mine], len(mine)))
+        reader, wanted = self._gateway.store.schedules, read_page(request, order="asc")
+        after = wanted.after
+        if after is not None and await reader.schedule(request.tenant, after) is None:
+            raise UnknownCursor(f"after: there is no schedule {after!r}")
+        rows = await reader.page(
+            request.tenant,
+            after=after,
+            limit=wanted.limit + 1,
+            is_descending=wanted.order == "desc",
+        )
+        values = [schedule_value(row) for row in rows]
+        return json_reply(page(values, [row.name for row in rows], wanted.limit))
 
     async def save(self, request: Request) -> AnyReply:
         """Create or change a schedule."""

@@ -323,6 +323,11 @@ class SlackSimulator(SimulatedChatPlatform[str]):
     # ── what the app did ────────────────────────────────────────────────────────────────────
 
     @property
+    def notices(self) -> list[tuple[str, str]]:
+        """What one person alone was shown: the person and the text."""
+        return self._api.notices
+
+    @property
     def posted(self) -> list[PostedMessage]:
         """The messages of the app."""
         return self._api.posted

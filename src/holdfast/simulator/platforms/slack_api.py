@@ -105,6 +105,8 @@ class SlackWebApi:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self.posted: list[PostedMessage] = []
+        self.notices: list[tuple[str, str]] = []
+        """What one person alone was shown, by person."""
         self.blocked: set[str] = set()
         self.files: dict[str, tuple[str, str, bytes]] = {}
         self.group_chats: set[str] = {"G1"}
@@ -158,6 +160,7 @@ class SlackWebApi:
             "apps.connections.open": self._open_connection,
             "chat.postMessage": self._post,
             "chat.update": self._update,
+            "chat.postEphemeral": self._post_ephemeral,
             "conversations.open": self._open_conversation,
             "conversations.info": self._conversation_info,
             "conversations.replies": self._replies,
@@ -234,6 +237,15 @@ class SlackWebApi:
             found.blocks = arguments["blocks"]
         self._workspace.edit(ts, text)
         return _ok(channel=channel, ts=ts, text=text)
+
+    def _post_ephemeral(self, arguments: dict[str, Any]) -> PlatformAnswer:
+        refusal = self._refusal(str(arguments.get("channel", "")), arguments)
+        if refusal is not None:
+            return refusal
+        if not str(arguments.get("user", "")).startswith("U"):
+            return make_error("user_not_in_channel")
+        self.notices.append((str(arguments["user"]), str(arguments["text"])))
+        return _ok(message_ts=self._workspace.next_ts())
 
     # ── people and conversations ────────────────────────────────────────────────────────────
 

@@ -204,8 +204,8 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
             return _ok({"file_id": body["file_id"], "file_path": f"files/{body['file_id']}"})
         if method == "sendMessage":
             return self._send(body)
-        if method == "editMessageText":
-            return self._edit(body)
+        if method in ("editMessageText", "editMessageReplyMarkup"):
+            return self._edit(method, body)
         return _error(404, "Not Found: method not found")
 
     async def _get_updates(self, body: dict[str, Any]) -> PlatformAnswer:
@@ -293,11 +293,13 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         )  # fmt: skip
         return _ok({"message_id": message_id, "chat": {"id": chat}, "date": 1})
 
-    def _edit(self, body: dict[str, Any]) -> PlatformAnswer:
+    def _edit(self, method: str, body: dict[str, Any]) -> PlatformAnswer:
         chat, text = int(body["chat_id"]), str(body.get("text", ""))
         found = next((one for one in self.sent if one.message_id == body["message_id"]), None)
         if found is None or found.chat_id != chat:
             return _error(400, "Bad Request: message to edit not found")
+        if method == "editMessageReplyMarkup":
+            text, body = found.texts[-1], {**body, "parse_mode": found.parse_mode}
         refusal = self._refusal(chat, text, body.get("parse_mode"))
         if refusal is not None:
             return refusal

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.ports.store import Listener
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
@@ -54,8 +54,10 @@ or (clock_timestamp() < pg_postmaster_start_time() + interval '5 seconds' and ex
 
 class _Message(msgspec.Struct):
     origin: str
-    woken: list[SessionId]
-    aborted: list[RunId]
+    woken: list[SessionId] = []
+    aborted: list[RunId] = []
+    is_outbox: bool = False
+    """Whether there is something to send."""
 
 
 _read_message = msgspec.json.Decoder(_Message).decode
@@ -96,22 +98,27 @@ class NotificationListener:
         self._is_lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._announce: Listener | None = None
+        self._announce_outbox: Callable[[], None] = lambda: None
+        self._has_messages = False
+        self._telling: asyncio.Task[None] | None = None
         self._has_missed = False
         self._polled_at = 0.0
         # A connection runs one query at a time.
         self._asking = asyncio.Lock()
 
-    async def start(self, announce: Listener) -> None:
+    async def start(self, announce: Listener, announce_outbox: Callable[[], None]) -> None:
         """Start to listen, and reconnect when the connection is lost."""
         self._announce = announce
+        self._announce_outbox = announce_outbox
         await self._connect()
         self._keeper = asyncio.create_task(self._keep_connected(), name="holdfast-listener")
 
     async def close(self) -> None:
         """Close the connection; the server releases the tokens."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        tasks = [task for task in (self._keeper, self._telling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await close_quietly(connection)
@@ -126,6 +133,19 @@ class NotificationListener:
             return True
         has_missed, self._has_missed = self._has_missed, False
         return has_missed
+
+    def tell_outbox(self) -> None:
+        """Tell other processes soon that there is something to send; they poll in any case."""
+        self._has_messages = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_outbox(), name="holdfast-tell-outbox")
+
+    async def _tell_outbox(self) -> None:
+        message = msgspec.json.encode(_Message(self._origin, is_outbox=True)).decode()
+        while self._has_messages:
+            self._has_messages = False
+            with contextlib.suppress(StoreError):
+                await self._ask(NOTIFY, CHANNEL, message)
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
@@ -237,5 +257,9 @@ class NotificationListener:
             message = _read_message(str(payload))
         except msgspec.DecodeError:
             return  # not ours: anybody may notify on this channel
-        if message.origin != self._origin and self._announce is not None:
+        if message.origin == self._origin or self._announce is None:
+            return
+        if message.is_outbox:
+            self._announce_outbox()
+        else:
             self._announce(message.woken, message.aborted)

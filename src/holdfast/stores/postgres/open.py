@@ -34,7 +34,8 @@ async def open_postgres(
     store = SqlStore(driver, listener)
     try:
         await driver.open()
-        await listener.start(store.announce)
+        await listener.start(store.announce, store.announce_outbox)
+        store.tell_outbox = listener.tell_outbox
     except BaseException:
         await driver.close()
         raise

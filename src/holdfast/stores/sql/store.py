@@ -14,6 +14,7 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
+    ApprovalEnded,
     CompletionRow,
     Event,
     JournalRow,
@@ -291,7 +292,7 @@ class SqlReader:
         return await self._run(lambda _: queries.feed_end(tenant))
 
 
-_OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped})
+_OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})
 """Changes by which there is something to send."""
 
 
@@ -304,6 +305,8 @@ class SqlStore:
         self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
         self._outbox_listeners: list[Callable[[], None]] = []
+        self.tell_outbox: Callable[[], None] | None = None
+        """Tells other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
@@ -335,9 +338,9 @@ class SqlStore:
         self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
             self.announce(decision.woken, decision.aborted)
-        if self._outbox_listeners and not _OUTBOX_CHANGES.isdisjoint(map(type, decision.changes)):
-            for wake in self._outbox_listeners:
-                wake()
+        tell = self.announce_outbox if self._outbox_listeners else self.tell_outbox
+        if tell is not None and not _OUTBOX_CHANGES.isdisjoint(map(type, decision.changes)):
+            tell()
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
             try:
@@ -356,6 +359,11 @@ class SqlStore:
         """Call `wake` when this process writes messages to send; return what ends that."""
         self._outbox_listeners.append(wake)
         return lambda: self._outbox_listeners.remove(wake)
+
+    def announce_outbox(self) -> None:
+        """Have those who send messages in this process look at the outbox."""
+        for wake in self._outbox_listeners:
+            wake()
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
         """Pass a wake-up on to all listeners of this process."""

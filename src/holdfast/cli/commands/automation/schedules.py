@@ -46,7 +46,7 @@ def list_schedules(
     config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = False
 ) -> None:
     """List the schedules."""
-    listed = connect(url, config).get("/v1/schedules")["data"]
+    listed = list(connect(url, config).list_all("/v1/schedules"))
     if as_json:
         print_json(listed)
         return

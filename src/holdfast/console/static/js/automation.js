@@ -76,8 +76,8 @@ class Automation extends PageElement {
 
   async loadSchedules() {
     if (!(await serves("/v1/schedules"))) return;
-    const { data } = await get("/v1/schedules");
-    this.schedules = await Promise.all(data.slice(0, 100).map((/** @type {any} */ schedule) => get(`/v1/schedules/${segment(schedule.name)}`)));
+    const { data } = await get("/v1/schedules", { limit: 100 });
+    this.schedules = await Promise.all(data.map((/** @type {any} */ schedule) => get(`/v1/schedules/${segment(schedule.name)}`)));
   }
 
   /**

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Conflict, IdempotencyMismatch, NotFound, RunFenced
 from holdfast.core.ids import TurnId
-from holdfast.core.model.delivery import OutboxRow, first_part
+from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow, first_part
 from holdfast.core.transaction.changes import (
     Change,
     CursorMoved,
@@ -161,18 +161,28 @@ def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow
     changes: list[Change] = [OutboxSaved(saved, row)]
     if saved.state == "sent" and row.file_name:
         changes.append(OutboxFileDropped(row.id))
-    if saved.state == "dead":
+    if saved.state == "dead" and not _is_edited_request(row):
         changes.append(OutboxRestDropped(row.source, row.part, REST_ERROR, facts.now))
     return Decision(saved, tuple(changes))
+
+
+def _is_edited_request(row: OutboxRow) -> bool:
+    """Whether only the note of a request that ended is given up: nothing else depends on it."""
+    return row.approval == APPROVAL_ENDED and row.external_id is not None
 
 
 def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
     error = command.error[:MAX_ERROR] if command.error else None
     if command.outcome == "sent":
-        # The transcript has the text; what was sent need not be kept twice.
+        external_id = command.external_id or row.external_id
+        if command.approval != row.approval:
+            # The approval ended while the message was on its way: it is edited at once.
+            return replace(row, state="pending", owner=None, next_at=now, external_id=external_id)
+        # The transcript has the text; what was sent need not be kept twice. A request for an
+        # approval is edited when the approval ends.
         return replace(
-            row, state="sent", text="", owner=None, settled_at=now, error=None,
-            external_id=command.external_id or row.external_id,
+            row, state="sent", text=row.text if row.is_request else "", owner=None, settled_at=now,
+            error=None, external_id=external_id,
         )  # fmt: skip
     refusals = row.refusals + (command.outcome == "refused")
     is_expired = now - row.created_at >= command.expire_seconds

@@ -94,6 +94,8 @@ class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
     delay_seconds: float = 1.0
     max_refusals: int = 10
     expire_seconds: float = 24 * 3600.0
+    approval: str = ""
+    """The approval request whose buttons the message was sent with."""
 
 
 class ReviseDelivery(Command[OutboxRow], frozen=True, kw_only=True):

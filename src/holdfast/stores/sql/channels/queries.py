@@ -64,6 +64,10 @@ class SqlChannelReader:
         """Return every chat that wrote to a channel."""
         return await self._run(lambda _: _chats(channel))
 
+    async def predecessor(self, channel: str, chat: str) -> str | None:
+        """Return the id that a chat had before it was moved, if it was."""
+        return await self._run(lambda _: _predecessor(channel, chat))
+
     async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
         """Return updates that could not be handled, the newest first."""
         return await self._run(lambda _: _dead_updates(limit))
@@ -135,6 +139,11 @@ def _chat(channel: str, chat: str) -> Plan[ChatRow | None]:
 def _chats(channel: str) -> Plan[list[ChatRow]]:
     rows = yield from every(sql.CHATS, channel)
     return [ChatRow(*row) for row in rows]
+
+
+def _predecessor(channel: str, chat: str) -> Plan[str | None]:
+    row = yield from one(sql.PREDECESSOR, channel, chat)
+    return str(row[0]) if row is not None else None
 
 
 def _dead_updates(limit: int) -> Plan[list[DeadUpdateRow]]:

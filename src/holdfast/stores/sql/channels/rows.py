@@ -35,7 +35,7 @@ def _save_message(change: ch.OutboxSaved) -> Ask:
     return sql.SAVE_MESSAGE, (
         row.id, row.state, row.text, row.refusals, row.next_at, row.created_at, row.owner,
         row.external_id, int(row.is_maybe_duplicate), row.error, row.settled_at, before.state,
-        before.owner or "",
+        before.owner or "", before.approval,
     )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.OutboxFileDropped: _fields(sql.DROP_FILE),
     ch.PlaceholderOpened: lambda change: (sql.OPEN_PLACEHOLDER, _values(change.row)),
     ch.PlaceholderStopped: _fields(sql.STOP_PLACEHOLDER),
+    ch.ApprovalEnded: _fields(sql.END_APPROVAL),
     ch.OutboxSaved: _save_message,
     ch.OutboxRestDropped: _fields(sql.DROP_REST),
     ch.OutboxPruned: _fields(sql.PRUNE_OUTBOX),

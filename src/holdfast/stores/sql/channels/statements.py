@@ -37,12 +37,24 @@ STOP_PLACEHOLDER = Statement(
     "stop_placeholder",
     "update outbox set state = 'pending', body = ?2, next_at = ?3 where id = ?1 and state = 'open'",
 )
+# The note is appended to what the message says, and its buttons go. One that was sent is edited;
+# the worker that is sending one compares the approval when it settles it. A request that was given
+# up, or dropped, stays so.
+END_APPROVAL = Statement(
+    "end_approval",
+    "update outbox set body = body || ?2, approval = 'ended', "
+    "state = case when state = 'sent' then 'pending' else state end, "
+    "refusals = case when state = 'sent' then 0 else refusals end, "
+    "next_at = case when state = 'sent' then ?3 else next_at end, "
+    "created_at = case when state = 'sent' then ?3 else created_at end, settled_at = null "
+    "where approval = ?1 and approval <> '' and state in ('pending', 'sending', 'sent')",
+)
 # A compare-and-set: two workers that read the same message cannot both take it.
 SAVE_MESSAGE = Statement(
     "save_message",
     "update outbox set state = ?2, body = ?3, refusals = ?4, next_at = ?5, created_at = ?6, "
     "owner = ?7, external_id = ?8, is_maybe_duplicate = ?9, error = ?10, settled_at = ?11 "
-    "where id = ?1 and state = ?12 and coalesce(owner, '') = ?13",
+    "where id = ?1 and state = ?12 and coalesce(owner, '') = ?13 and approval = ?14",
     is_fenced=True,
 )
 DROP_REST = Statement(
@@ -160,6 +172,10 @@ CHAT = Statement(
     "chat",
     "select channel, chat, successor, first_seen_at, person from chats "
     "where channel = ?1 and chat = ?2",
+)
+PREDECESSOR = Statement(
+    "predecessor",
+    "select chat from chats where channel = ?1 and successor = ?2 and successor <> '' limit 1",
 )
 ADD_DEAD_UPDATE = Statement(
     "add_dead_update",

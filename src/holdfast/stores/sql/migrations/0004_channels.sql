@@ -36,6 +36,7 @@ create index outbox_due on outbox (channel, chat, thread, pos)
 create index outbox_source on outbox (source, part);
 create index outbox_session on outbox (session_id) where session_id is not null;
 create index outbox_settled on outbox (settled_at) where settled_at is not null;
+create index outbox_approval on outbox (approval) where approval <> '';
 create index outbox_external on outbox (channel, external_id) where external_id is not null;
 
 -- The bytes of files that are to be sent, beside the outbox: its rows are read and written often.
@@ -75,6 +76,8 @@ create table chats (
   person {text} not null,
   primary key (channel, chat)
 ){without_rowid};
+
+create index chats_successor on chats (channel, successor) where successor <> '';
 
 -- Updates that could not be handled, for an operator to look at.
 create table dead_updates (

@@ -17,6 +17,12 @@ class SqlScheduleReader:
         """Return every schedule, by tenant and name."""
         return await self._run(lambda _: _all())
 
+    async def page(
+        self, tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
+    ) -> list[ScheduleRow]:
+        """Return schedules of a tenant by name, behind the one that is named `after`."""
+        return await self._run(lambda _: _page(tenant, after, limit, is_descending))
+
     async def schedule(self, tenant: Tenant, name: str) -> ScheduleRow | None:
         """Return one schedule."""
         return await self._run(lambda _: _by_name(tenant, name))
@@ -32,6 +38,14 @@ class SqlScheduleReader:
 
 def _all() -> Plan[list[ScheduleRow]]:
     rows = yield from every(sql.SCHEDULES)
+    return [read_schedule(row) for row in rows]
+
+
+def _page(
+    tenant: Tenant, after: str | None, limit: int, is_descending: bool
+) -> Plan[list[ScheduleRow]]:
+    statement = sql.SCHEDULES_DOWNWARDS if is_descending else sql.SCHEDULES_UPWARDS
+    rows = yield from every(statement, tenant, after or "", limit)
     return [read_schedule(row) for row in rows]
 
 

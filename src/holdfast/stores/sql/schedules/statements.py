@@ -24,6 +24,16 @@ SCHEDULE_BY_NAME = Statement(
     "schedule_by_name", f"select {_COLUMNS} from schedules where tenant = ?1 and name = ?2"
 )
 SCHEDULES = Statement("schedules", f"select {_COLUMNS} from schedules order by tenant, name")
+SCHEDULES_UPWARDS = Statement(
+    "schedules_upwards",
+    f"select {_COLUMNS} from schedules where tenant = ?1 and (?2 = '' or name > ?2) "
+    "order by name limit ?3",
+)
+SCHEDULES_DOWNWARDS = Statement(
+    "schedules_downwards",
+    f"select {_COLUMNS} from schedules where tenant = ?1 and (?2 = '' or name < ?2) "
+    "order by name desc limit ?3",
+)
 # What the scheduler has to look at: due times, and runs that may have ended.
 ACTIVE_SCHEDULES = Statement(
     "active_schedules",

@@ -49,7 +49,9 @@ async def settle(
 ) -> OutboxRow | None:
     """Record what became of a message."""
     return await caller.submit(
-        cmd.SettleDelivery(id=row.id, worker=caller.worker, outcome=outcome, **more)
+        cmd.SettleDelivery(
+            id=row.id, worker=caller.worker, outcome=outcome, approval=row.approval, **more
+        )
     )
 
 

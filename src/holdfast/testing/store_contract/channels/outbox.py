@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
 from holdfast.core.ids import Key, TurnId
-from holdfast.core.model.delivery import Delivery, OutboxFile, OutboxRow
+from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, OutboxFile, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
+from holdfast.core.transaction.outgoing import WITHDRAWN
 from holdfast.ports.outbox import OutboxQuery
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
@@ -215,6 +216,48 @@ class OutboxContract:
             sent.append((row.text, row.approval, row.external_id))
             await settle(caller, row, "sent", external_id=row.external_id or "56")
         assert sent == [("so far", "", "55"), ("may I?", "call_1", None), ("b", "", None)]
+
+    async def test_a_request_that_ended_is_edited_also_if_it_was_being_sent(
+        self, caller: StoreClient
+    ) -> None:
+        run, asked = await start_from_chat(caller, "a"), "mcpr_1"
+        sent, sending = to_chat("may I?")[0], to_chat("may I?", chat="8")[0]
+        outbox = tuple(
+            replace(message, approval=asked, source=f"mcpr_1_{number}")
+            for number, message in enumerate((sent, sending, replace(sent, chat="9")))
+        )
+        await caller.finish(run, pending_calls=(asked,), outbox=outbox)
+        first, second, third = await claim(caller)
+        assert first.approval == asked
+        kept = await settle(caller, first, "sent", external_id="1")
+        assert kept is not None
+        assert (kept.state, kept.text) == ("sent", "may I?"), "it will be edited"
+        await settle(caller, third, "delayed", delay_seconds=0.0)
+        await caller.submit(cmd.Cancel(tenant=caller.tenant, turn_id=run.turn.id, reason="stop"))
+        late = await settle(caller, second, "sent", external_id="2")
+        assert late is not None
+        assert (late.state, late.external_id) == ("pending", "2")
+        edited = sorted(await claim(caller), key=lambda row: row.chat)
+        assert [(row.external_id, row.approval) for row in edited] == [
+            ("1", APPROVAL_ENDED), ("2", APPROVAL_ENDED), (None, APPROVAL_ENDED),
+        ]  # fmt: skip
+        assert {row.text for row in edited} == {f"may I?\n\n{WITHDRAWN}"}
+        for row in edited:
+            done = await settle(caller, row, "sent", external_id=row.external_id or "3")
+            assert done is not None
+            assert (done.state, done.text) == ("sent", "")
+
+    async def test_a_message_with_a_source_of_its_own_ends_nothing_else(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        copy = replace(to_chat("copy", chat="8")[0], source="mcpr_1_0")
+        await caller.finish(run, "b", outbox=(copy, *to_chat("b1", "b2")))
+        rows = {row.text: row for row in await claim(caller)}
+        assert (rows["b1"].source, rows["b1"].part) == (run.turn.id, 0)
+        await settle(caller, rows["copy"], "impossible")
+        await settle(caller, rows["b1"], "sent", external_id="1")
+        assert [row.text for row in await claim(caller)] == ["b2"]
 
     async def test_a_file_is_kept_with_its_message_until_it_was_sent(
         self, caller: StoreClient

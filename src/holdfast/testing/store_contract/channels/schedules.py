@@ -104,6 +104,18 @@ class ScheduleContract:
         again = await other.submit(due(other, row))
         assert isinstance(again, Repeated), "also long after"
 
+    async def test_schedules_are_listed_by_name_in_pages(self, caller: StoreClient) -> None:
+        stranger = StoreClient(caller.store, "s", tenant="stranger")
+        for name in ("b", "a", "C"):
+            await caller.submit(save(caller, name))
+        await stranger.submit(save(stranger, "other"))
+        read, tenant = caller.store.schedules.page, caller.tenant
+        first = await read(tenant, after=None, limit=2, is_descending=False)
+        rest = await read(tenant, after="a", limit=2, is_descending=False)
+        assert [[row.name for row in rows] for rows in (first, rest)] == [["C", "a"], ["b"]]
+        last = await read(tenant, after="b", limit=5, is_descending=True)
+        assert [row.name for row in last] == ["a", "C"]
+
     async def test_a_paused_or_changed_schedule_starts_nothing(self, caller: StoreClient) -> None:
         row = await caller.submit(save(caller))
         await caller.submit(cmd.PauseSchedule(tenant=caller.tenant, name="report", is_paused=True))

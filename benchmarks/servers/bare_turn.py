@@ -1,0 +1,145 @@
+"""The least work of a durable turn: a request, two synced commits, one upstream call, an answer.
+
+It has no sessions, fences, queue or checks; it shows what sockets and commits cost on this machine.
+Commits of one round of the event loop are one transaction, as in the gateway:
+`python -m benchmarks.servers.bare_turn PORT UPSTREAM_PORT PATH DATABASE`.
+"""
+
+import asyncio
+import sqlite3
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+import uvloop
+
+_INSERT = "insert into log (key, kind, body) values (?, ?, ?)"
+
+
+class Committer:
+    """Write the rows of one round of the loop in one durable transaction."""
+
+    def __init__(self, path: str) -> None:
+        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database.execute("pragma journal_mode = wal")
+        self._database.execute("pragma synchronous = full")
+        self._database.execute(
+            "create table log (pos integer primary key, key blob, kind integer, body blob)"
+        )
+        self._rows: list[tuple[bytes, int, bytes]] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    def add(self, row: tuple[bytes, int, bytes], done: Callable[[], None]) -> None:
+        """Add a row to the next commit and call back when it is durable."""
+        if not self._rows:
+            asyncio.get_running_loop().call_soon(self._commit)
+        self._rows.append(row)
+        self._waiting.append(done)
+
+    def _commit(self) -> None:
+        rows, waiting = self._rows, self._waiting
+        self._rows, self._waiting = [], []
+        self._database.execute("begin immediate")
+        self._database.executemany(_INSERT, rows)
+        self._database.execute("commit")
+        for done in waiting:
+            done()
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to the upstream with at most one request under way."""
+
+    def __init__(self, pool: deque["Upstream"]) -> None:
+        self._pool = pool
+        self._done: Callable[[bytes], None] | None = None
+        self._body = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are of no class of asyncio.
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._parser = httptools.HttpResponseParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        done, body = self._done, self._body
+        self._done, self._body = None, b""
+        self._pool.append(self)
+        if done is not None:
+            done(body)
+
+    def send(self, path: bytes, body: bytes, done: Callable[[bytes], None]) -> None:
+        """Send a request and call back with the body of its answer."""
+        self._done = done
+        self._transport.write(
+            b"POST %b HTTP/1.1\r\nhost: upstream\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (path, len(body), body)
+        )
+
+
+class Client(asyncio.Protocol):
+    """One client connection: each request is committed, passed on, committed and answered."""
+
+    def __init__(self, committer: Committer, take: Callable[[], Upstream], path: bytes) -> None:
+        self._committer, self._take, self._path = committer, take, path
+        self._key = self._body = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are of no class of asyncio.
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._parser = httptools.HttpRequestParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-session-key":
+            self._key = value
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        body, self._body = self._body, b""
+        if not body:
+            self._answer(b"{}")
+            return
+        self._committer.add((self._key, 0, body), lambda: self._call(body))
+
+    def _call(self, body: bytes) -> None:
+        self._take().send(self._path, body, self._keep)
+
+    def _keep(self, answer: bytes) -> None:
+        self._committer.add((self._key, 1, answer), lambda: self._answer(answer))
+
+    def _answer(self, body: bytes) -> None:
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
+
+
+async def main(port: int, upstream_port: int, path: str, database: str) -> None:
+    """Serve until killed."""
+    loop = asyncio.get_running_loop()
+    pool: deque[Upstream] = deque()
+    for _ in range(256):
+        _, connection = await loop.create_connection(
+            lambda: Upstream(pool), "127.0.0.1", upstream_port
+        )
+        pool.append(connection)
+    committer = Committer(database)
+    server = await loop.create_server(
+        lambda: Client(committer, pool.popleft, path.encode()), "127.0.0.1", port
+    )
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]))

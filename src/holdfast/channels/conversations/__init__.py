@@ -1,0 +1,1 @@
+"""Which session the messages of a chat belong to, also after the chat got another id."""
