@@ -182,7 +182,7 @@ class Databases:
         self._server.execute(f"drop database {name} with (force)")
 
 
-# Cut off who is left, then empty every table. It raises if the database is not what it was made as.
+# Cut off who is left, then make every table as in a new store. It raises if the schema is another.
 _SWEEP = """
 set session_replication_role = replica;
 do $$
@@ -199,6 +199,7 @@ begin
       where schemaname = 'public' and tablename <> 'schema_versions' loop
     execute format('delete from %I', name);
   end loop;
+  insert into cursors (view, pos, txid) values ('search', 0, 0);
 end $$;
 """
 

@@ -153,6 +153,7 @@ async def open_application(
         services = ChannelServices(settings)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
+        await toolbox.start()
         await gateway.start(turns.run_recovered)
         background = _start_background(gateway, settings)
         try:

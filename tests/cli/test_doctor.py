@@ -201,8 +201,7 @@ STATE = (
     "covers_seq, saved_at) select id, 's', 'openai', 'a', 'gpt-5', x'00', 99, 1 from sessions"
 )
 INDEXED = (
-    "insert into search_items (id, session, n, seq, role, at, terms) "
-    "select 1, session, n, seq, 'assistant', at, 'well' from log where seq = 2"
+    f"insert into search_items (id, pos, back, terms) select 1, pos, 0, 'well' from log {LAST}"
 )
 
 

@@ -149,8 +149,8 @@ ONCE = (
     Fault(
         "a second honest request is swallowed as a retry",
         f"{CORE}/decisions/idempotency.py",
-        "if turn.body_hash != command.body_hash or turn.retry_claim >= command.retry_count:",
-        "if turn.body_hash != command.body_hash:",
+        "command.body_hash or turn.retry_claim & claim_of(command.retry_count):",
+        "command.body_hash:",
         (f"{CONTRACT}::TestImplicitRetries",),
     ),
     Fault(

@@ -4,13 +4,19 @@ import base64
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.ports.channel import OperatorMessage, OutgoingFile
 from holdfast.ports.outbox import OutboxQuery
+from holdfast.ports.tools import Tool, ToolCaller, ToolImage, ToolResult
+from holdfast.schedules.service import Scheduler
+from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
 from holdfast.testing.channel_contract import PNG
-from tests.in_process import ScriptedModel, said
+from tests.in_process import Item, ScriptedModel, called, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
+from tests.tools.toolboxes import RecordingTools
 
 
 def image(content: bytes, **more: Any) -> dict[str, Any]:
@@ -51,6 +57,60 @@ async def test_an_answer_may_be_an_image_alone() -> None:
         file = room.telegram.sent[0].file
         assert file is not None
         assert file.content == PNG
+
+
+class _DrawingTools(RecordingTools):
+    """A tool that returns images."""
+
+    def __init__(self, *images: bytes) -> None:
+        super().__init__()
+        self._images = tuple(ToolImage("image/png", content) for content in images)
+
+    async def call(self, caller: ToolCaller, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+        result = await super().call(caller, tool, arguments)
+        return replace(result, images=self._images)
+
+
+def _calling(items: list[Item]) -> list[Item]:
+    is_asked = items[-1].get("type") == "message"
+    return [called("desk__echo", "c1")] if is_asked else [said("Here.")]
+
+
+@pytest.mark.parametrize("kind", ["telegram", "slack"])
+async def test_images_of_tools_are_sent_within_the_limit_of_the_channel(kind: str) -> None:
+    tools = _DrawingTools(PNG, b"x" * 2001, PNG)
+    more: dict[str, Any] = {"tools": ("mcp:desk",), "media_bytes": 2000, "reply": "whole"}
+    async with open_chat_room(
+        kind, ScriptedModel(_calling), toolbox=lambda _: tools, **more
+    ) as room:
+        getattr(room, kind).say("draw")
+        await room.until_text("Here.")
+        note, *rest = room.texts()
+    assert "image-2.png is not sent: it has 2,001 bytes" in note
+    assert rest == ["[image.png]", "[image-3.png]", "Here."]
+
+
+async def test_the_files_of_a_scheduled_answer_are_delivered() -> None:
+    async with open_chat_room("telegram", drawing(image(PNG), said("Here."))) as room:
+        schedule = ScheduleSettings(
+            name="report", prompt="draw", model="scripted", every="1h",
+            deliver=DeliverSettings(channel="telegram", to="7"),
+        )  # fmt: skip
+        scheduler = Scheduler(
+            room.gateway.engine, room.gateway.turn_service, [schedule],
+            find_chat=room.service.find_chat,
+        )  # fmt: skip
+        await scheduler.start()
+        try:
+            await scheduler.run_now(DEFAULT_TENANT, "report")
+            await room.until_text("image.png")
+        finally:
+            await scheduler.stop()
+        assert room.texts() == ["Here.", "[image.png]"]
+        key = Key("agent:main:telegram:direct:7")
+        view = await room.gateway.engine.read.session(DEFAULT_TENANT, key=key)
+        assert view is not None
+        assert view.session.head_seq == 1, "the text is remembered, not the file"
 
 
 async def test_what_is_too_large_or_broken_is_not_sent_and_the_text_says_so() -> None:

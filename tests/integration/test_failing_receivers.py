@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.channels import service
 from holdfast.core.model.channels import ReceiverRow
 from holdfast.doctor.channel_checks import check_channels, check_receivers
 from holdfast.simulator.platforms.server import PlatformAnswer
@@ -49,6 +50,37 @@ async def test_what_keeps_a_channel_from_receiving_is_found(
         await asyncio.to_thread(cause, room)
         assert reason in await _until_failing(room)
         assert not (await room.service.check("telegram"))["is_ok"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"url": ""}, "call setWebhook"),
+        (
+            {"pending_update_count": 3, "last_error_message": "Wrong response: 502"},
+            "502; 3 updates",
+        ),
+    ],
+)
+async def test_a_webhook_that_the_platform_cannot_reach_is_found(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, object], reason: str
+) -> None:
+    monkeypatch.setattr(service, "NOTE_SECONDS", 0.01)
+    async with open_chat_room("telegram", receive="webhook", secret="s") as room:
+        receivers = room.gateway.engine.store.channels.receivers
+        async with asyncio.timeout(20):
+            while not await receivers():
+                pass
+        (row,) = await receivers()
+        assert row.received_at is not None
+        assert await _findings(room) == []
+        room.telegram.webhook.update(told)
+        assert reason in await _until_failing(room)
+        assert not (await room.service.check("telegram"))["is_ok"]
+        room.telegram.webhook = {"url": "https://example.org"}
+        async with asyncio.timeout(20):
+            while await _findings(room):
+                pass
 
 
 async def test_a_wrong_token_is_found_and_told() -> None:

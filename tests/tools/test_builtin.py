@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai.types.responses import Response
 from openai.types.responses.tool import Mcp
 
@@ -149,6 +150,7 @@ async def test_openais_client_reads_built_in_tools_as_those_of_a_server() -> Non
     assert (server.server_label, server.allowed_tools) == ("holdfast", names)
     assert mine.type == "function"
     assert again["tools"] == answer["tools"]
+    assert whole["tools"] == everything
     for turn in (again, whole):
         assert [item["type"] for item in turn["output"]] == ["mcp_call", "message"]
         assert turn["output"][0]["error"] is None
@@ -231,3 +233,24 @@ def test_calls_of_the_gateways_tools_and_their_errors_are_indexed() -> None:
     failed = {"type": "gateway_call_output", "error": "no seats left"}
     assert item_text(json.dumps(call).encode()) == ("tool", 'book {"flight":"LH1"}')
     assert item_text(json.dumps(failed).encode()) == ("tool", "no seats left")
+
+
+@pytest.mark.parametrize(
+    ("sent", "allowed"),
+    [
+        ({}, None),
+        ({"allowed_tools": ["session_status"]}, ["session_status", "sessions_list"]),
+        ({"allowed_tools": {"tool_names": ["sessions_list"]}}, ["sessions_list"]),
+    ],
+)
+async def test_the_server_of_built_in_tools_is_shown_once(
+    sent: dict[str, Any], allowed: list[str] | None
+) -> None:
+    """An upstream's own `tools` are added to those of the request."""
+    server = {"type": "mcp", "server_label": "holdfast", "require_approval": "never", **sent}
+    tools = [server, {"type": "holdfast", "name": "sessions_list"}]
+    async with open_gateway(toolbox=_builtin()) as gateway:
+        answer = (await gateway.respond("hi", tools=tools)).json()
+    (shown,) = answer["tools"]
+    assert shown["server_label"] == "holdfast"
+    assert shown.get("allowed_tools") == allowed

@@ -90,6 +90,18 @@ async def test_a_chat_client_gets_the_trace_on_request(*, is_stream: bool) -> No
     assert [(call["name"], call["output"]) for call in trace] == [("echo", "{}")]
 
 
+@pytest.mark.parametrize(("value", "status"), [("false", 200), ("maybe", 400)])
+async def test_the_trace_is_sent_only_on_request(value: str, status: int) -> None:
+    async with open_gateway(_model(), toolbox=lambda _: RecordingTools()) as gateway:
+        reply = await gateway.chat(
+            [{"role": "user", "content": "look"}],
+            tools=[SERVER],
+            headers={"X-Tool-Trace": value},
+        )
+    assert reply.status_code == status
+    assert "tool_trace" not in reply.json()
+
+
 async def test_credentials_of_a_tool_are_never_stored() -> None:
     tool = {
         "type": "mcp", "server_label": "x", "server_url": "https://example.com/mcp",

@@ -174,7 +174,9 @@ async def test_a_server_sees_only_the_variables_that_are_named(tmp_path: Path) -
     assert shown["SHOWN"] == "yes"
     assert "HIDDEN" not in shown
     assert "HOLDFAST_UPSTREAM_KEY" not in shown
-    assert set(shown) <= {"SHOWN", "PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE"}
+    assert set(shown) <= {
+        "SHOWN", "PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE", "HOLDFAST_STARTED_BY",
+    }  # fmt: skip
 
 
 async def test_tenants_share_no_server(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """Connections to MCP servers that restart, hang, start slowly or answer with nonsense."""
 
 import asyncio
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from holdfast.core.tools.requested import RequestedServer, RequestedTools
 from holdfast.ports.tools import ToolResult
+from holdfast.processes.process_table import kill_orphans
 from holdfast.tools.builtin import BuiltinTools
 from holdfast.tools.mcp import connection as module
 from holdfast.tools.mcp import servers as servers_module
@@ -250,3 +254,62 @@ def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
     for process in alive:
         process.kill()
     assert not alive
+
+
+def test_what_a_hung_server_started_is_ended_when_a_gateway_starts() -> None:
+    script = textwrap.dedent(
+        """
+        import asyncio
+        from holdfast.tools.mcp.stdio import ServerProcess, open_process
+        from holdfast.tools.settings import McpSettings
+
+        async def main():
+            tail = ("-c", "sleep 600 <&- & setsid sleep 600 <&- & wait")
+            settings = McpSettings(name="odd", command="/bin/sh", args=tail)
+            async with open_process(settings, ServerProcess()):
+                print("started", flush=True)
+                await asyncio.sleep(600)
+
+        asyncio.run(main())
+        """
+    )
+    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert gateway.stdout is not None
+    assert gateway.stdout.readline() == "started\n"
+    (server,) = psutil.Process(gateway.pid).children()
+    children: list[psutil.Process] = []
+    while sum(child.name() == "sleep" for child in children) < 2:
+        children = server.children(recursive=True)
+    (orphan,) = [child for child in children if os.getsid(child.pid) == server.pid]
+    (daemon,) = [child for child in children if child != orphan]
+    try:
+        kill_orphans()
+        assert orphan.is_running(), "its gateway lives"
+        gateway.send_signal(signal.SIGKILL)
+        gateway.wait()
+        gateway.stdout.close()
+        psutil.wait_procs([server], timeout=20)
+        kill_orphans()
+        _, alive = psutil.wait_procs([orphan], timeout=20)
+        assert not alive
+        assert daemon.is_running(), "it was meant to stay"
+    finally:
+        for process in (orphan, daemon):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+async def test_a_tool_whose_name_is_taken_is_logged_once_until_it_is_offered_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def function(name: str) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode({"type": "function", "name": name}))
+
+    async with open_gateway() as gateway:
+        tools = GatewayTools(BuiltinTools(gateway.engine))
+        name = tools.builtin.tool("session_status").function
+        free = RequestedTools(builtins=("session_status",))
+        taken = RequestedTools(builtins=("session_status",), others=(function(name),))
+        for requested in (taken, taken, free, taken, taken):
+            await tools.open(_caller(), requested)
+    assert [one.getMessage() for one in caplog.records].count("tool.disabled") == 2

@@ -66,6 +66,8 @@ async def _use(settings: McpSettings) -> None:
         assert total.output == "The sum of 1 and 2 is 3."
         picture = await servers.call(_caller(), tools["get-tiny-image"], {})
         assert "[image/png: not shown]" in (picture.output or "")
+        (image,) = picture.images
+        assert (image.media_type, image.content[:4]) == ("image/png", b"\x89PNG")
         wrong = await servers.call(_caller(), tools["get-sum"], {"a": "x"})
         assert wrong.error is not None
     finally:

@@ -44,6 +44,10 @@ class ReceiverNotes:
             self._due = now + NOTE_SECONDS
             await self._submit("")
 
+    async def confirm(self) -> None:
+        """Record that the channel receives: the platform says so."""
+        await self._submit("")
+
     async def failed(self, reason: str) -> None:
         """Record why the channel does not receive."""
         await self._submit(reason)

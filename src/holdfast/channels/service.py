@@ -14,7 +14,7 @@ from holdfast.channels.delivery import Deliverer, Sender, SendRow
 from holdfast.channels.inbound import InboundHandler
 from holdfast.channels.live_reply import EditBudget, LiveReply
 from holdfast.channels.operator_messages import check_message, to_parts
-from holdfast.channels.receiver_notes import ReceiverNotes
+from holdfast.channels.receiver_notes import NOTE_SECONDS, ReceiverNotes
 from holdfast.channels.rendering.splitting import split_markdown
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import HoldfastError, NotFound
@@ -167,10 +167,9 @@ class ChannelService:
             await self._read_moved(name)
         self._tasks = [asyncio.create_task(self.deliverer.run(), name="holdfast-outbox")]
         for name, channel in self._channels.items():
-            if self._settings[name].receive == "webhook":
-                self.states[name] = "webhook"
-                continue
-            task = asyncio.create_task(self._receive(channel), name=f"holdfast-channel-{name}")
+            is_webhook = self._settings[name].receive == "webhook"
+            receiving = self._watch_webhook(channel) if is_webhook else self._receive(channel)
+            task = asyncio.create_task(receiving, name=f"holdfast-channel-{name}")
             self._receiving.append(task)
 
     async def _read_moved(self, channel: str) -> None:
@@ -234,6 +233,29 @@ class ChannelService:
                 await notes.failed("internal error")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    async def _watch_webhook(self, channel: Channel) -> None:
+        """Ask the platform from time to time whether it delivers, and record the answer.
+
+        While a process serves the webhook nothing else shows that messages would arrive.
+        """
+        notes = self._notes[channel.name]
+        self.states[channel.name] = "webhook"
+        while True:
+            try:
+                await channel.check_webhook()
+            except HoldfastError as exc:
+                reason = self.states[channel.name] = redact(exc.message)[:MAX_REASON]
+                log.warning(
+                    "channel.receive_failed", channel=channel.name, code=exc.code, reason=reason
+                )
+                await notes.failed(reason)
+            except Exception:  # noqa: BLE001 - the top of a task that must go on
+                log.exception("channel.receive_failed", channel=channel.name)
+            else:
+                self.states[channel.name] = "webhook"
+                await notes.confirm()
+            await asyncio.sleep(NOTE_SECONDS)
 
     async def _hold(self, channel: Channel) -> bool:
         if not channel.capabilities.is_polled:

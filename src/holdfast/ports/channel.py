@@ -297,6 +297,10 @@ class Channel(Protocol):
         """Return the account's name on the platform; raise where the credentials are wrong."""
         ...
 
+    async def check_webhook(self) -> None:
+        """Raise where the platform does not deliver to the webhook, as far as it tells."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...

@@ -55,6 +55,8 @@ class ResponseView(msgspec.Struct, frozen=True):
     session: Session
     run: Run | None
     step: int
+    joined: "ResponseView | None" = None
+    """The response of the turn that this one joined: its answer is the answer of both."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):

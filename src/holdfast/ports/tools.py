@@ -31,11 +31,20 @@ class Tool(FunctionTool, frozen=True, kw_only=True):
     """Changes with the description and the parameters: an approval holds for what was shown."""
 
 
+class ToolImage(msgspec.Struct, frozen=True):
+    """An image that a tool returned beside its text."""
+
+    media_type: str
+    content: bytes
+
+
 class ToolResult(msgspec.Struct, frozen=True):
     """What a tool returned, or why it returned nothing."""
 
     output: str | None = None
     error: str | None = None
+    images: tuple[ToolImage, ...] = ()
+    """For the person in a chat; the model is told of them in `output`."""
 
 
 class ListedServer(msgspec.Struct, frozen=True):

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 _PROC = Path("/proc")
+_MARK = "HOLDFAST_STARTED_BY"
+"""The variable that names the gateway in the environment of its children."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -30,6 +32,7 @@ class _Stat(msgspec.Struct, frozen=True):
 
     state: str
     group: int
+    session: int
     started: int
     resident_pages: int
 
@@ -94,6 +97,44 @@ def kill_leftover(leader: ProcessIdentity, directory: Path) -> bool:
     return True
 
 
+def mark_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child with a mark, by which `kill_orphans` finds its children."""
+    gateway = identify(os.getpid())
+    return {**environment, _MARK: f"{gateway.pid}:{gateway.started}:{gateway.boot}"}
+
+
+def kill_orphans() -> int:
+    """Kill what marked children of dead gateways have left behind; return how many there were.
+
+    The kernel kills the children themselves with their gateway, but not their own children. A
+    process that has made itself a session, such as a daemon, was meant to stay.
+    """
+    count = 0
+    for pid in _pids():
+        gateway, stat = _marked_gateway(pid), _read_stat(pid)
+        if gateway is None or gateway.is_alive or stat is None or stat.session == pid:
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            count += 1
+    return count
+
+
+def _marked_gateway(pid: int) -> ProcessIdentity | None:
+    """Return the gateway that started the marked ancestor of a process; None for others."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    prefix = f"{_MARK}=".encode()
+    for entry in environment.split(b"\0"):
+        number, _, rest = entry.removeprefix(prefix).decode("ascii", "replace").partition(":")
+        started, _, boot = rest.partition(":")
+        if entry.startswith(prefix) and number.isdecimal() and started.isdecimal():
+            return ProcessIdentity(int(number), int(started), boot)
+    return None
+
+
 def _names_directory(pid: int, directory: Path) -> bool:
     try:
         return os.fsencode(directory) in (_PROC / str(pid) / "environ").read_bytes()
@@ -116,4 +157,4 @@ def _read_stat(pid: int) -> _Stat | None:
         return None
     # The name in parentheses may contain anything: the fields follow its last parenthesis.
     fields = text.rpartition(")")[2].split()
-    return _Stat(fields[0], int(fields[2]), int(fields[19]), int(fields[21]))
+    return _Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]), int(fields[21]))

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import message
-from holdfast.core.model.request import TurnRequest, write_request
+from holdfast.core.model.request import AnswerName, TurnRequest, response_id, write_request
 from holdfast.core.model.schedule import (
     ISOLATED,
     RESERVED_PREFIX,
@@ -34,7 +34,7 @@ from holdfast.core.transaction.commands import (
     SettleRun,
     SkipRun,
 )
-from holdfast.core.transaction.outgoing import output_text
+from holdfast.core.transaction.outgoing import FILES_FOLLOW, output_files, output_text
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
@@ -295,13 +295,16 @@ class Scheduler:
                 return ""
             result = await self._turns.load_result(turn.tenant, turn, turn.step)
             text = output_text(result.response.output).strip()
-            if not text or text == "NO_REPLY":
+            has_files = bool(output_files(result.response.output))
+            if text == "NO_REPLY" or not (text or has_files):
                 return ""
+            name = AnswerName(turn.tenant, response_id(turn.id, turn.step)) if has_files else None
             request = TurnRequest(
                 api="responses",
                 model=spec.model,
                 delivery=_delivery(target),
-                fixed_answer=text,
+                fixed_answer=text or FILES_FOLLOW,
+                files_of=name,
             )
             once = gateway_key("delivery", turn.id)
             begin_context(self._gateway.ids.new("req"), tenant)

@@ -26,7 +26,7 @@ class McpSettings:
     args: tuple[str, ...] = ()
     """Its arguments."""
     env: tuple[str, ...] = ()
-    """Environment variables that it gets, beside PATH, HOME, LANG and TMPDIR; no others."""
+    """Variables that it gets, beside PATH, HOME, LANG, TMPDIR and a mark of ours; no others."""
     workdir: str = ""
     """Its working directory; default: that of the gateway."""
     url: str = ""

@@ -14,9 +14,9 @@ from holdfast.core.tools.requested import (
     RequestedTools,
     function_names,
 )
-from holdfast.engine.logging import log
 from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult, ToolSet
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.disabled import DisabledTools
 from holdfast.tools.settings import ServerStatus
 
 
@@ -43,6 +43,10 @@ class ServerTools(Protocol):
         """Return the state of every server."""
         ...
 
+    async def end_orphans(self) -> None:
+        """End processes that servers of a gateway left behind when it was killed."""
+        ...
+
     async def close(self) -> None:
         """End all servers."""
         ...
@@ -54,6 +58,7 @@ class GatewayTools:
     def __init__(self, builtin: BuiltinTools, servers: ServerTools | None = None) -> None:
         self.builtin = builtin
         self._servers = servers
+        self._disabled = DisabledTools()
 
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
         """Raise `InvalidInput` for a tool that this tenant does not have."""
@@ -101,12 +106,13 @@ class GatewayTools:
                 found += served
                 if listing is not None:
                     listed.append(listing)
-        taken = function_names(requested)
+        taken, disabled = function_names(requested), set[str]()
         for tool in found:
             if tool.function in taken or tool.function in tools:
-                log.warning("tool.disabled", tool=tool.function, reason="name is taken")
+                disabled.add(tool.function)
                 continue
             tools[tool.function] = tool
+        self._disabled.note((caller.tenant,), disabled, tools.keys(), "name is taken")
         return ToolSet(tools, tuple(listed))
 
     async def call(
@@ -118,6 +124,11 @@ class GatewayTools:
         if self._servers is None:
             return ToolResult(error="The tool is not available any more.")
         return await self._servers.call(caller, tool, arguments)
+
+    async def start(self) -> None:
+        """End what an earlier gateway left behind; servers start when they are needed."""
+        if self._servers is not None:
+            await self._servers.end_orphans()
 
     async def close(self) -> None:
         """End all servers."""

@@ -298,6 +298,9 @@ class SignalChannel:
             raise DeliveryDelayed(f"signal-cli has no account {self._account}; it has {listed}")
         return self._account
 
+    async def check_webhook(self) -> None:
+        """Do nothing: Signal has no webhooks."""
+
     async def close(self) -> None:
         """Close the event stream; the HTTP client is shared."""
         if self._reading is not None:

@@ -446,6 +446,11 @@ class SlackChannel:
             await self._open_socket()
         return account.name
 
+    async def check_webhook(self) -> None:
+        """Raise if the token is not valid: Slack tells nothing of failed deliveries."""
+        self._account = None
+        await self._me()
+
     async def close(self) -> None:
         """Do nothing: `receive` closes its connection, and the HTTP client is shared."""
 

@@ -83,6 +83,12 @@ class _FilePath(msgspec.Struct):
     file_path: str = ""
 
 
+class _WebhookInfo(msgspec.Struct):
+    url: str = ""
+    pending_update_count: int = 0
+    last_error_message: str = ""
+
+
 class _UpdateId(msgspec.Struct):
     update_id: int
 
@@ -278,6 +284,16 @@ class TelegramChannel:
         """Return the bot's user name."""
         self._bot = None
         return f"@{(await self._me()).username}"
+
+    async def check_webhook(self) -> None:
+        """Raise if no webhook is registered, or if Telegram cannot deliver what waits."""
+        found = await self._call("getWebhookInfo", {})
+        info = msgspec.json.decode(found, type=_WebhookInfo)
+        if not info.url:
+            raise DeliveryRefused("no webhook is registered with Telegram: call setWebhook")
+        if info.pending_update_count and info.last_error_message:
+            waiting = f"{info.pending_update_count} updates wait"
+            raise DeliveryDelayed(f"Telegram cannot deliver: {info.last_error_message}; {waiting}")
 
     async def close(self) -> None:
         """Do nothing: the HTTP client is shared."""

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.core.decisions.accept import add_completed, bind_idempotency_key
-from holdfast.core.decisions.idempotency import claimed, is_implicit_repeat
+from holdfast.core.decisions.idempotency import claim_of, claimed, is_implicit_repeat
 from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
 from holdfast.core.model.turn import USER_ACTIVITY
@@ -49,5 +49,5 @@ def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
         # It was to be appended behind others, and waits or was torn off: its lane decides.
         return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
     if row is None and not command.again:
-        turn = replace(turn, retry_claim=command.retry_count)
+        turn = replace(turn, retry_claim=turn.retry_claim | claim_of(command.retry_count))
     return Decision(Appended(session, turn), claimed(turn, facts))

@@ -26,6 +26,7 @@ Admission = Started | Queued | Repeated
 
 UNDELIVERED_SECONDS = 15 * 60.0
 DELIVERED_SECONDS = 10.0
+MAX_CLAIM = 60
 
 
 def resubmitted(facts: Facts) -> Decision[Admission]:
@@ -62,11 +63,16 @@ def is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
         return False
     if turn.tenant != command.tenant or turn.id == command.turn_id:
         return False
-    if turn.body_hash != command.body_hash or turn.retry_claim >= command.retry_count:
+    if turn.body_hash != command.body_hash or turn.retry_claim & claim_of(command.retry_count):
         return False
     if turn.delivered_at is None:
         return facts.now - turn.accepted_at <= UNDELIVERED_SECONDS
     return facts.now - turn.delivered_at < DELIVERED_SECONDS
+
+
+def claim_of(retry_count: int) -> int:
+    """Return the bit of an SDK's retry count; very high counts share one."""
+    return 1 << min(retry_count, MAX_CLAIM)
 
 
 def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
@@ -84,7 +90,7 @@ def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
     elif command.same_as is not None:
         step = command.same_as[1]
     elif command.retry_count > 0:
-        turn = replace(turn, retry_claim=command.retry_count)
+        turn = replace(turn, retry_claim=turn.retry_claim | claim_of(command.retry_count))
     is_answered = facts.run is not None and facts.run.outcome == "completed"
     if is_answered or step != turn.step:
         return Decision(Repeated(turn, session, facts.run, step), claimed(turn, facts))

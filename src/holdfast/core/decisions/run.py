@@ -90,7 +90,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add(PartialDropped(run.id))
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
-    _keep_step(draft, command, facts)
+    _keep_step(draft, turn, command, facts)
     return draft.decide(draft.session)
 
 
@@ -112,8 +112,10 @@ def _end_merged(draft: Draft, merged: Sequence[Turn]) -> None:
         draft.wake()
 
 
-def _keep_step(draft: Draft, command: Extend, facts: Facts) -> None:
-    """Count and keep what a model's answer in the middle of a turn brings."""
+def _keep_step(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> None:
+    """Count, keep and send what a step in the middle of a turn brings."""
+    if command.outbox:
+        queue_parts(draft, command.outbox, turn.id, turn.step)
     if command.usage is not None and command.usage.is_countable:
         count_usage(draft, command.usage)
     if command.provider_state is not None:

@@ -26,6 +26,7 @@ APPROVAL_PREFIX = "mcpr_"
 """How the ids of approval requests begin, among the calls for which a lane is held."""
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
+_USER = b'"role":"user"'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -306,14 +307,19 @@ def is_listed(kind: str, body: bytes) -> bool:
     return kind not in NOT_LISTED or client_item(kind, body) is not None
 
 
+def is_user_message(body: bytes) -> bool:
+    """Whether an item is a message of the user."""
+    return _USER in body and _read_kind(body).role == "user"
+
+
 def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
     """Return the items of an answer as clients see them: each call once, at its place."""
+    # Input that joined the turn is not a part of its answer.
+    if any(_USER in body for body in bodies):
+        bodies = [body for body in bodies if not is_user_message(body)]
     if not any(MARK in body[:32] for body in bodies):
         return bodies
-    heads = [_read_kind(body) for body in bodies]
-    # Input that joined the turn is not a part of its answer.
-    bodies = [body for body, head in zip(bodies, heads, strict=True) if head.role != "user"]
-    kinds = [head.type or "" for head in heads if head.role != "user"]
+    kinds = [_read_kind(body).type or "" for body in bodies]
     ended: dict[str, bytes] = {}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == COMPLETION:

@@ -10,12 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.ids import TurnId
+from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.delivery import Delivery
 
 Api = Literal["responses", "chat"]
 RESPONSE_PREFIX = "resp_"
 TURN_PREFIX = "turn_"
+
+
+class AnswerName(msgspec.Struct, frozen=True):
+    """A response of a tenant, by its id."""
+
+    tenant: Tenant
+    id: str
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +51,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Where the answer is sent, for turns of channels and schedules."""
     fixed_answer: str | None = None
     """The text that the turn adds to the transcript instead of calling a model."""
+    files_of: AnswerName | None = None
+    """The answer whose files are sent with the fixed one."""
 
 
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ Clients parse a Response by a strict schema: nested objects are complete, and nu
 the schema allows it. Values that need no change stay the bytes that the client sent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,11 @@ _ECHOED = frozenset(DEFAULTS) | {
     "prompt_cache_retention",
 }  # fmt: skip
 _BUILTIN = b'"holdfast"'
+_OWN_SERVER: dict[str, Any] = {
+    "type": "mcp",
+    "server_label": "holdfast",
+    "require_approval": "never",
+}
 _NULL = msgspec.Raw(b"null")
 _TOOL_DEFAULTS: _Fields = {
     "description": _NULL,
@@ -75,27 +80,47 @@ def _tools(raw: msgspec.Raw) -> Any:
 
 
 def _with_builtins_as_server(tools: list[Any]) -> list[Any]:
-    """Return the tools with the gateway's own as those of an MCP server, like their calls.
+    """Return the tools with the gateway's own as those of one MCP server, like their calls.
 
-    OpenAI's clients do not know the type `holdfast`.
+    OpenAI's clients do not know the type `holdfast`. A request may name the server as well.
     """
-    names: list[str] = []
-    server = {
-        "type": "mcp",
-        "server_label": "holdfast",
-        "allowed_tools": names,
-        "require_approval": "never",
-    }
-    echoed: list[Any] = []
-    for tool in tools:
-        fields = tool if isinstance(tool, dict) else _read_object(tool)
-        if not _has_type(fields, _BUILTIN) or "name" not in fields:
-            echoed.append(tool)
-            continue
-        if not names:
-            echoed.append(server)
-        names.append(msgspec.json.decode(fields["name"]))
+    read = [tool if isinstance(tool, dict) else _read_object(tool) for tool in tools]
+    own = [place for place, fields in enumerate(read) if _is_own(fields)]
+    if not own or (len(own) == 1 and "server_label" in read[own[0]]):
+        return tools
+    named: _Fields = next((read[place] for place in own if "server_label" in read[place]), {})
+    server: dict[str, Any] = {**_OWN_SERVER, **named}
+    server.pop("allowed_tools", None)
+    names = _own_names([read[place] for place in own])
+    if names is not None:
+        server["allowed_tools"] = names
+    echoed = [tool for place, tool in enumerate(tools) if place not in own]
+    echoed.insert(own[0], server)
     return echoed
+
+
+def _is_own(fields: _Fields) -> bool:
+    """Whether a tool is a built-in one, or the server that stands for all of them."""
+    if _has_type(fields, _BUILTIN):
+        return "name" in fields
+    is_elsewhere = "server_url" in fields or "connector_id" in fields
+    is_labelled = bytes(fields.get("server_label", b"")) == _BUILTIN
+    return _has_type(fields, b'"mcp"') and is_labelled and not is_elsewhere
+
+
+def _own_names(tools: Sequence[_Fields]) -> list[str] | None:
+    """Return the built-in tools that are named, each once; None for all that there are."""
+    names: list[str] = []
+    for fields in tools:
+        found = msgspec.json.decode(
+            fields.get("name" if "name" in fields else "allowed_tools", b"null")
+        )
+        if isinstance(found, dict):
+            found = found.get("tool_names")
+        if found is None:
+            return None
+        names += [found] if isinstance(found, str) else found
+    return list(dict.fromkeys(names))
 
 
 def _tool(raw: msgspec.Raw) -> Any:

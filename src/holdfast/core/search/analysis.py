@@ -60,10 +60,26 @@ def _fold(character: str) -> str:
 _FOLDING = _Folding()
 
 
+_ASCII_FOLDING = "".join(_FOLDING[code] for code in range(128)).encode().ljust(256)
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, accents and separators."""
+    if text.isascii():
+        # Four times as fast as a look-up of each character.
+        return text.encode().translate(_ASCII_FOLDING).decode()
+    return text.translate(_FOLDING)
+
+
 def terms(text: str) -> list[str]:
     """Return the terms of a text in order, with their repetitions."""
+    folded = _folded(text)
+    words = folded.split()
+    is_spaced = folded.isascii() or not _has_unspaced(folded)
+    if is_spaced and max(map(len, words), default=0) <= MAX_TERM:
+        return words
     found: list[str] = []
-    for word in text.translate(_FOLDING).split():
+    for word in words:
         if _has_unspaced(word):
             for run in _runs(word):
                 found += _pairs(run[0]) if _has_unspaced(run[0]) else [run[0][:MAX_TERM]]
@@ -76,7 +92,7 @@ def query_phrase(text: str) -> tuple[list[str], bool]:
     """Return the terms of one word or phrase of a query, and whether the last one is a prefix."""
     found: list[str] = []
     is_prefix = False
-    for word in text.translate(_FOLDING).split():
+    for word in _folded(text).split():
         for run in _runs(word):
             is_prefix = False
             if not _has_unspaced(run[0]):
@@ -94,6 +110,11 @@ def _pairs(run: str) -> list[str]:
     return [*(run[index : index + 2] for index in range(len(run) - 1)), run[-1]]
 
 
+def _changing(text: str) -> list[str]:
+    """Return the characters of a text that become none or several."""
+    return [one for one in set(text) if len(_FOLDING[ord(one)]) != 1]
+
+
 class FoldedText:
     """A text as it is indexed, and where its characters come from.
 
@@ -102,10 +123,11 @@ class FoldedText:
     """
 
     def __init__(self, text: str) -> None:
-        self.folded = text.translate(_FOLDING)
+        self.folded = _folded(text)
         self._changes: list[tuple[int, int, int]] = []
         """Characters that become none or several: where those begin and end, and its place."""
-        changing = [one for one in set(text) if len(_FOLDING[ord(one)]) != 1]
+        # ASCII characters become one character each.
+        changing = () if text.isascii() else _changing(text)
         if changing:
             longer = 0
             for match in re.finditer(f"[{re.escape(''.join(changing))}]", text):

@@ -1,6 +1,6 @@
 """The text of an item that can be searched, and whose it is."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,12 +19,42 @@ class ItemText(NamedTuple):
 def item_text(body: bytes) -> ItemText | None:
     """Return the text of an item; None if it has none, such as reasoning or an erased item."""
     try:
+        message = _decode_message(body)
+    except msgspec.ValidationError:
+        return _text_of_any(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    content = message.content
+    if not isinstance(content, str):
+        content = content[0].text if len(content) == 1 else "\n".join(one.text for one in content)
+    return _bounded(message.role if message.role in ROLES else "user", content)
+
+
+class _Part(msgspec.Struct, gc=False):
+    text: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Message(msgspec.Struct, gc=False):
+    """A message as nearly all are: no other field has to be read."""
+
+    content: str | list[_Part]
+    type: Literal["message"] = "message"
+    role: str = "user"
+
+
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def _text_of_any(body: bytes) -> ItemText | None:
+    try:
         item = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not isinstance(item, dict):
         return None
     kind = item.get("type") or "message"
+    if not isinstance(kind, str):
+        return None
     if kind == "message":
         role = item.get("role")
         return _bounded(role if role in ROLES else "user", _text(item.get("content")))

@@ -162,11 +162,11 @@ class TurnJoined(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
-    """A retry with this count was answered with the turn."""
+    """Retries with these counts, as bits, were answered with the turn."""
 
     turn_id: TurnId
     step: int
-    count: int
+    claims: int
     at: float
 
 

@@ -241,17 +241,20 @@ def _read_image(body: bytes) -> tuple[bytes, str] | None:
 
 
 def bound_files(
-    files: Sequence[OutboxFile], max_bytes: int
-) -> tuple[list[OutboxFile], list[str]]:  # fmt: skip
-    """Return the files that may be sent, and a line for each that may not."""
+    files: Sequence[OutboxFile], max_bytes: int, sent: Sequence[OutboxFile] = ()
+) -> tuple[list[OutboxFile], list[str]]:
+    """Return the files that may be sent, and a line for each that may not.
+
+    Those of the same turn that are `sent` already count as well.
+    """
     kept: list[OutboxFile] = []
     notes: list[str] = []
-    left = max_bytes
+    left = max_bytes - sum(len(file.content) for file in sent)
     for file in files:
         size = len(file.content)
         if max_bytes <= 0:
             reason = "files are not sent here"
-        elif len(kept) >= MAX_FILES:
+        elif len(sent) + len(kept) >= MAX_FILES:
             reason = f"an answer may have {MAX_FILES} files"
         elif size > left:
             reason = f"it has {size:,} bytes, and the files of an answer may have {max_bytes:,}"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.ids import TurnId
+from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import SentRequest
@@ -210,6 +211,7 @@ class ActiveRun:
         state: ProviderState | None = None,
         usage: Usage | None = None,
         merges: tuple[TurnId, ...] = (),
+        outbox: tuple[OutboxMessage, ...] = (),
     ) -> None:
         """Commit a model's answer or the outputs of its tools before the turn goes on.
 
@@ -224,6 +226,7 @@ class ActiveRun:
             provider_state=state,
             usage=usage,
             merges=merges,
+            outbox=outbox,
         )
         await self._annotate(command)
         self._unsaved = ()

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.lru import SizedLru
@@ -22,6 +23,7 @@ from holdfast.core.openai.stream_events import (
     QUEUED,
     Delta,
     StreamEvent,
+    item_events,
     journal_events,
     lifecycle_event,
     number_event,
@@ -238,6 +240,22 @@ class LiveResponse:
         self.clients = []
         self._shrink()
         self._wake()
+
+    def end_whole(self, facts: ResponseFacts) -> None:
+        """Publish an answer that another turn gave, and the end."""
+        if self.publish_after_commit:
+            # Readers rebuild it from the record: this turn has no journal.
+            self.detach()
+            return
+        self.start()
+        self.publish(
+            [
+                ModelEvent(kind, data)
+                for index, body in enumerate(facts.output)
+                for kind, data in item_events(index, msgspec.json.decode(body))
+            ]
+        )
+        self.end(facts)
 
     def detach(self) -> None:
         """Tell readers to continue from the journal: another attempt may extend it."""

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.ids import Tenant
-from holdfast.core.model.gateway_items import client_output
+from holdfast.core.model.gateway_items import client_output, is_user_message
 from holdfast.core.model.request import (
     TurnRequest,
     conversation_id,
@@ -44,10 +44,27 @@ class ResponseRecords:
         if turn_and_step is None:
             return None
         view = await self._read.response(tenant, *turn_and_step)
-        return view if view is not None and view.turn.request else None
+        if view is None or not view.turn.request:
+            return None
+        return await self._with_joined(tenant, view)
+
+    async def _with_joined(self, tenant: Tenant, view: ResponseView) -> ResponseView | None:
+        """Return a response together with that of the turn it joined; None if that one is gone."""
+        first, joined = view.turn.merged_into, view
+        if first is None:
+            return view
+        while (name := joined.turn.merged_into) is not None:
+            turn = await self._read.turn(tenant, name)
+            found = await self._read.response(tenant, name, turn.turn.step) if turn else None
+            if found is None:
+                return None
+            joined = found
+        return replace(view, joined=joined)
 
     async def facts(self, view: ResponseView) -> ResponseFacts:
         """Return a response as it is recorded."""
+        if view.joined is not None:
+            return _named(await self.facts(view.joined), view)
         turn, run = view.turn, view.run
         status = status_of(turn, run, view.turn_status, view.step)
         output = await self._output(view.session, run) if run is not None else []
@@ -88,14 +105,34 @@ class ResponseRecords:
         """Whether the stream has a journal."""
         return bool(await self._read.journal(view.turn.id, view.step, after=-1, limit=1))
 
+    async def given(self, view: ResponseView) -> Session | None:
+        """Return the session as its model was shown it when the response began."""
+        run = view.run if view.joined is None else view.joined.run
+        if run is None:
+            return None
+        records = view.session.record_no if run.record_no is None else run.record_no
+        last = run.first_seq - 1
+        if view.joined is not None:
+            last = await self._last_input(view.session, run) or last
+        return shown_records(view.session, last, records)
 
-def given_then(view: ResponseView) -> Session | None:
-    """Return the session as its model was shown it when the response began."""
-    run = view.run
-    if run is None:
-        return None
-    records = view.session.record_no if run.record_no is None else run.record_no
-    return shown_records(view.session, run.first_seq - 1, records)
+    async def _last_input(self, session: Session, run: Run) -> int | None:
+        """Return the sequence number of the last message that joined a run."""
+        query = ItemQuery(after=run.first_seq - 1, view="log", turn_id=run.turn_id)
+        found = await self._read.items(session, query)
+        return max((item.seq for item in found if is_user_message(item.body)), default=None)
+
+
+def _named(facts: ResponseFacts, view: ResponseView) -> ResponseFacts:
+    """Return an answer as that of another request."""
+    request = read_request(view.turn.request)
+    return replace(
+        facts,
+        id=response_id(view.turn.id, view.step),
+        request=request,
+        created_at=view.turn.accepted_at,
+        conversation_id=conversation_of(view.session, request),
+    )
 
 
 def parent_of(view: ResponseView) -> Parent | None:
@@ -104,10 +141,12 @@ def parent_of(view: ResponseView) -> Parent | None:
     It must have been stored, and neither failed nor been cancelled. One that was interrupted may
     be continued as far as it got.
     """
-    run = view.run
+    run, turn = view.run, view.turn
+    if view.joined is not None:
+        run, turn = view.joined.run, view.joined.turn
     if run is None or run.last_seq is None or not read_request(view.turn.request).is_stored:
         return None
-    is_interrupted = run.outcome == "interrupted" and view.turn.outcome == "interrupted"
+    is_interrupted = run.outcome == "interrupted" and turn.outcome == "interrupted"
     if run.outcome != "completed" and not is_interrupted:
         return None
     return Parent(run.last_seq, run.record_no or 0)

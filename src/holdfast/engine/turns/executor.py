@@ -112,7 +112,9 @@ class TurnExecutor:
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
         self._fitter = fitter
         self._tools = (
-            ToolLoop(gateway, self._caller, toolbox, tools) if toolbox is not None else None
+            ToolLoop(gateway, self._caller, toolbox, tools, channels)
+            if toolbox is not None
+            else None
         )
         self._agents = AgentApprovals(gateway, self._caller, tools)
         self._records = ResponseRecords(gateway.read)
@@ -192,13 +194,25 @@ class TurnExecutor:
     ) -> tuple[Answer, ToolTurn | None]:
         """Answer with a fixed text, a compaction, or with the help of tools."""
         if request.fixed_answer is not None:
-            return Answer(items=[message("assistant", request.fixed_answer).body]), None
+            return await self._answer_fixed(request, request.fixed_answer)
         if request.is_compaction and self._fitter is not None:
             return await self._compact(self._fitter, run, request, writer), None
         if self._tools is not None and self._tools.applies(request):
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
         return await self._agents.run(run, request, writer)
+
+    async def _answer_fixed(
+        self, request: TurnRequest, text: str
+    ) -> tuple[Answer, ToolTurn | None]:
+        """Answer with a text, and have the files of another answer sent with it."""
+        answer = Answer(items=[message("assistant", text).body])
+        name = request.files_of
+        view = await self._records.find(name.tenant, name.id) if name is not None else None
+        if view is None:
+            return answer, None
+        found = (await self._records.facts(view)).output
+        return answer, ToolTurn(answer=answer, output=[*answer.items, *found])
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
         """Raise if the response that was waited for in the lane cannot be continued."""

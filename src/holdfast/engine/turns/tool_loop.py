@@ -53,6 +53,7 @@ from holdfast.engine.turns.tool_stream import (
     request_events,
 )
 from holdfast.engine.turns.usage_totals import subtract_usage, sum_usage
+from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer
 from holdfast.ports.store import ItemQuery
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult
@@ -74,7 +75,9 @@ class ToolLoop:
         model: ModelCaller,
         toolbox: Toolbox,
         settings: ToolSettings | None = None,
+        channels: ChannelMessages | None = None,
     ) -> None:
+        self._channels = channels
         self._gateway = gateway
         self._model = model
         self._toolbox = toolbox
@@ -272,6 +275,7 @@ class ToolLoop:
             state=answer.state if answer is not None else None,
             usage=answer.usage if answer is not None else None,
             merges=merges,
+            outbox=progress.take_files(),
         )
         progress.bodies += [item.body for item in items]
         if writer is not None:
@@ -368,6 +372,10 @@ class ToolLoop:
             return complete(call, None, error)
         progress.calls += 1
         result = await self._call(progress, tool, call)
+        delivery = progress.request.delivery
+        if result.images and delivery is not None and self._channels is not None:
+            max_bytes = self._channels.file_bytes(delivery.channel)
+            progress.add_images(call.item_id, result.images, max_bytes)
         return complete(call, result.output, result.error)
 
     async def _call(self, progress: ToolProgress, tool: Tool, call: GatewayCall) -> ToolResult:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.core.model.delivery import OutboxFile, OutboxMessage
 from holdfast.core.model.gateway_items import client_output, words_item
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
@@ -12,11 +14,12 @@ from holdfast.core.model.session import Usage
 from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.open_calls import ToolUse
 from holdfast.core.tools.requested import RequestedTools, function_names
+from holdfast.core.transaction.outgoing import bound_files, to_message
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.turns.usage_totals import sum_details, sum_usage
 from holdfast.ports.provider import Answer
-from holdfast.ports.tools import Tool, ToolCaller, ToolSet
+from holdfast.ports.tools import Tool, ToolCaller, ToolImage, ToolSet
 
 
 class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,9 @@ class ToolProgress:
         """Where calls that have not ended are shown in the stream, by the id of their item."""
         self.requests: set[str] = set()
         """Approval requests that this run has shown."""
+        self.found_files: list[OutboxMessage] = []
+        """Images that tools have returned and a chat is to be sent with the next commit."""
+        self.sent_files: list[OutboxFile] = []
         self.usage: Usage | None = None
         self.usage_detail: bytes | None = None
 
@@ -96,10 +102,37 @@ class ToolProgress:
         """Go on from what earlier runs of the turn have used."""
         self.steps, self.calls, self.output_bytes = use.steps, use.calls, use.output_bytes
 
+    def add_images(self, item_id: str, images: Sequence[ToolImage], max_bytes: int) -> None:
+        """Have the images of a call sent to the turn's chat, within its limits.
+
+        Their source is the call: that one cannot be sent ends no part of the answer.
+        """
+        delivery = self.request.delivery
+        if delivery is None:
+            return
+        files = [_image_file(image, number) for number, image in enumerate(images, 1)]
+        kept, notes = bound_files(files, max_bytes, self.sent_files)
+        self.sent_files += kept
+        empty = replace(to_message(delivery, ""), source=item_id)
+        self.found_files += [replace(empty, text=note) for note in notes]
+        self.found_files += [replace(empty, file=file) for file in kept]
+
+    def take_files(self) -> tuple[OutboxMessage, ...]:
+        """Return what is to be sent with the next commit."""
+        found, self.found_files = tuple(self.found_files), []
+        return found
+
     def add_usage(self, answer: Answer) -> None:
         """Add what a model call used to the total of the run."""
         self.usage = sum_usage(self.usage, answer.usage)
         self.usage_detail = sum_details(self.usage_detail, answer.usage_detail)
+
+
+def _image_file(image: ToolImage, number: int) -> OutboxFile:
+    kind = image.media_type.partition("/")[2].partition("+")[0]
+    suffix = "jpg" if kind == "jpeg" else "".join(filter(str.isalnum, kind))[:8] or "bin"
+    name = f"image-{number}.{suffix}" if number > 1 else f"image.{suffix}"
+    return OutboxFile(name=name, media_type=image.media_type, content=image.content)
 
 
 def chat_words(

@@ -174,7 +174,7 @@ class TurnService:
             except TurnInterrupted as exc:
                 outcome = await self._joined_result(ticket, exc)
                 if live is not None:
-                    live.end(outcome.response)
+                    live.end_whole(outcome.response)
             finally:
                 if run is not None:
                     self._gateway.leave(run)

@@ -13,7 +13,6 @@ from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 _encode = msgspec.json.Encoder().encode
-TRACE = b"x-tool-trace"
 """A request with this header gets the calls of the gateway's tools beside its answer."""
 
 
@@ -39,11 +38,11 @@ class ChatApi:
         target = SessionTarget(key=headers.key, session_id=headers.session_id)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)
         if turn_request.is_stream:
-            chunks = ChatChunks(turn_request, with_trace=TRACE in request.by_name)
+            chunks = ChatChunks(turn_request, with_trace=headers.with_trace)
             return self._turns.stream(request, ticket, chunks)
         answer = await self._turns.answer(request, ticket)
         value = completion(answer.response)
-        if TRACE in request.by_name:
+        if headers.with_trace:
             value["tool_trace"] = tool_trace(map(msgspec.json.decode, answer.response.output))
         reply = json_reply(value, headers=request.session_headers)
         reply.delivers = ticket.turn.id, ticket.step

@@ -8,7 +8,6 @@ from holdfast.core.model.request import read_request
 from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
-from holdfast.engine.streaming.response_records import given_then
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.request.body_decoder import BodyDecoder
@@ -131,7 +130,7 @@ class ResponsesApi:
             raise InvalidInput("Only responses created with background=true can be cancelled.")
         facts = await self._facts(view)
         if facts.status in ("queued", "in_progress"):
-            await self._turns.turn_service.cancel(view.turn)
+            await self._turns.turn_service.cancel((view.joined or view).turn)
             facts = await self._facts(await self._view(request, facts.id))
         return Reply(write_response(facts))
 
@@ -147,7 +146,7 @@ class ResponsesApi:
         """Return a page of a response's input: the history it continued, then its own items."""
         view = await self._view(request, request.params["id"])
         page_request = read_page(request, order="desc")
-        session = given_then(view)
+        session = await self._turns.turn_service.records.given(view)
         if session is None:
             return json_reply(page([], [], page_request.limit))
         return json_reply(await self._items.page(session, page_request))

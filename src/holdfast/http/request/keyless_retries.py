@@ -30,15 +30,15 @@ class KeylessRequest:
         self.step = ticket.step
         self.session_id: SessionId = ticket.session.id
         self.accepted_at = time.monotonic()
-        self.claimed = 0
-        """The highest retry count that was attached."""
+        self.claimed: set[int] = set()
+        """The retry counts that were attached."""
 
     def may_be_repeated(self, count: int) -> bool:
         """Whether a retry with this count may be meant to repeat it."""
         request = self._request
         is_closed = request.disconnected or request.is_half_closed
         is_recent = time.monotonic() - self.accepted_at <= RETRY_SECONDS
-        return is_closed and is_recent and not request.is_delivered and self.claimed < count
+        return is_closed and is_recent and not request.is_delivered and count not in self.claimed
 
 
 class KeylessRequests:
@@ -64,7 +64,7 @@ class KeylessRequests:
         found = [one for one in known if one.may_be_repeated(count)]
         if len(found) != 1:
             return None
-        found[0].claimed = count
+        found[0].claimed.add(count)
         return found[0]
 
 

@@ -1,6 +1,7 @@
 """Session headers: parse those of requests, write those of replies."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
@@ -42,6 +43,9 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the client always sends its whole history (Codex)."""
     history: HistoryMode = "auto"
     """What the request contains: the whole history, only new items, or either."""
+
+    with_trace: bool = False
+    """Whether a Chat completion lists the calls of the gateway's tools."""
 
     @property
     def is_whole(self) -> bool:
@@ -130,13 +134,13 @@ def _choice(header: str, value: bytes, choices: tuple[Any, ...]) -> Any:
     return text
 
 
-def _flag(value: bytes) -> bool:
+def _flag(header: str, value: bytes) -> bool:
     raw = header_text(value)
     if raw.lower() in ("false", "0"):
         return False
     if raw.lower() in ("true", "1"):
         return True
-    raise InvalidInput(f"X-Session-Internal must be true or false, not {raw!r}")
+    raise InvalidInput(f"{header} must be true or false, not {raw!r}")
 
 
 def _count(raw: bytes) -> int:
@@ -154,8 +158,9 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-expected-session-id": ("expected_id", _expected_id),
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
-    b"x-session-internal": ("is_internal", _flag),
+    b"x-session-internal": ("is_internal", partial(_flag, "X-Session-Internal")),
     b"x-session-history": ("history", _history),
+    b"x-tool-trace": ("with_trace", partial(_flag, "X-Tool-Trace")),
     b"x-stainless-retry-count": ("retry_count", _count),
     # Codex: it sends its whole history, which is shorter after it has compacted it.
     b"x-codex-turn-metadata": ("sends_everything", _is_present),

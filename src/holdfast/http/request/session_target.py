@@ -60,11 +60,13 @@ class TargetResolver:
         """
         find = self._turn_service.records.find
         view = await find(tenant, name)
-        if view is not None and view.turn.is_open and view.turn.step == view.step:
+        answering = view.joined or view if view is not None else None
+        if view and answering and answering.turn.is_open and answering.turn.step == answering.step:
             if parsed.turn_request.is_background and await self._is_last(view):
                 return SessionTarget(session_id=view.session.id, after_turn=view.turn.number)
             try:
-                await self._gateway.wait_until_ended(tenant, view.turn.id, step=view.step)
+                turn = answering.turn
+                await self._gateway.wait_until_ended(tenant, turn.id, step=answering.step)
             except (SessionDeleted, TurnNotFound) as exc:
                 raise ParentNotFound(name) from exc
             view = await find(tenant, name)
@@ -75,5 +77,5 @@ class TargetResolver:
 
     async def _is_last(self, view: ResponseView) -> bool:
         """Return whether the response's turn is the last one in its lane."""
-        is_stored = read_request(view.turn.request).is_stored
+        is_stored = read_request(view.turn.request).is_stored and view.joined is None
         return is_stored and view.session.turn_count == view.turn.number

@@ -62,6 +62,10 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         """Contents of files, by id."""
         self.notices: list[str] = []
         """What was shown to users who pressed buttons."""
+        self.webhook: dict[str, Any] = {
+            "url": "https://example.org", "pending_update_count": 0,
+        }  # fmt: skip
+        """What the Bot API tells of its deliveries to the webhook."""
         self.blocked: set[int] = set()
         self.migrated: dict[int, int] = {}
         self.confirmed: list[int] = []
@@ -191,6 +195,8 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
     def _call(self, method: str, body: dict[str, Any]) -> PlatformAnswer:
         if method == "getMe":
             return _ok(self.bot)
+        if method == "getWebhookInfo":
+            return _ok(self.webhook)
         if method == "sendChatAction":
             return _ok(True)
         if method == "answerCallbackQuery":

@@ -168,7 +168,7 @@ _WRITERS: dict[type, Writer] = {
     ch.PartialDropped: lambda change, asks: asks.append((sql.DROP_PARTIAL, (change.run_id,))),
     ch.TurnJoined: _join_turn,
     ch.RetryClaimed: lambda change, asks: asks.append(
-        (sql.CLAIM_RETRY, (change.turn_id, change.step, change.count))
+        (sql.CLAIM_RETRY, (change.turn_id, change.step, change.claims))
     ),
     ch.LateWriteNoted: _note_late,
     ch.StopRequested: _request_stop,

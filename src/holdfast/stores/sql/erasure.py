@@ -77,7 +77,8 @@ def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
 
 def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
     no = session_no(session_id)
-    asks: list[Ask] = [(statement, (no,)) for statement in sql.ERASURES]
+    of_views = (search.REMOVE_SESSION, search.REMOVE_ACTIVITY)
+    asks: list[Ask] = [(statement, (no,)) for statement in (*sql.ERASURES, *of_views)]
     asks += [(statement, (session_id,)) for statement in (*sql.ERASURES_BY_ID, ERASE_MESSAGES)]
     n = 0
     while True:
@@ -125,7 +126,7 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
     asks: list[Ask] = [
         (sql.SAVE_ITEMS, (no, entry[0], pack_states(items))),
-        (search.REMOVE_ITEMS, (no, change.seq, change.seq)),
+        (search.REMOVE_ITEMS, (no, entry[0], entry[0], change.seq, change.seq)),
     ]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))

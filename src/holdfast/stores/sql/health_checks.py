@@ -56,9 +56,14 @@ COUNTS_BACK = Statement(
 LOST_ENDS = Statement(
     "lost_ends",
     f"select s.id, i.newest, l.seq from log l join sessions s on s.no = l.session "
-    "join (select session, max(seq) as newest from (select session, seq from item_ids "
-    "union all select session, seq from search_items) places group by session) i "
+    "join (select session, max(seq) as newest from item_ids group by session) i "
     f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
+)
+# Entries that the search index knows and that are not there. No entry is ever deleted.
+LOST_ENTRIES = Statement(
+    "lost_entries",
+    "select distinct i.pos from search_items i where not exists "
+    "(select 1 from log l where l.pos = i.pos) order by i.pos limit ?1",
 )
 # Entries of unknown sessions.
 UNKNOWN_LOGS = Statement(

@@ -539,8 +539,6 @@ ERASURES = (
     Statement("erase_queue", "delete from queue where session = ?1"),
     Statement("erase_late_writes", "delete from late_writes where session = ?1"),
     Statement("erase_journals", "delete from journals where session = ?1"),
-    Statement("erase_search_items", "delete from search_items where session = ?1"),
-    Statement("erase_activity", "delete from activity where session = ?1"),
 )
 """By the session's number in the log."""
 ERASURES_BY_ID = (

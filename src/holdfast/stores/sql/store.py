@@ -71,6 +71,8 @@ class SqlDriver(BatchDriver, Protocol):
 
     reads_inline: bool = False
     """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
+    sorts_matches: bool = True
+    """Whether a search sorts all its matches before it returns the first of them."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; `query` is given the database's time."""
@@ -315,7 +317,7 @@ class SqlStore:
         """The reading side of channels."""
         self.schedules: ScheduleReader = SqlScheduleReader(self.query)
         """The reading side of schedules."""
-        self.search: SearchIndex = SqlSearchIndex(self.query)
+        self.search: SearchIndex = SqlSearchIndex(self.query, is_staged=driver.sorts_matches)
         """Full-text search."""
         self._is_closed = False
 

@@ -61,8 +61,11 @@ DIALECT = {
     "feed_index": "",
     # Terms are made by us and separated by blanks: only ASCII separates them here.
     "terms": "text",
+    # Only a ranking by length would need the sizes of columns.
     "search_index": "create virtual table search_text using fts5(terms, tokenize = 'ascii', "
-    "content = 'search_items', content_rowid = 'id')",
+    "content = 'search_items', content_rowid = 'id', columnsize = 0)",
+    # Rows must be added many at a time: FTS5 writes a segment at the end of every statement that
+    # fires a trigger.
     "search_added": "create trigger search_added after insert on search_items begin "
     "insert into search_text (rowid, terms) values (new.id, new.terms); end",
     "search_removed": "create trigger search_removed after delete on search_items begin "
@@ -94,6 +97,8 @@ class SqliteDriver(SqlDriver):
     """Run plans on SQLite; open connections when first needed and again after a fault."""
 
     reads_inline = True
+    # FTS5 returns matches from the newest on.
+    sorts_matches = False
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
+from holdfast.core.decisions.idempotency import claim_of
 from holdfast.core.errors import StoreError
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
@@ -231,7 +232,9 @@ def _rows_beside(session: Session, turn: Turn, runs: Sequence[Run]) -> list[Ask]
     if turn.delivered_at is not None:
         asks.append((sql.MARK_DELIVERED, (turn.id, turn.step, turn.delivered_at)))
     if turn.retry_claim:
-        asks.append((sql.CLAIM_RETRY, (turn.id, turn.step, turn.retry_claim)))
+        # The highest count was kept: every count up to it is claimed.
+        claims = claim_of(turn.retry_claim + 1) - 1
+        asks.append((sql.CLAIM_RETRY, (turn.id, turn.step, claims)))
     return asks
 
 

@@ -4,7 +4,9 @@ The connection lives in a task of its own: it is opened and closed there, and us
 """
 
 import asyncio
+import base64
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -18,6 +20,7 @@ from mcp_types import (
     INVALID_REQUEST,
     CallToolResult,
     EmbeddedResource,
+    ImageContent,
     Implementation,
     TextContent,
     TextResourceContents,
@@ -25,7 +28,7 @@ from mcp_types import (
 
 from holdfast._version import __version__
 from holdfast.engine.logging import log
-from holdfast.ports.tools import ToolResult
+from holdfast.ports.tools import ToolImage, ToolResult
 from holdfast.tools.mcp.naming import ListedTool
 from holdfast.tools.mcp.stdio import ServerProcess, open_process
 from holdfast.tools.settings import McpSettings
@@ -43,6 +46,7 @@ CLOSE_SECONDS = 5.0
 MAX_PAGES = 20
 SESSION_TERMINATED = "Session terminated"
 """The client library's message for a session that its HTTP server does not know any more."""
+_IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]{1,64}")
 ResultT = TypeVar("ResultT")
 _REQUEST_ERRORS = (
     MCPError, httpx2.HTTPError, OSError, RuntimeError, TimeoutError, ValueError,
@@ -369,8 +373,9 @@ async def _list_all(client: Client) -> list[ListedTool]:
 
 
 def _result(result: CallToolResult) -> ToolResult:
-    """Return what a tool said as text; other content is named, not shown."""
+    """Return what a tool said as text, and its images; other content is named, not shown."""
     parts: list[str] = []
+    images: list[ToolImage] = []
     for block in result.content:
         if isinstance(block, TextContent):
             parts.append(block.text)
@@ -379,6 +384,8 @@ def _result(result: CallToolResult) -> ToolResult:
         ):
             parts.append(block.resource.text)
         else:
+            if isinstance(block, ImageContent):
+                images += _image(block)
             kind = getattr(block, "mime_type", None) or block.type
             parts.append(f"[{kind}: not shown]")
     if not parts and result.structured_content is not None:
@@ -386,7 +393,17 @@ def _result(result: CallToolResult) -> ToolResult:
     text = "\n".join(parts)
     if result.is_error:
         return ToolResult(error=text or "the tool reported an error")
-    return ToolResult(output=text)
+    return ToolResult(output=text, images=tuple(images))
+
+
+def _image(block: ImageContent) -> list[ToolImage]:
+    """Return an image; nothing for one that nobody can show."""
+    is_image = _IMAGE_TYPE.fullmatch(block.mime_type) is not None
+    try:
+        content = base64.b64decode(block.data, validate=True)
+    except ValueError:
+        return []
+    return [ToolImage(block.mime_type, content)] if content and is_image else []
 
 
 def _words(exc: BaseException) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from holdfast.core.tools.requested import RequestedServer
-from holdfast.engine.logging import log
 from holdfast.ports.tools import Tool
 from holdfast.tools.settings import McpSettings
 
@@ -50,9 +49,10 @@ def function_name(server: str, tool: str) -> str:
 
 def offered_tools(
     settings: McpSettings, listed: Sequence[ListedTool], requested: RequestedServer
-) -> list[Tool]:
-    """Return the tools of a server that a request may use."""
+) -> tuple[list[Tool], list[str]]:
+    """Return the tools of a server that a request may use, and names that cannot be offered."""
     tools: dict[str, Tool] = {}
+    disabled: list[str] = []
     for each in listed[:MAX_TOOLS]:
         if settings.allow and each.name not in settings.allow:
             continue
@@ -60,10 +60,10 @@ def offered_tools(
             continue
         tool = _tool(settings, each, requested)
         if tool is None or tool.function in tools:
-            log.warning("tool.disabled", server=settings.name, reason="size or name")
+            disabled.append(function_name(settings.name, each.name))
             continue
         tools[tool.function] = tool
-    return list(tools.values())
+    return list(tools.values()), disabled
 
 
 def _tool(settings: McpSettings, listed: ListedTool, requested: RequestedServer) -> Tool | None:

@@ -11,6 +11,8 @@ from holdfast.core.ids import Tenant
 from holdfast.core.tools.requested import RequestedServer
 from holdfast.engine.logging import log
 from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult
+from holdfast.processes.process_table import kill_orphans
+from holdfast.tools.disabled import DisabledTools
 from holdfast.tools.mcp.naming import offered_tools
 from holdfast.tools.settings import McpSettings, ServerStatus
 
@@ -31,6 +33,7 @@ class McpServers:
     def __init__(self, settings: Sequence[McpSettings]) -> None:
         self._settings = {(each.tenant, each.name): each for each in settings}
         self._connections: dict[_Key, McpConnection] = {}
+        self._disabled = DisabledTools()
 
     def has(self, tenant: Tenant, label: str) -> bool:
         """Whether a tenant has a server of this name."""
@@ -54,7 +57,10 @@ class McpServers:
             )
             unavailable = f"the server {settings.name} is not available"
             return [], ListedServer(settings.name, [], unavailable)
-        tools = offered_tools(settings, listed, requested)
+        tools, disabled = offered_tools(settings, listed, requested)
+        # Of two tools with one name the first is offered: it must not hide the second one's note.
+        offered = {tool.function for tool in tools}.difference(disabled)
+        self._disabled.note((settings.tenant, settings.name), disabled, offered, "size or name")
         return tools, ListedServer(settings.name, [_shown(tool) for tool in tools])
 
     async def call(
@@ -110,6 +116,12 @@ class McpServers:
                 ServerStatus(name=name, tenant=tenant, state=state, tools=count, error=error)
             )
         return found
+
+    async def end_orphans(self) -> None:
+        """End processes that servers of a gateway left behind when it was killed."""
+        count = await asyncio.to_thread(kill_orphans)
+        if count:
+            log.warning("mcp.orphans_ended", count=count)
 
     async def close(self) -> None:
         """End all servers."""

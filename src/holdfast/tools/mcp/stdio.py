@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from holdfast.processes.child import start_child
-from holdfast.processes.process_table import kill_group
+from holdfast.processes.process_table import kill_group, mark_environment
 from holdfast.tools.settings import McpSettings
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -39,7 +39,7 @@ async def open_process(
     """Start a server and yield its streams; afterwards no process of its group is left."""
     process = await start_child(
         [settings.command, *settings.args],
-        env=settings.environment(),
+        env=mark_environment(settings.environment()),
         cwd=_workdir(settings),
         max_line_bytes=MAX_LINE_BYTES,
     )

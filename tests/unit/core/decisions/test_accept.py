@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.accept import accept
 from holdfast.core.decisions.append import append
+from holdfast.core.decisions.idempotency import claim_of
 from holdfast.core.decisions.identity import reserve
 from holdfast.core.decisions.lane import pack_items
 from holdfast.core.errors import (
@@ -550,14 +551,16 @@ def latest(**fields: object) -> Facts:
     [
         latest(accepted_at=NOW - 900),
         latest(accepted_at=NOW - 10**6, delivered_at=NOW - 9.9),
-        latest(retry_claim=1),
+        latest(retry_claim=claim_of(1)),
+        latest(retry_claim=claim_of(3)),
     ],
-    ids=["never delivered", "just delivered", "claimed by an earlier retry"],
+    ids=["never delivered", "just delivered", "claimed by an earlier retry", "by a later one"],
 )
 def test_an_sdks_retry_attaches_to_the_latest_turn(facts: Facts) -> None:
     decision = accept(an_accept(retry_count=2), facts)
     assert answer(decision, Repeated).turn.id == TURN
-    assert only(decision, RetryClaimed).count == 2
+    assert facts.turn is not None
+    assert only(decision, RetryClaimed).claims == facts.turn.retry_claim | claim_of(2)
 
 
 @pytest.mark.parametrize(
@@ -565,7 +568,7 @@ def test_an_sdks_retry_attaches_to_the_latest_turn(facts: Facts) -> None:
     [
         latest(accepted_at=NOW - 901),
         latest(delivered_at=NOW - 10),
-        latest(retry_claim=2),
+        latest(retry_claim=claim_of(2)),
         latest(body_hash=b"other"),
         replace(latest(), turn=None, run=None),
     ],
@@ -589,7 +592,7 @@ def test_an_sdks_retry_of_an_interrupted_turn_resumes_it() -> None:
     turn = a_started_turn(outcome="interrupted", is_retryable=True)
     facts = idle(turn=turn, session={"head_seq": 1})
     started = answer(accept(an_accept(retry_count=1), facts), Started)
-    assert (started.turn.id, started.turn.retry_claim) == (TURN, 1)
+    assert (started.turn.id, started.turn.retry_claim) == (TURN, claim_of(1))
 
 
 # ── client-side tools ───────────────────────────────────────────────────────────────────────

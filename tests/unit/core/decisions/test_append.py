@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.accept import accept
 from holdfast.core.decisions.append import append
+from holdfast.core.decisions.idempotency import claim_of
 from holdfast.core.errors import SessionBusy, SessionDeleted, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message
@@ -48,7 +49,7 @@ def test_an_sdks_own_repeat_is_answered_with_the_turn_it_repeats() -> None:
     decision = append(a_batch(retry_count=1), idle(turn=turn))
     assert answer(decision, Appended).turn.id == turn.id
     assert appended(decision) == []
-    assert only(decision, RetryClaimed).count == 1
+    assert only(decision, RetryClaimed).claims == claim_of(1)
 
 
 def test_a_request_that_is_no_repeat_is_new() -> None:
@@ -56,7 +57,7 @@ def test_a_request_that_is_no_repeat_is_new() -> None:
     for command, latest in (
         (a_batch(retry_count=0), turn),
         (a_batch(retry_count=1, body_hash=b"other"), turn),
-        (a_batch(retry_count=1), replace(turn, retry_claim=1)),
+        (a_batch(retry_count=1), replace(turn, retry_claim=claim_of(1))),
         (a_batch(retry_count=1), replace(turn, delivered_at=NOW - 10)),
         (a_batch(retry_count=1), replace(turn, accepted_at=NOW - 15 * 60 - 1)),
     ):

@@ -1,13 +1,14 @@
 """Terms, queries and snippets, in several scripts."""
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.search.analysis import _FOLDING as FOLDING
-from holdfast.core.search.analysis import FoldedText, terms
-from holdfast.core.search.item_text import MAX_CHARACTERS, item_text
+from holdfast.core.search.analysis import FoldedText, _folded, terms
+from holdfast.core.search.item_text import MAX_CHARACTERS, _text_of_any, item_text
 from holdfast.core.search.query import MAX_PHRASES, SNIPPET, Phrase, parse_query, snippet
 
 
@@ -25,6 +26,11 @@ from holdfast.core.search.query import MAX_PHRASES, SNIPPET, Phrase, parse_query
 )
 def test_text_is_split_into_terms(text: str, found: list[str]) -> None:
     assert terms(text) == found
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=60))
+def test_ascii_is_folded_like_any_other_text(text: str) -> None:
+    assert _folded(text) == text.translate(FOLDING)
 
 
 @given(st.text(max_size=60))
@@ -111,6 +117,28 @@ ANSWER = (
 )
 def test_the_text_of_an_item(item: bytes, found: tuple[str, str] | None) -> None:
     assert item_text(item) == found
+
+
+WORDS = st.none() | st.integers() | st.sampled_from(["", " ", "one", "two"])
+PARTS = st.fixed_dictionaries(
+    {}, optional={"type": WORDS, "text": WORDS, "refusal": WORDS, "other": WORDS}
+)
+ITEMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": WORDS | st.sampled_from(["message", "function_call", "mcp_call", "reasoning"]),
+        "role": WORDS | st.sampled_from(["user", "assistant"]),
+        "content": WORDS | st.lists(PARTS | WORDS, max_size=3),
+        "output": WORDS | st.lists(PARTS, max_size=2),
+        "name": WORDS,
+    },
+)
+
+
+@given(ITEMS)
+def test_a_common_message_is_read_like_any_other_item(item: dict[str, object]) -> None:
+    body = msgspec.json.encode(item)
+    assert item_text(body) == _text_of_any(body)
 
 
 def test_only_the_beginning_of_a_long_item_is_searched() -> None:

@@ -37,6 +37,7 @@ from holdfast.core.transaction.commands.schedules import (
     SkipRun,
 )
 from holdfast.core.transaction.commands.search import (
+    ActiveSession,
     IndexedItem,
     IndexLog,
     LogPosition,
@@ -91,6 +92,7 @@ from holdfast.core.transaction.commands.workers import ExpireWorker, Recover, Re
 __all__ = [
     "MAX_HOLD_SECONDS",
     "Accept",
+    "ActiveSession",
     "AddApiKey",
     "Annotate",
     "AnnotateCompletion",

@@ -2,30 +2,40 @@
 
 import msgspec
 
-from holdfast.core.ids import WorkerId
+from holdfast.core.ids import Tenant, WorkerId
 from holdfast.core.transaction.commands.command import Command
 
 LogPosition = tuple[int, int]
 """Transaction and position of an entry: the order in which followers see the log."""
 
 
-class IndexedItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of the index; `session` is the number that the log has for its session."""
+class IndexedItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An item of the index."""
 
-    session: int
-    n: int
-    seq: int
-    role: str
+    pos: int
+    """The position of its entry in the log."""
+    back: int
+    """How many items of the entry follow it."""
+    terms: str
+    """Separated by blanks."""
     at: float
-    terms: tuple[str, ...]
 
 
 class RemovedItems(msgspec.Struct, frozen=True, gc=False):
-    """A range of a session's items that was erased."""
+    """A range of a session's items that was erased; `n` is the entry that says so."""
 
     session: int
+    n: int
     from_seq: int
     to_seq: int
+
+
+class ActiveSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """When a session was last active; `session` is the number that the log has for it."""
+
+    session: int
+    tenant: Tenant
+    at: float
 
 
 class IndexLog(Command[bool], frozen=True, kw_only=True):
@@ -38,6 +48,9 @@ class IndexLog(Command[bool], frozen=True, kw_only=True):
     after: LogPosition
     upto: LogPosition
     items: tuple[IndexedItem, ...] = ()
+    active: tuple[ActiveSession, ...] = ()
     removed: tuple[RemovedItems, ...] = ()
+    deleted: tuple[int, ...] = ()
+    """Sessions that were deleted, by their numbers in the log."""
     has_more: bool = False
     """Whether there were as many entries as were asked for: more may follow at once."""

@@ -142,6 +142,8 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     """What that answer cost."""
     merges: tuple[TurnId, ...] = ()
     """Waiting turns whose input joins the running one, behind the items."""
+    outbox: tuple[OutboxMessage, ...] = ()
+    """What a channel sends meanwhile."""
     tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
     idempotency_key: str | None = None
     body_hash: bytes | None = None

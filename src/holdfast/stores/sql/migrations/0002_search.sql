@@ -8,15 +8,13 @@ insert into cursors (view, pos, txid) values ('search', 0, 0);
 -- Items are numbered by the follower, without a gap, and no number is used twice.
 create table search_items (
   id {int} primary key,
-  session {int} not null,
-  n {int} not null,
-  seq {int} not null,
-  role {text} not null,
-  at {real} not null,
+  pos {int} not null,
+  back {int} not null,
   terms {terms} not null
 );
 
-create index search_items_seq on search_items (session, seq);
+-- Not by session: new rows then always go to the end of the index.
+create index search_items_pos on search_items (pos);
 {search_index};
 {search_added};
 {search_removed};

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -9,23 +10,52 @@ from holdfast.core.ids import WorkerId
 from holdfast.core.search.analysis import terms
 from holdfast.core.search.item_text import item_text
 from holdfast.core.transaction.changes import Decision
-from holdfast.core.transaction.commands import IndexedItem, IndexLog, RemovedItems
+from holdfast.core.transaction.commands import (
+    ActiveSession,
+    IndexedItem,
+    IndexLog,
+    RemovedItems,
+)
 from holdfast.stores.sql.entries import read_body, read_items
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 from holdfast.stores.sql.search import statements as sql
 from holdfast.stores.sql.search.terms import BLOCK_BITS, LONG, role_term, scope_terms
+from holdfast.stores.sql.statements import COUNTS
 
+READ_ROWS, MAX_READ_BYTES = 128, 512 * 1024
+"""Entries that are read at once; after so many bytes of items a batch is full.
+
+Turns wait while a batch is written.
+"""
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 """Places of all terms of an item, and of one term, that PostgreSQL stores."""
-FIRST_SEQ, LAST_SEQ = 0, 2**62
 _ERASED = b"is_erased"
 
 
-def read_rows(limit: int) -> Plan[tuple[list[Row], tuple[int, int]]]:
-    """Return the next entries, and the position that they follow."""
-    row = yield from one(sql.CURSOR)
-    after = (row[0], row[1]) if row else (0, 0)
-    return (yield from every(sql.BACKLOG, *after, limit)), after
+class Backlog(NamedTuple):
+    """The next entries, and the position that they follow."""
+
+    rows: list[Row]
+    after: tuple[int, int]
+    has_more: bool
+    """Whether more entries may follow at once."""
+
+
+def read_rows(limit: int) -> Plan[Backlog]:
+    """Return the next entries: as many as `limit`, or fewer if their items are long."""
+    cursor = yield from one(sql.CURSOR)
+    first = after = (cursor[0], cursor[1]) if cursor else (0, 0)
+    rows: list[Row] = []
+    size = 0
+    while len(rows) < limit and size < MAX_READ_BYTES:
+        count = min(READ_ROWS, limit - len(rows))
+        part = yield from every(sql.BACKLOG, *after, count)
+        rows += part
+        if len(part) < count:
+            return Backlog(rows, first, has_more=False)
+        after = (part[-1][0], part[-1][1])
+        size += sum(len(row[5]) for row in part if row[5] is not None)
+    return Backlog(rows, first, has_more=True)
 
 
 def count_backlog() -> Plan[int]:
@@ -35,54 +65,64 @@ def count_backlog() -> Plan[int]:
     return max((newest[0] if newest else 0) - (row[1] if row else 0), 0)
 
 
-def prepare(rows: Sequence[Row], after: tuple[int, int], worker: WorkerId) -> IndexLog:
+def prepare(backlog: Backlog, worker: WorkerId) -> IndexLog:
     """Return the command that indexes entries."""
     items: list[IndexedItem] = []
     removed: list[RemovedItems] = []
-    for row in rows:
-        _, _, session, n, last, at, packed, body, tenant, key, deleted_at = row
+    active: dict[int, ActiveSession] = {}
+    deleted: set[int] = set()
+    for _, pos, session, n, at, packed, body, tenant, key, deleted_at in backlog.rows:
         if deleted_at is not None:
             # Erasing deletes what is indexed; this is for what was being indexed meanwhile.
-            removed.append(RemovedItems(session, FIRST_SEQ, LAST_SEQ))
+            deleted.add(session)
             continue
+        known = active.get(session)
+        if known is None or known.at < at:
+            active[session] = ActiveSession(session, tenant, at)
         if packed is not None:
-            scope = scope_terms(tenant, key, session)
-            items += _indexed_items(session, n, last, at, bytes(packed), scope)
-        if _ERASED in body:
-            removed += _erased_ranges(session, bytes(body))
-    upto = (rows[-1][0], rows[-1][1])
+            items += _indexed_items(pos, at, packed, scope_terms(tenant, key, session))
+        if body is not None and _ERASED in body:
+            removed += _erased_ranges(session, n, bytes(body))
+    last = backlog.rows[-1]
     return IndexLog(
-        worker=worker, after=after, upto=upto, items=tuple(items), removed=tuple(removed)
+        worker=worker,
+        after=backlog.after,
+        upto=(last[0], last[1]),
+        items=tuple(items),
+        active=tuple(active[session] for session in sorted(active)),
+        removed=tuple(removed),
+        deleted=tuple(sorted(deleted)),
+        has_more=backlog.has_more,
     )
 
 
-def _indexed_items(
-    session: int, n: int, last: int, at: float, packed: bytes, scope: tuple[str, ...]
-) -> Iterable[IndexedItem]:
+def _indexed_items(pos: int, at: float, packed: bytes, scope: str) -> list[IndexedItem]:
     listed = read_items(packed).listed
-    first = last - len(listed) + 1
-    for seq, state in enumerate(listed, first):
+    items: list[IndexedItem] = []
+    back = len(listed)
+    for state in listed:
+        back -= 1
         found = item_text(state.body)
         if found is not None:
-            words = (*scope, role_term(found.role), *terms(found.text))
-            if _is_long(words):
-                words = (*words, LONG)
-            yield IndexedItem(session, n, seq, found.role, at, words)
+            words = terms(found.text)
+            text = f"{scope} {role_term(found.role)} {' '.join(words)}"
+            if len(words) > MAX_REPETITIONS and _is_long(words):
+                text = f"{text} {LONG}"
+            items.append(IndexedItem(pos, back, text, at))
+    return items
 
 
 def _is_long(words: Sequence[str]) -> bool:
     """Whether an item has more places than PostgreSQL stores, of all terms or of one."""
-    if len(words) <= MAX_REPETITIONS:
-        return False
     return len(words) > MAX_PLACES or max(Counter(words).values()) > MAX_REPETITIONS
 
 
-def _erased_ranges(session: int, body: bytes) -> Iterable[RemovedItems]:
+def _erased_ranges(session: int, n: int, body: bytes) -> Iterable[RemovedItems]:
     for kind, _, event in read_body(body).events:
         if kind == "items.hidden" and event is not None:
             record = msgspec.json.decode(event)
             if record.get("is_erased"):
-                yield RemovedItems(session, record["from_seq"], record["to_seq"])
+                yield RemovedItems(session, n, record["from_seq"], record["to_seq"])
 
 
 def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
@@ -92,28 +132,46 @@ def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
     position = (row[0], row[1]) if row else None
     if row is None or position != command.after:
         return Decision(position == command.upto), []
-    asks: list[Ask] = [
-        (sql.REMOVE_ITEMS, (one.session, one.from_seq, one.to_seq)) for one in command.removed
-    ]
+    asks: list[Ask] = []
+    for erased in command.removed:
+        first = yield from _first_entry(erased.session, erased.n, erased.from_seq)
+        last = yield from _first_entry(erased.session, erased.n, erased.to_seq)
+        numbers = (first, last, erased.from_seq, erased.to_seq)
+        asks.append((sql.REMOVE_ITEMS, (erased.session, *numbers)))
+    for session in command.deleted:
+        asks += [(sql.REMOVE_SESSION, (session,)), (sql.REMOVE_ACTIVITY, (session,))]
     # Numbered here and not by the database: blocks have no gaps, and no number is used twice.
-    last_id = row[2] + len(command.items)
-    numbered = list(enumerate(command.items, row[2] + 1))
-    asks += [
-        (
-            sql.ADD_ITEM,
-            (number, item.session, item.n, item.seq, item.role, item.at, " ".join(item.terms)),
-        )
-        for number, item in numbered
-    ]
-    asks += _block_times(numbered)
-    asks.append((sql.SAVE_ACTIVITY, (*command.after, *command.upto)))
-    asks.append((sql.SAVE_CURSOR, (*command.upto, last_id)))
+    last_id: int = row[2]
+    if command.items:
+        asks.append((sql.ADD_ITEMS, (msgspec.json.encode(command.items).decode(), last_id)))
+        asks += _block_times(command.items, last_id + 1)
+    if command.active:
+        asks.append((sql.SAVE_ACTIVITY, (msgspec.json.encode(command.active).decode(),)))
+    asks.append((sql.SAVE_CURSOR, (*command.upto, last_id + len(command.items))))
     return Decision(True), asks
 
 
-def _block_times(numbered: Iterable[tuple[int, IndexedItem]]) -> list[Ask]:
+def _first_entry(session: int, high: int, seq: int) -> Plan[int]:
+    """Return the number of the first entry, up to `high`, after which a session has `seq` items."""
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        counts = yield from one(COUNTS, session, middle)
+        if counts is not None and counts[0] >= seq:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _block_times(items: Sequence[IndexedItem], first_id: int) -> list[Ask]:
     """Return the statements that widen the times of blocks by those of their new items."""
-    times: dict[int, list[float]] = {}
-    for number, item in numbered:
-        times.setdefault(number >> BLOCK_BITS, []).append(item.at)
-    return [(sql.SAVE_BLOCK, (block, min(at), max(at))) for block, at in times.items()]
+    asks: list[Ask] = []
+    index = 0
+    while index < len(items):
+        block = (first_id + index) >> BLOCK_BITS
+        end = ((block + 1) << BLOCK_BITS) - first_id
+        times = [item.at for item in items[index:end]]
+        asks.append((sql.SAVE_BLOCK, (block, min(times), max(times))))
+        index = end
+    return asks

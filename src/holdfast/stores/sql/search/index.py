@@ -3,8 +3,8 @@
 The index only proposes items. Whether one may be seen, and its text, is read from the log by each
 query: an item that was erased is never found, also not by an index that is behind.
 
-Matches are read from the newest block of items to the oldest, a few blocks first, so that a common
-word costs no more than a rare one: PostgreSQL would read all matches to sort them.
+Matches are read from the newest item to the oldest. PostgreSQL would read all matches to sort them:
+there a few blocks of items are read first, so that a common word costs no more than a rare one.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
@@ -50,7 +49,7 @@ MAX_KEYS = 16
 MAX_BATCH = 500
 """Matches that are read at once."""
 BLOCKS_PER_STAGE = (2, 8, 32)
-"""Blocks that are searched first, and next; at last all others at once."""
+"""Blocks that are searched first, and next, where matches are sorted; at last all others."""
 LAST_CHARACTER = "\U0010ffff"
 NOTHING = MARK
 """A term that no item has."""
@@ -62,22 +61,22 @@ FOUND_ON_REQUEST = frozenset({"rewind"})
 class SqlSearchIndex:
     """Search in a SQL store."""
 
-    def __init__(self, run: QueryRunner) -> None:
+    def __init__(self, run: QueryRunner, *, is_staged: bool) -> None:
         self._run = run
+        self._stages = BLOCKS_PER_STAGE if is_staged else ()
 
     async def search(self, tenant: Tenant, query: SearchQuery) -> SearchPage:
         """Return items that match and may be seen."""
         phrases = parse_query(query.text)
-        return await self._run(lambda _: _Search(tenant, query, phrases).page())
+        return await self._run(lambda _: _Search(tenant, query, phrases, self._stages).page())
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
-        rows, after = await self._run(lambda _: follower.read_rows(limit))
-        if not rows:
+        found = await self._run(lambda _: follower.read_rows(limit))
+        if not found.rows:
             return None
         # Splitting text into terms takes as long as writing them: not on the event loop.
-        command = await asyncio.to_thread(follower.prepare, rows, after, worker)
-        return replace(command, has_more=len(rows) == limit)
+        return await asyncio.to_thread(follower.prepare, found, worker)
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
@@ -88,10 +87,10 @@ class _Match(msgspec.Struct, frozen=True):
     """An item that the index proposes, in a session that the query may see."""
 
     place: int
+    pos: int
+    back: int
     session: int
-    n: int
     seq: int
-    role: str
     at: float
     session_id: SessionId
     key: Key | None
@@ -101,10 +100,17 @@ class _Match(msgspec.Struct, frozen=True):
 class _Search:
     """One query, and what it has learned about the index and its sessions so far."""
 
-    def __init__(self, tenant: Tenant, query: SearchQuery, phrases: tuple[Phrase, ...]) -> None:
+    def __init__(
+        self,
+        tenant: Tenant,
+        query: SearchQuery,
+        phrases: tuple[Phrase, ...],
+        blocks_per_stage: Sequence[int],
+    ) -> None:
         self._tenant = tenant
         self._query = query
         self._phrases = phrases
+        self._blocks_per_stage = blocks_per_stage
         self._limit = min(max(query.limit, 1), MAX_HITS)
         self._filters: list[list[str]] = []
         self._first, self._end = 0, 0
@@ -227,7 +233,6 @@ class _Search:
                 query.key or "",
                 query.key_prefix or "",
                 session_no(query.session_id) if query.session_id is not None else 0,
-                f"|{'|'.join(query.roles)}|" if query.roles else "",
                 *self._times(),
                 limit - len(found),
             )
@@ -238,7 +243,7 @@ class _Search:
 
     def _stages(self, end: int) -> Iterator[tuple[int, int, Sequence[int]]]:
         """Yield ranges of places, the newest first, with their blocks; the last has all others."""
-        for count in (*BLOCKS_PER_STAGE, 0):
+        for count in (*self._blocks_per_stage, 0):
             if end <= self._first:
                 return
             last = (end - 1) >> BLOCK_BITS
@@ -254,16 +259,16 @@ class _Search:
         if not matches:
             return []
         yield from self._read_records(match for match in matches)
-        wanted = sorted({(match.session, match.n) for match in matches})
+        wanted = sorted({match.pos for match in matches})
         rows = yield from every(sql.PAGE_ENTRIES, msgspec.json.encode(wanted).decode())
-        entries = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        entries: dict[int, bytes | None] = {row[0]: row[1] for row in rows}
         hits = (self._hit(match, entries, required) for match in matches)
         return [hit for hit in hits if hit is not None]
 
     def _hit(
         self,
         match: _Match,
-        entries: dict[tuple[int, int], tuple[int, bytes | None]],
+        entries: dict[int, bytes | None],
         required: Sequence[Phrase],
     ) -> SearchHit | None:
         hidden_by = {
@@ -273,18 +278,19 @@ class _Search:
         }
         if hidden_by and not (self._query.include_hidden and hidden_by <= FOUND_ON_REQUEST):
             return None
-        last, packed = entries.get((match.session, match.n), (0, None))
+        packed = entries.get(match.pos)
         if packed is None:
             return None
-        listed = read_items(bytes(packed)).listed
-        state = listed[match.seq - (last - len(listed) + 1)]
+        state = read_items(bytes(packed)).listed[-1 - match.back]
         found = item_text(state.body)
-        shown = snippet(found.text, self._phrases, required) if found is not None else None
+        if found is None:
+            return None
+        shown = snippet(found.text, self._phrases, required)
         if shown is None or not shown.highlights:
             return None
         return SearchHit(
             match.place, match.session_id, match.key, match.generation, match.seq,
-            state.item_id, match.role, match.at, shown.text, shown.highlights, bool(hidden_by),
+            state.item_id, found.role, match.at, shown.text, shown.highlights, bool(hidden_by),
         )  # fmt: skip
 
     def _read_records(self, matches: Iterable[_Match]) -> Plan[None]:

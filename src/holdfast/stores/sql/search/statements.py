@@ -8,10 +8,12 @@ from holdfast.stores.sql.plan import Statement
 from holdfast.stores.sql.search.terms import BLOCK_BITS, MARK
 
 _ENTRY = (
-    "select l.txid, l.pos, l.session, l.n, l.seq, l.at, l.items, l.body, s.tenant, s.key, "
-    "s.deleted_at from log l join sessions s on s.no = l.session where "
+    "select l.txid, l.pos, l.session, l.n, l.at, l.items, "
+    "case when l.record is not null then l.body end, s.tenant, s.key, s.deleted_at "
+    "from log l join sessions s on s.no = l.session where "
 )
-# Entries behind a position, in the order of the feed (see `statements.FEED`).
+# Entries behind a position, in the order of the feed (see `statements.FEED`). Items are erased by
+# an entry with a record: no other has to be read whole.
 BACKLOG = Statement(
     "search_backlog",
     _ENTRY + "l.txid >= ?1 and l.pos > ?2 order by l.pos limit ?3",
@@ -32,20 +34,23 @@ SAVE_CURSOR = Statement(
     "on conflict (view) do update set txid = excluded.txid, pos = excluded.pos, "
     "last_id = excluded.last_id",
 )
-_ADD = (
-    "insert into search_items (id, session, n, seq, role, at, terms) "
-    "values (?1, ?2, ?3, ?4, ?5, ?6, "
-)
+# All items of a batch, given as JSON, behind the number of the last one. One statement: SQLite
+# has FTS5 write a segment for each statement that fires a trigger, which costs more than the rest.
 # Terms arrive separated by blanks. PostgreSQL's own parser would split some of them again. The
 # block of an item is a term there; SQLite finds blocks by their numbers.
-ADD_ITEM = Statement(
-    "add_search_item",
-    _ADD + "?7)",
-    postgres=_ADD + "(select string_agg('''' || u.term || ''':' || least(u.place, 16383), ' ') "
-    "from unnest(string_to_array(cast(?7 as text) || ' "
+_ADD = "insert into search_items (id, pos, back, terms) "
+ADD_ITEMS = Statement(
+    "add_search_items",
+    _ADD + "select ?2 + 1 + key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), "
+    "json_extract(value, '$[2]') from json_each(?1)",
+    postgres=_ADD + "select i.id, (i.value ->> 0)::bigint, (i.value ->> 1)::bigint, "
+    "(select string_agg('''' || u.term || ''':' || least(u.place, 16383), ' ') "
+    "from unnest(string_to_array((i.value ->> 2) || ' "
     + MARK
-    + f"b' || to_hex(cast(?1 as bigint) >> {BLOCK_BITS}), ' ')) "
-    "with ordinality as u(term, place))::tsvector)",
+    + f"b' || to_hex(i.id >> {BLOCK_BITS}), ' ')) "
+    "with ordinality as u(term, place))::tsvector "
+    "from (select cast(?2 as bigint) + p.no as id, p.value "
+    "from json_array_elements(cast(?1 as text)::json) with ordinality as p(value, no)) i",
 )
 _TIMES = (
     "insert into search_blocks (block, first_at, last_at) values (?1, ?2, ?3) "
@@ -57,19 +62,34 @@ SAVE_BLOCK = Statement(
     _TIMES.format(least="min", greatest="max"),
     postgres=_TIMES.format(least="least", greatest="greatest"),
 )
+# Items of a session with these numbers, in entries from one number to another.
 REMOVE_ITEMS = Statement(
-    "remove_search_items", "delete from search_items where session = ?1 and seq between ?2 and ?3"
+    "remove_search_items",
+    "delete from search_items where id in (select i.id from log l join search_items i "
+    "on i.pos = l.pos where l.session = ?1 and l.n between ?2 and ?3 "
+    "and l.seq - i.back between ?4 and ?5)",
 )
+REMOVE_SESSION = Statement(
+    "erase_search_items",
+    "delete from search_items where pos in (select pos from log where session = ?1)",
+)
+# The sessions of a batch, given as JSON.
 _ACTIVE = (
-    "insert into activity (session, tenant, at) select l.session, s.tenant, max(l.at) "
-    "from log l join sessions s on s.no = l.session where s.deleted_at is null and {range} "
-    "group by l.session, s.tenant on conflict (session) do update set at = excluded.at"
+    "insert into activity (session, tenant, at) select {values} where true "
+    "on conflict (session) do update set at = excluded.at"
 )
 SAVE_ACTIVITY = Statement(
     "save_activity",
-    _ACTIVE.format(range="l.txid >= ?1 and l.pos > ?2 and l.txid <= ?3 and l.pos <= ?4"),
-    postgres=_ACTIVE.format(range="(l.txid, l.pos) > (?1, ?2) and (l.txid, l.pos) <= (?3, ?4)"),
+    _ACTIVE.format(
+        values="json_extract(value, '$[0]'), json_extract(value, '$[1]'), "
+        "json_extract(value, '$[2]') from json_each(?1)"
+    ),
+    postgres=_ACTIVE.format(
+        values="(p.value ->> 0)::bigint, p.value ->> 1, (p.value ->> 2)::double precision "
+        "from json_array_elements(cast(?1 as text)::json) p"
+    ),
 )
+REMOVE_ACTIVITY = Statement("erase_activity", "delete from activity where session = ?1")
 # What happened behind the view, by session.
 ACTIVITY_TAIL = Statement(
     "activity_tail",
@@ -91,11 +111,7 @@ KEYS_OF_PREFIX = Statement(
     "and key < ?3 limit ?4",
 )
 # Each database has its own language of queries: both are given, and each reads its own.
-_FOUND = "select {id}, i.session, i.n, i.seq, i.role, i.at"
-_OF_QUERY = (
-    "(cast(?10 as bigint) = 0 or i.session = ?10) "
-    "and (?11 = '' or ?11 like '%|' || i.role || '|%') and i.at >= ?12 and i.at < ?13"
-)
+_OF_QUERY = "(cast(?10 as bigint) = 0 or l.session = ?10) and l.at >= ?11 and l.at < ?12"
 _OF_SESSION = (
     "tenant = ?5 and is_visible = 1 and deleted_at is null and (?8 = '' or key = ?8) "
     "and (?9 = '' or substr(key, 1, length(?9)) = ?9)"
@@ -106,29 +122,30 @@ _TERMS = (
     "and terms @@ cast(?3 as text)::tsquery and terms @@ cast(?4 as text)::tsquery"
 )
 # PostgreSQL has one way to carry this out: read the index, sort the matches of some blocks by
-# number, read their sessions until the page is full. `+ 0` and `offset 0` keep the planner from
+# number, read their entries and sessions until the page is full. `+ 0` and `offset 0` keep it from
 # others that are slow where its guess is wrong: every item from the newest on until enough match,
 # or the index once for each session.
 MATCHES = Statement(
     "search_matches",
-    _FOUND.format(id="search_text.rowid") + ", s.id, s.key, s.generation from search_text "
-    "join search_items i on i.id = search_text.rowid join sessions s on s.no = i.session "
+    "select search_text.rowid, i.pos, i.back, l.session, l.seq - i.back, l.at, s.id, s.key, "
+    "s.generation from search_text join search_items i on i.id = search_text.rowid "
+    "join log l on l.pos = i.pos join sessions s on s.no = l.session "
     "where search_text match ?1 and ?2 <> '' and ?3 <> '' and ?4 <> '' "
     "and search_text.rowid >= ?6 and search_text.rowid < ?7 and "
     + _OF_QUERY
     + " and "
     + _OF_SESSION
-    + " order by search_text.rowid desc limit ?14",
-    postgres="select m.*, s.id, s.key, s.generation from ("
-    + _FOUND.format(id="i.id + 0 as place")
-    + " from search_items i where "
+    + " order by search_text.rowid desc limit ?13",
+    postgres="select m.place, m.pos, m.back, e.session, e.seq - m.back, e.at, s.id, s.key, "
+    "s.generation from (select i.id + 0 as place, i.pos, i.back from search_items i where "
     + _TERMS
-    + " and i.id + 0 >= ?6 and i.id + 0 < ?7 and "
+    + " and i.id + 0 >= ?6 and i.id + 0 < ?7 order by 1 desc offset 0) m cross join lateral ("
+    "select l.session, l.seq, l.at from log l where l.pos = m.pos and "
     + _OF_QUERY
-    + " order by 1 desc offset 0) m cross join lateral ("
-    "select id, key, generation from sessions where no = m.session and "
+    + " offset 0) e cross join lateral ("
+    "select id, key, generation from sessions where no = e.session and "
     + _OF_SESSION
-    + " offset 0) s order by m.place desc limit ?14",
+    + " offset 0) s order by m.place desc limit ?13",
 )
 # How common a term is, up to a bound: a term of nearly every item is not counted to its end.
 COUNT_MATCHES = Statement(
@@ -142,12 +159,9 @@ COUNT_MATCHES = Statement(
 # The entries and the records of a page, given as JSON: one read, however many there are.
 PAGE_ENTRIES = Statement(
     "search_page_entries",
-    "select l.session, l.n, l.seq, l.items from json_each(?1) p "
-    "join log l on l.session = json_extract(p.value, '$[0]') "
-    "and l.n = json_extract(p.value, '$[1]')",
-    postgres="select l.session, l.n, l.seq, l.items from "
-    "jsonb_array_elements(cast(?1 as text)::jsonb) p "
-    "join log l on l.session = (p.value ->> 0)::bigint and l.n = (p.value ->> 1)::bigint",
+    "select l.pos, l.items from json_each(?1) p join log l on l.pos = p.value",
+    postgres="select l.pos, l.items from jsonb_array_elements(cast(?1 as text)::jsonb) p "
+    "join log l on l.pos = p.value::bigint",
 )
 PAGE_RECORDS = Statement(
     "search_page_records",

@@ -5,8 +5,8 @@ database reads no matches that the filter would drop. Hashes are short: an item 
 mistake is dropped when its session is read.
 """
 
-from base64 import b32encode
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from holdfast.core.search.query import Phrase
@@ -21,12 +21,14 @@ MAX_PREFIXES = 4
 """Parts of a key, each ended by a colon, by which its items are found."""
 
 
-def scope_terms(tenant: str, key: str | None, session: int) -> tuple[str, ...]:
-    """Return the terms that say whose an item is."""
-    prefixes = (prefix_term(tenant, prefix) for prefix in key_prefixes(key or ""))
-    return tenant_term(tenant), owner_term(tenant, key, session), *prefixes
+@lru_cache(maxsize=1024)
+def scope_terms(tenant: str, key: str | None, session: int) -> str:
+    """Return the terms that say whose an item is, separated by blanks."""
+    prefixes = [prefix_term(tenant, prefix) for prefix in key_prefixes(key or "")]
+    return " ".join((tenant_term(tenant), owner_term(tenant, key, session), *prefixes))
 
 
+@lru_cache(maxsize=1024)
 def tenant_term(tenant: str) -> str:
     """Return the term of a tenant's items."""
     return MARK + _hash(tenant)
@@ -37,6 +39,7 @@ def owner_term(tenant: str, key: str | None, session: int) -> str:
     return MARK + _hash(f"{tenant}\0{key}" if key is not None else f"{tenant}\0\0{session}")
 
 
+@lru_cache(maxsize=1024)
 def prefix_term(tenant: str, prefix: str) -> str:
     """Return the term of items whose key begins with parts that end with a colon."""
     return MARK + _hash(f"{tenant}\0{prefix}\0")
@@ -44,6 +47,8 @@ def prefix_term(tenant: str, prefix: str) -> str:
 
 def key_prefixes(key: str) -> list[str]:
     """Return the first parts of a key, each with the parts before it."""
+    if ":" not in key:
+        return []
     parts = key.split(":", MAX_PREFIXES)[:-1]
     return [":".join(parts[: count + 1]) + ":" for count in range(len(parts))]
 
@@ -54,8 +59,7 @@ def role_term(role: str) -> str:
 
 
 def _hash(name: str) -> str:
-    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).digest()
-    return b32encode(digest).decode().lower()
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 # ── queries ─────────────────────────────────────────────────────────────────────────────────

@@ -14,11 +14,13 @@ insert into sessions (no, id, tenant, key, generation, is_live, is_visible, pare
   parent_record, created_at, metadata, started_by)
 select n, 'ses_' || n, 't', 'k' || n, 1, 1, 1, 0, 0, 0, '', 'user'
 from generate_series(1, {SESSIONS}) n;
-insert into search_items (id, session, n, seq, role, at, terms)
-select n, 1 + n % {SESSIONS}, 1, n, 'user', n,
+insert into log (session, n, kind, at, seq, turns, events, head, body)
+select 1 + n % {SESSIONS}, n, 1, n, n, 0, 0, '', '' from generate_series(1, {ITEMS}) n;
+insert into search_items (id, pos, back, terms)
+select n, n, 0,
   ('common:1 tenant:2 ' || case when n % 1000 = 0 then 'rare:3' else 'filler:3' end)::tsvector
 from generate_series(1, {ITEMS}) n;
-analyze sessions, search_items;
+analyze sessions, log, search_items;
 """
 
 
@@ -54,7 +56,7 @@ async def _explained(connection: asyncpg.Connection, word: str, prefix: str) -> 
     terms = (f"'{word}'", "'tenant'", "'tenant'")
     places = (0, ITEMS + 1)
     plan = await connection.fetchval(
-        text, "unused", *terms, "t", *places, "", prefix, 0, "", -1.0, 1e18, 21
+        text, "unused", *terms, "t", *places, "", prefix, 0, -1.0, 1e18, 21
     )
     found: dict[str, Any] = json.loads(plan)[0]["Plan"]
     return found
