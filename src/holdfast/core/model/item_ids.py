@@ -57,12 +57,7 @@ def mint_name(kind: str, session_id: str, seq: int, now: float) -> str:
     It begins with the time, like other ids.
     """
     digest = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=7).hexdigest()
-    return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{int(now * 1000):011x}{digest}{place_suffix(seq)}"
-
-
-def place_suffix(seq: int) -> str:
-    """Return how the id of an item ends that needs no row in the index of ids."""
-    return f"{seq:06x}"
+    return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{int(now * 1000):011x}{digest}{seq:06x}"
 
 
 def place_in(item_id: str) -> int | None:
@@ -80,7 +75,7 @@ def with_place(item_id: str, seq: int) -> str:
     """Return a new random id that ends with a place; a short id, or a far place, is left alone."""
     if len(item_id) < MIN_RANDOM_ID or not 0 < seq <= MAX_PLACE:
         return item_id
-    return item_id[:-6] + place_suffix(seq)
+    return f"{item_id[:-6]}{seq:06x}"
 
 
 def owner_of(places: Sequence[int], hidden: Sequence[Span]) -> int | None:

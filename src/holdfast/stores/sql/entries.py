@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -219,7 +219,8 @@ def pack_entry(entry: Entry) -> bytes:
     owner = first_run = detail = began = ended = told = None
     if turn is not None:
         owner, first_run = turn.owner, "run" + turn.id.removeprefix("turn")
-        began, ended, told = turn.started_at, turn.ended_at, _state_event(turn.outcome)
+        began, ended = turn.started_at, turn.ended_at
+        told = _STATE_EVENTS[turn.outcome]
         started = SAME_TIME if began == turn.accepted_at else began
         unsaid = turn.input if turn.outcome is not None else None
         state = (*_turn_values(turn), started, ended, unsaid)
@@ -247,9 +248,11 @@ def pack_entry(entry: Entry) -> bytes:
 _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
 
 
-def _state_event(outcome: Outcome | None) -> str:
-    """Return the event that usually tells of a turn that is in this state."""
-    return "turn.started" if outcome is None else f"turn.{outcome}"
+_STATE_EVENTS: dict[Outcome | None, str] = {
+    None: "turn.started",
+    **{outcome: f"turn.{outcome}" for outcome in get_args(Outcome)},
+}
+"""The event that usually tells of a turn, by its outcome."""
 
 
 def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
@@ -265,7 +268,7 @@ def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
     for place, (kind, is_about, detail) in enumerate(body.events):
         if not kind or detail is None:
             told = detail if detail is not None else _ITEM_RANGE % (turn.first_seq, turn.last_seq)
-            body.events[place] = kind or _state_event(turn.outcome), is_about, told
+            body.events[place] = kind or _STATE_EVENTS[turn.outcome], is_about, told
     return body
 
 
