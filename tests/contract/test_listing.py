@@ -7,7 +7,11 @@ from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Fork, Hide
 from holdfast.ports.store import ItemQuery
+from holdfast.stores.sql.plan import Plan, Statement, every
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
+
+ITEM_IDS = Statement("all_item_ids", "select seq, item_id from item_ids order by seq")
 
 
 def named(*ids: str) -> list[NewItem]:
@@ -35,6 +39,14 @@ async def fork(caller: StoreClient, session: Session, after: int) -> Session:
     return await caller.submit(
         Fork(tenant=caller.tenant, session_id=session.id, new_id=new_id, after_seq=after)
     )
+
+
+async def rows_of_ids(store: SqlStore) -> list[tuple[int, str]]:
+    def query(_now: float) -> Plan[list[tuple[int, str]]]:
+        rows = yield from every(ITEM_IDS)
+        return [(row[0], row[1]) for row in rows]
+
+    return await store.query(query)
 
 
 async def check_every_name_is_found(caller: StoreClient, session: Session) -> None:
@@ -132,3 +144,35 @@ async def test_every_page_of_a_line_of_forks_has_the_items_of_its_place(
             assert transcript is not None
             bodies = msgspec.json.decode(transcript.listed)
             assert [body["content"][0]["text"] for body in bodies] == expected[-last:]
+
+
+async def test_ids_that_end_with_a_place_are_found_there_and_elsewhere(
+    store: SqlStore, caller: StoreClient
+) -> None:
+    session = await session_of(caller, "x000002", "y000002", "x000002", "y000002", "z000009")
+    # The second item and the answer are where their ids say.
+    assert await rows_of_ids(store) == [
+        (1, "x000002"),
+        (3, "x000002"),
+        (4, "y000002"),
+        (5, "z000009"),
+    ]
+    assert (await names(caller, session))[:5] == [
+        "x000002", "y000002", "x000002.3", "y000002.4", "z000009",
+    ]  # fmt: skip
+    await check_every_name_is_found(caller, session)
+    session = await hide(caller, session, 2)
+    assert (await names(caller, session, "log"))[1:4] == ["y000002.2", "x000002.3", "y000002"]
+    await check_every_name_is_found(caller, session)
+
+
+async def test_a_fork_finds_what_an_id_says_in_its_own_line(caller: StoreClient) -> None:
+    parent = await session_of(caller, "a", "b000002", "c000003")
+    child = await fork(caller, parent, 2)
+    started = await caller.start(session_id=child.id, items=named("b000002", "d000004"))
+    child = (await caller.finish(started, "done")).session
+    assert (await names(caller, child))[:4] == ["a", "b000002", "b000002.3", "d000004"]
+    assert await caller.read.item(child, "c000003") is None
+    assert await caller.read.item(parent, "d000004") is None
+    await check_every_name_is_found(caller, child)
+    await check_every_name_is_found(caller, parent)

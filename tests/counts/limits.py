@@ -22,9 +22,9 @@ LIMITS: dict[str, Limit] = {
     "calls per turn, responses": Limit(288, 130),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
-    "WAL frames per turn, 2,000 sessions": Limit(4.8, 4),
-    "WAL frames per turn, 100,000 sessions": Limit(9, 4),
-    "bytes on disk per turn": Limit(1660, 1400),
+    "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
+    "WAL frames per turn, 100,000 sessions": Limit(3.9, 4),
+    "bytes on disk per turn": Limit(1220, 1400),
     # Sessions of 10, 100 and 1,000 turns.
     "length, chat, turn": Limit(1.1, FLAT),
     "length, chat, append": Limit(1.1, FLAT),

@@ -209,6 +209,7 @@ class ModelCaller:
             chat_fields=request.chat_fields,
             is_stream=is_stream,
             session_id=session_id,
+            answer_seq=run.session.head_seq + 1,
             keeps_state=request.is_stored or attempt.use is not None,
             allows_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
