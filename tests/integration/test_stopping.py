@@ -127,3 +127,14 @@ async def test_a_turn_that_is_accepted_at_any_step_of_a_stop_without_time_is_ans
         for steps in range(STEPS)
     ]
     assert {status for status, _ in answers} <= {200, 503}
+
+
+async def test_a_stream_that_is_accepted_at_any_step_of_a_stop_without_time_comes_to_an_end() -> (
+    None
+):
+    answers = [
+        await _stop_while_one_is_accepted(steps, is_stream=True, grace_seconds=0.0)
+        for steps in range(STEPS)
+    ]
+    assert {status for status, _ in answers} == {200}
+    assert all(text.endswith("data: [DONE]\n\n") for _, text in answers)
