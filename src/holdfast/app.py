@@ -169,7 +169,6 @@ async def open_application(
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
-                # Last: it takes CPU that the start needs.
                 toolbox.preload()
                 yield application
         finally:

@@ -135,7 +135,7 @@ class GatewayTools:
             await self._servers.end_orphans()
 
     def preload(self) -> None:
-        """Load what servers need beside the event loop; call it when the gateway is ready."""
+        """Load what servers need in a thread; call it last, because the start needs the CPU."""
         if self._servers is not None:
             self._servers.preload()
 
