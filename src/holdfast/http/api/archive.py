@@ -16,6 +16,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import log_entry
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.ports.store import ItemQuery
+from holdfast.stores.open import make_private_directory
 
 PAGE = 500
 VERSION = 1
@@ -66,8 +67,7 @@ class SessionArchive:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    make_private_directory(path.parent)
     partial = path.with_suffix(".part")
     partial.unlink(missing_ok=True)
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
