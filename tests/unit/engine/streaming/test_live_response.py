@@ -51,12 +51,14 @@ def test_an_answer_with_too_much_text_fails(is_plain: bool) -> None:
     def piece() -> AnyEvent:
         return delta(text) if is_plain else ModelEvent(str(data["type"]), data)
 
+    fitting = MAX_TEXT // len(text) - 1
+    for _ in range(fitting):
+        response.publish([piece()])
     with pytest.raises(ProviderFailure, match="exceeds 16777216 characters") as caught:
-        for _ in range((MAX_TEXT >> 20) + 1):
-            response.publish([piece()])
+        response.publish([piece(), piece()])
     assert caught.value.provider_code == "upstream_answer_too_long"
     image = {"type": "response.output_item.done", "output_index": 0, "item": {"result": text}}
-    for _ in range(2 * (MAX_TEXT >> 20)):
+    for _ in range(2 * fitting):
         response.publish([ModelEvent("response.output_item.done", image)])
 
 
