@@ -34,11 +34,15 @@ SHOW_VERSION = (
 
 def _loaded_by(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter has loaded after `code`."""
+    return {name.partition(".")[0] for name in _modules_loaded_by(code)}
+
+
+def _modules_loaded_by(code: str) -> set[str]:
     script = f"{code}\nimport json, sys\nprint()\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60
     )
-    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    return set(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)
@@ -74,6 +78,23 @@ async def main():
 asyncio.run(main())
 """
     assert _loaded_by(code) & HEAVY <= FOR_THE_ENGINE
+
+
+def test_a_gateway_without_websockets_and_agents_loads_neither() -> None:
+    code = """
+import asyncio
+import holdfast.http.server.run
+from holdfast.app import open_application
+from holdfast.settings import Settings
+from holdfast.settings.sections import StoreSettings
+async def main():
+    async with open_application(Settings(store=StoreSettings(url="memory:"))):
+        pass
+asyncio.run(main())
+"""
+    loaded = _modules_loaded_by(code)
+    assert "holdfast.providers.routing" in loaded
+    assert loaded & {"websockets", "holdfast.providers.cli_agents.provider"} == set()
 
 
 def test_the_installed_command_shows_the_version() -> None:

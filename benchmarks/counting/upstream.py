@@ -8,6 +8,10 @@ from typing import cast
 
 from benchmarks.servers import stub
 
+_numbers = itertools.count(1)
+"""Numbers of all answers: ids must not repeat, or pages with repeated ids would be compared with
+pages without."""
+
 
 class HeldRequest:
     """A request that waits for its answer."""
@@ -36,12 +40,11 @@ class Upstream:
         self.is_holding = False
         self.held: asyncio.Queue[HeldRequest] = asyncio.Queue()
         self._text = text
-        self._numbers = itertools.count(1)
         self.transports: set[asyncio.Transport] = set()
 
     def accept(self, transport: asyncio.Transport, head: bytes) -> None:
         """Answer a request or hold it."""
-        request = HeldRequest(transport, next(self._numbers), is_chat=b"/chat/" in head[:64])
+        request = HeldRequest(transport, next(_numbers), is_chat=b"/chat/" in head[:64])
         if self.is_holding:
             self.held.put_nowait(request)
         else:

@@ -1,24 +1,33 @@
 """Durable appends per second beside bare databases with one commit per row.
 
 Ours is a whole append through the Python API: fenced, with a turn and an event. The bare one is a
-single insert. Compare the ratios; the absolute values depend on the disk.
+single insert. Between the two stand the rows of our own log, written again by SQLite alone: what no
+code above it can exceed. Compare the ratios; the absolute values depend on the disk.
 """
 
 import asyncio
 import sqlite3
+import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 from tests.postgres import private_server
 
 import holdfast
 from benchmarks.report import Report
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sqlite.connection import DatabaseFile
 
 WRITERS = (1, 8, 64)
+HOT = 0
+"""Stands for the most writers, all on one session."""
 SECONDS = 1.5
+ROUNDS = 5
 TEXT = "a message of ordinary length, as people write them to their agents all day long"
 _TABLE = "create table bare (id text, seq bigint, body {blob}, primary key (id, seq))"
 
@@ -51,18 +60,53 @@ async def _ours(
     return await _rate(seconds, writers, lambda writer, _: sessions[writer].append(TEXT))
 
 
-def _bare_sqlite(path: Path, seconds: float) -> float:
+def _bare_sqlite(path: Path, seconds: float, name: str) -> float:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
-    connection.execute(_TABLE.format(blob="blob"))
+    connection.execute(_TABLE.format(blob="blob").replace("table", "table if not exists"))
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        connection.execute("insert into bare values (?, ?, ?)", ("a", done, TEXT.encode()))
+        connection.execute("insert into bare values (?, ?, ?)", (name, done, TEXT.encode()))
         done += 1
     duration = time.perf_counter() - began
     connection.close()
     return done / duration
+
+
+def _log_rows(path: Path) -> list[tuple[tuple[object, ...], tuple[object, ...]]]:
+    """Return what each append to one session has written: its entry, and the id of its item."""
+    with closing(sqlite3.connect(path)) as connection:
+        (session,) = connection.execute(
+            "select session from log group by session order by count(*) desc limit 1"
+        ).fetchone()
+        entries = connection.execute(
+            "select session, n, kind, at, turn, seq, turns, events, record, head, body, items, "
+            "request from log where session = ? and items is not null order by n",
+            (session,),
+        ).fetchall()
+        ids = connection.execute(
+            "select session, item_id, seq from item_ids where session = ? order by seq", (session,)
+        ).fetchall()
+    return list(zip(entries, ids, strict=True))
+
+
+def _replay(path: Path, rows: Sequence[tuple[Any, Any]], group: int, seconds: float) -> float:
+    """Return the appends per second of SQLite alone, with so many of our appends in a commit."""
+    done = 0
+    with closing(DatabaseFile(str(path)).connect()) as connection:
+        connection.execute("pragma wal_autocheckpoint = 1000")
+        connection.execute("delete from log")
+        connection.execute("delete from item_ids")
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds and done + group <= len(rows):
+            connection.execute("begin immediate")
+            for entry, item_id in rows[done : done + group]:
+                connection.execute(sql.ADD_ENTRY.text, entry)
+                connection.execute(sql.ADD_ITEM_ID.text, item_id)
+            connection.execute("commit")
+            done += group
+        return done / (time.perf_counter() - began)
 
 
 async def _bare_postgres(url: str, writers: int, seconds: float) -> float:
@@ -86,13 +130,32 @@ def _add(report: Report, name: str, ours: float, bare: float) -> None:
 
 
 async def _measure_sqlite(report: Report, folder: Path, seconds: float) -> None:
-    bare = await asyncio.to_thread(_bare_sqlite, folder / "bare.db", seconds)
+    """Measure all cases by turns, so that noise of the machine and its disk falls on each."""
+    found: dict[str, list[float]] = {}
+    bare: list[float] = []
+    rows: list[tuple[Any, Any]] = []
+    async with holdfast.open(f"sqlite:///{folder / 'replay.db'}"):
+        pass  # it has our schema now
     async with holdfast.open(f"sqlite:///{folder / 'ours.db'}") as engine:
-        for writers in WRITERS:
-            ours = await _ours(engine, writers, seconds)
-            _add(report, f"SQLite, {writers} writers", ours, bare)
-        hot = await _ours(engine, WRITERS[-1], seconds, is_hot=True)
-        _add(report, f"SQLite, {WRITERS[-1]} on one session", hot, bare)
+        for turn in range(ROUNDS):
+            slice_seconds = seconds / ROUNDS
+            bare.append(
+                await asyncio.to_thread(_bare_sqlite, folder / "bare.db", slice_seconds, f"{turn}")
+            )
+            for writers in (*WRITERS, HOT):
+                name = f"{writers} writers" if writers != HOT else f"{WRITERS[-1]} on one session"
+                count = WRITERS[-1] if writers == HOT else writers
+                rate = await _ours(engine, count, slice_seconds, is_hot=writers == HOT)
+                found.setdefault(f"SQLite, {name}", []).append(rate)
+            rows = rows or await asyncio.to_thread(_log_rows, folder / "ours.db")
+            for group in WRITERS:
+                rate = await asyncio.to_thread(
+                    _replay, folder / "replay.db", rows, group, slice_seconds
+                )
+                name = f"SQLite alone, our rows, {group} in a commit"
+                found.setdefault(name, []).append(rate)
+    for name, rates in found.items():
+        _add(report, name, statistics.fmean(rates), statistics.fmean(bare))
 
 
 async def _measure_postgres(report: Report, url: str, seconds: float) -> None:

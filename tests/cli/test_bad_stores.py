@@ -189,4 +189,5 @@ def test_a_full_disk_prints_one_line(gateway: GatewayUnderTest) -> None:
             [*COMMAND, "sessions", "items", "full"], stdout=full, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **gateway.env}, timeout=60, check=False,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")
+    used = f"gateway {gateway.url}"
+    assert (done.returncode, done.stderr) == (1, f"holdfast: No space left on device ({used})\n")

@@ -231,16 +231,25 @@ def test_a_key_may_contain_non_ascii_characters(gateway: GatewayUnderTest, key: 
 def test_an_invalid_key_prints_one_line(gateway: GatewayUnderTest) -> None:
     outcome = in_pipe("chat", "a\nb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "holdfast: x-session-key must not contain control characters\n"
+    assert (
+        outcome.err
+        == f"holdfast: x-session-key must not contain control characters (gateway {gateway.url})\n"
+    )
     outcome = in_pipe("chat", "a\udcffb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "holdfast: x-session-key must be valid Unicode text\n"
+    assert (
+        outcome.err
+        == f"holdfast: x-session-key must be valid Unicode text (gateway {gateway.url})\n"
+    )
 
 
 def test_an_api_key_with_a_line_break_prints_one_line(gateway: GatewayUnderTest) -> None:
     outcome = in_pipe("status", env={**gateway.env, "HOLDFAST_API_KEY": "hf_a\nb"})
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "holdfast: authorization must not contain control characters\n"
+    assert (
+        outcome.err
+        == f"holdfast: authorization must not contain control characters (gateway {gateway.url})\n"
+    )
 
 
 def test_lines_that_are_not_utf8_are_not_sent_and_others_are(gateway: GatewayUnderTest) -> None:

@@ -340,3 +340,15 @@ def test_a_webhook_whose_variable_is_not_set_is_found(
     assert check.run(text)["webhook w"] == (False, "the environment variable W_SECRET is not set")
     monkeypatch.setenv("W_SECRET", "whsec_" + "MDEy" * 11)
     assert check.run(text)["webhook w"] == (True, "signs facts for example.com")
+
+
+def test_every_mistake_of_a_file_is_on_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text("[server]\nprot = 1\n[lanes]\nmax_waiting = -1\n")
+    outcome = in_process(capsys, "config", "check", "--config", str(path))
+    assert outcome.code == 2
+    first, *problems = outcome.err.splitlines()
+    assert first == "holdfast: 2 problems in the configuration:"
+    assert [one.split(": ")[1] for one in problems] == [f"{path}:4", f"{path}:2"]

@@ -163,8 +163,8 @@ class StoreUnderTest:
 async def _talk(hf: Holdfast) -> str:
     session = await hf.session("store_under_test")
 
-    async def model(items: list[dict[str, Any]]) -> str:
-        return "well"
+    async def model(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{"id": "msg_of_a_server", "role": "assistant", "content": "well"}]
 
     await session.run("how are you?", model)
     return session.id
@@ -199,6 +199,9 @@ GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 1,
 STATE = (
     "insert into provider_state (session_id, slot, provider, account, model, value, "
     "covers_seq, saved_at) select id, 's', 'openai', 'a', 'gpt-5', x'00', 99, 1 from sessions"
+)
+INDEXED = (
+    f"insert into search_items (id, pos, back, terms) select 1, pos, 0, 'well' from log {LAST}"
 )
 
 
@@ -289,6 +292,7 @@ FAULTS = [
     Fault("lane_wrong", take_lane_away, False),
     Fault("log_gap", by_sql("delete from log where n = 1"), False),
     Fault("log_gap", by_sql(f"delete from log {LAST}"), False),
+    Fault("log_gap", by_sql(INDEXED, "delete from item_ids", f"delete from log {LAST}"), False),
     Fault("log_gap", by_sql("delete from sessions"), False),
     Fault("log_gap", lose_item, False),
     Fault("log_counts_wrong", by_sql(f"update log set events = 0 {LAST}"), False),

@@ -152,7 +152,8 @@ def test_delete_asks_in_a_terminal_and_needs_a_flag_in_a_pipe(gateway: GatewayUn
         assert terminal.wait().code == 0
     missing = in_pipe("sessions", "delete", "gone", "--yes", env=gateway.env)
     assert missing.code == 1
-    assert missing.err == "holdfast: no session has the id or key 'gone'\n"
+    used = f"(gateway {gateway.url})"
+    assert missing.err == f"holdfast: no session has the id or key 'gone' {used}\n"
 
 
 def test_status_is_one_screen_and_counts_what_ran(gateway: GatewayUnderTest) -> None:

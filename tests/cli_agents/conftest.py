@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
@@ -14,7 +15,8 @@ def _root(tmp_path: Path) -> Iterator[Path]:
     """The directory of all agents' sessions; afterwards none of its processes may run."""
     root = tmp_path / "agents"
     yield root
-    left = processes_of(root)
+    # A killed process may still be dying.
+    _, left = psutil.wait_procs(processes_of(root), timeout=5)
     assert left == [], "a process was left behind"
 
 

@@ -1,11 +1,17 @@
 """Items by name, on every store: each entry of a log can be found again, forks included."""
 
+import msgspec
+
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Fork, Hide
+from holdfast.core.transaction.commands import Annotate, Fork, Hide
 from holdfast.ports.store import ItemQuery
+from holdfast.stores.sql.plan import Plan, Statement, every
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
+
+ITEM_IDS = Statement("all_item_ids", "select seq, item_id from item_ids order by seq")
 
 
 def named(*ids: str) -> list[NewItem]:
@@ -33,6 +39,14 @@ async def fork(caller: StoreClient, session: Session, after: int) -> Session:
     return await caller.submit(
         Fork(tenant=caller.tenant, session_id=session.id, new_id=new_id, after_seq=after)
     )
+
+
+async def rows_of_ids(store: SqlStore) -> list[tuple[int, str]]:
+    def query(_now: float) -> Plan[list[tuple[int, str]]]:
+        rows = yield from every(ITEM_IDS)
+        return [(row[0], row[1]) for row in rows]
+
+    return await store.query(query)
 
 
 async def check_every_name_is_found(caller: StoreClient, session: Session) -> None:
@@ -93,3 +107,72 @@ async def test_pages_have_the_same_names_as_the_whole(caller: StoreClient) -> No
     for seq in range(1, 7):
         (one,) = await caller.read.listing(session, ItemQuery(after=seq - 1, limit=1))
         assert one.name == whole[seq - 1]
+
+
+async def test_every_page_of_a_line_of_forks_has_the_items_of_its_place(
+    caller: StoreClient,
+) -> None:
+    session, expected = (await caller.append("0", key="k")).session, ["0"]
+    # Batches of very different sizes, and entries without items between them.
+    for depth, sizes in enumerate([(1, 1, 90, 1, 1), (1,), (2, 30), (), (1, 1, 1), (70, 1)]):
+        if depth:
+            after = len(expected) - depth % 3
+            forked = await fork(caller, session, after)
+            # What the parent goes on with is not the fork's.
+            await caller.append("later", session_id=session.id)
+            session, expected = forked, expected[:after]
+        for size in sizes:
+            texts = [f"{depth}.{len(expected)}.{number}" for number in range(size)]
+            session = (await caller.append(*texts, session_id=session.id)).session
+            expected += texts
+            for _ in range(size % 7):
+                annotate = Annotate(
+                    tenant=caller.tenant, session_id=session.id, metadata=f"{size}".encode()
+                )
+                session = await caller.submit(annotate)
+    # Twice: what the first reads learnt is used by the others.
+    for _ in range(2):
+        for limit in (1, 2, 20, 65, None):
+            for after in range(0, len(expected), 3 if limit == 20 else 17):
+                upto = len(expected) if limit is None else after + limit
+                found = await caller.texts(session, after=after, limit=limit)
+                assert found == expected[after:upto]
+        for last in (1, 19, 64, 100, len(expected)):
+            transcript = await caller.read.transcript(
+                caller.tenant, session_id=session.id, last=last
+            )
+            assert transcript is not None
+            bodies = msgspec.json.decode(transcript.listed)
+            assert [body["content"][0]["text"] for body in bodies] == expected[-last:]
+
+
+async def test_ids_that_end_with_a_place_are_found_there_and_elsewhere(
+    store: SqlStore, caller: StoreClient
+) -> None:
+    session = await session_of(caller, "x000002", "y000002", "x000002", "y000002", "z000009")
+    # The second item and the answer are where their ids say.
+    assert await rows_of_ids(store) == [
+        (1, "x000002"),
+        (3, "x000002"),
+        (4, "y000002"),
+        (5, "z000009"),
+    ]
+    assert (await names(caller, session))[:5] == [
+        "x000002", "y000002", "x000002.3", "y000002.4", "z000009",
+    ]  # fmt: skip
+    await check_every_name_is_found(caller, session)
+    session = await hide(caller, session, 2)
+    assert (await names(caller, session, "log"))[1:4] == ["y000002.2", "x000002.3", "y000002"]
+    await check_every_name_is_found(caller, session)
+
+
+async def test_a_fork_finds_what_an_id_says_in_its_own_line(caller: StoreClient) -> None:
+    parent = await session_of(caller, "a", "b000002", "c000003")
+    child = await fork(caller, parent, 2)
+    started = await caller.start(session_id=child.id, items=named("b000002", "d000004"))
+    child = (await caller.finish(started, "done")).session
+    assert (await names(caller, child))[:4] == ["a", "b000002", "b000002.3", "d000004"]
+    assert await caller.read.item(child, "c000003") is None
+    assert await caller.read.item(parent, "d000004") is None
+    await check_every_name_is_found(caller, child)
+    await check_every_name_is_found(caller, parent)

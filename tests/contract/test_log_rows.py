@@ -5,12 +5,27 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.transaction.commands import Delete
+from holdfast.ports.store import ItemQuery
+from holdfast.stores.sql.entries import ENDED, ENDED_NEXT, STARTED
 from holdfast.stores.sql.plan import Plan, Statement, every
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.store_client import StoreClient, answered
+from holdfast.testing.store_client import StoreClient, answered, text_of
 
 PARTIALS = Statement("all_partials", "select body from partials")
 CONTENT = Statement("all_content", "select body, items, request from log")
+
+
+ENTRIES = Statement("all_kinds", "select turn, kind from log order by pos")
+
+
+async def _kinds(store: SqlStore, turn_id: str) -> list[int]:
+    """Return the kinds of a turn's entries, in order."""
+
+    def query(_now: float) -> Plan[list[int]]:
+        rows = yield from every(ENTRIES)
+        return [row[1] for row in rows if row[0] == turn_id]
+
+    return await store.query(query)
 
 
 async def _content(store: SqlStore, statement: Statement) -> bytes:
@@ -55,3 +70,29 @@ async def test_the_log_of_an_erased_session_has_nothing_that_was_said(
     left = await _content(store, CONTENT)
     assert b"words" not in left
     assert b"secret" not in left
+
+
+async def test_a_turn_is_found_whether_or_not_its_end_is_in_the_index(
+    store: SqlStore, caller: StoreClient
+) -> None:
+    direct = await caller.start("one", key="a")
+    await caller.finish(direct, "first answer")
+    interleaved = await caller.start("two", key="a")
+    waiting = await caller.wait("three", key="a")
+    ended = await caller.finish(interleaved, "second answer")
+    assert await _kinds(store, direct.turn.id) == [STARTED, ENDED_NEXT]
+    # The entry before this end is about the turn that waits.
+    assert await _kinds(store, interleaved.turn.id) == [STARTED, ENDED]
+    for run, text in ((direct, "first answer"), (interleaved, "second answer")):
+        found = await caller.read.turn(caller.tenant, run.turn.id)
+        assert found is not None
+        assert found.turn.outcome == "completed"
+        (told,) = await caller.read.runs(run.turn.id)
+        assert told.outcome == "completed"
+        items = await caller.read.items(
+            ended.session, ItemQuery(after=told.first_seq - 1, limit=1, turn_id=run.turn.id)
+        )
+        assert [text_of(item) for item in items] == [text]
+    open_turn = await caller.read.turn(caller.tenant, waiting.turn.id)
+    assert open_turn is not None
+    assert open_turn.turn.outcome is None

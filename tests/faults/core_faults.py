@@ -86,6 +86,27 @@ LANES = (
         (f"{CONTRACT}::TestLanes", f"{CONTRACT}::TestRecovery"),
     ),
     Fault(
+        "a plain turn takes a free lane before those who wait",
+        f"{CORE}/transaction/plain_turns.py",
+        "session.active_turn_id is not None or facts.waiting.count:",
+        "session.active_turn_id is not None:",
+        (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
+    ),
+    Fault(
+        "a plain turn is taken into the session of another tenant",
+        f"{CORE}/transaction/plain_turns.py",
+        "if session.tenant != command.tenant or not session.is_live",
+        "if not session.is_live",
+        ("tests/unit/core/transaction",),
+    ),
+    Fault(
+        "a plain end keeps its lane although others wait for it",
+        f"{CORE}/transaction/plain_turns.py",
+        "!= _NO_FINISH_OPTIONS or facts.heads or facts.waiting.count:",
+        "!= _NO_FINISH_OPTIONS or facts.heads:",
+        (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
+    ),
+    Fault(
         "the lane of a living worker is taken over",
         f"{CORE}/decisions/lane.py",
         "if (facts.has_live_owner or session.owner == worker) and not is_forsaken:",

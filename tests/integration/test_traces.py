@@ -271,6 +271,18 @@ def test_the_page_lists_every_area() -> None:
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(LOG_AREAS)
 
 
+async def test_a_request_that_the_provider_finds_wrong_is_not_counted_as_failed(
+    provider: ProviderSimulator,
+) -> None:
+    provider.add_fault("error", status=400, message="The prompt is invalid")
+    async with traced_gateway(provider) as gateway:
+        reply = await gateway.respond()
+        assert reply.status_code == 400
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+    (ended,) = [line for line in lines if line.startswith("holdfast_turns_total{")]
+    assert 'outcome="rejected"' in ended
+
+
 async def test_the_page_shows_what_a_failing_turn_leaves(provider: ProviderSimulator) -> None:
     provider.add_fault("error", status=503, message="The server is overloaded")
     logged = io.StringIO()

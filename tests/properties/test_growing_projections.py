@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.model.items import StoredItem
+from holdfast.core.model.request import hash_items
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.projection.project import project
 from holdfast.engine.model_call.projection_cache import ProjectionCache
@@ -31,7 +32,9 @@ def test_a_log_that_grows_is_shown_as_if_it_came_at_once(
 ) -> None:
     projections = ProjectionCache()
     for cut in [*cuts, len(log)]:
-        assert projections.project("s", log[:cut]) == project(log[:cut])
+        shown, hasher = projections.project("s", log[:cut])
+        assert shown == project(log[:cut])
+        assert hasher.digest() == hash_items(shown).digest()
 
 
 @given(one=logs, other=logs, aside=st.frozensets(st.integers(1, 14), max_size=3))
@@ -40,7 +43,9 @@ def test_another_log_under_the_same_name_is_shown_as_it_is(
 ) -> None:
     projections = ProjectionCache()
     for log, quarantined in ((one, frozenset[int]()), (other, aside), (one, aside)):
-        assert projections.project("s", log, quarantined) == project(log, quarantined)
+        shown, hasher = projections.project("s", log, quarantined)
+        assert shown == project(log, quarantined)
+        assert hasher.digest() == hash_items(shown).digest()
 
 
 @given(log=logs, cuts=cuts, ways=st.lists(ways, min_size=1, max_size=3))
@@ -77,7 +82,7 @@ def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at
     whole = SharedPrefix(log)
     seen = []
     for cut in [*cuts, len(log)]:
-        shown = projections.project("s", whole.upto(min(cut, len(log))))
+        shown, _ = projections.project("s", whole.upto(min(cut, len(log))))
         told = retelling.write("s", way, shown)
         seen.append((shown, project(log[:cut]), told))
     for shown, expected, told in seen:
@@ -109,7 +114,7 @@ def test_what_is_held_is_bounded_in_bytes() -> None:
     )
     replay = Replay(owner=SealOwner("p", "a", "m"))
     for number in range(40):
-        history = projections.project(f"s{number}", items)
+        history, _ = projections.project(f"s{number}", items)
         retelling.write(f"s{number}", replay, history)
         assert 0 < projections.held_bytes <= 50_000
         assert 0 < retelling.held_bytes <= 50_000

@@ -54,6 +54,11 @@ create trigger sim_turns_ended after insert on log when new.turn is not null and
     and is_end_undone(o.body, new.body)) begin
   insert into sim_touched select 'end of turn or run undone', id, new.n from sessions
     where no = new.session; end;
+create trigger sim_ends_lost after insert on log when new.kind = 6 and not exists (
+  select 1 from log o where o.session = new.session and o.n = new.n - 1 and o.turn = new.turn
+    and o.kind <> 6) begin
+  insert into sim_touched select 'end of turn not in the index', id, new.n from sessions
+    where no = new.session; end;
 create trigger sim_epochs_fall after insert on log when exists (
   select 1 from log o where o.session = new.session and o.n = new.n - 1
     and epoch_of(o.head) > epoch_of(new.head)) begin

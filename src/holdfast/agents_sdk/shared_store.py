@@ -47,19 +47,20 @@ class SharedStore:
         self.url = url
         self.refcount = 0
         self._store: SqlStore | None = None
-        self._gateway: Gateway | None = None
+        self.opened: Gateway | None = None
+        """The engine, once its store is open."""
         self._is_started = False
         self._open_lock = asyncio.Lock()
 
     async def gateway(self) -> Gateway:
         """Return the engine with its store open; appending needs no worker lease."""
-        if self._gateway is None:
+        if self.opened is None:
             async with self._open_lock:
-                if self._gateway is None:
+                if self.opened is None:
                     clock = SystemClock()
                     self._store = await open_store(self.url, clock=clock)
-                    self._gateway = Gateway(self._store, clock=clock, ids=RandomIds())
-        return self._gateway
+                    self.opened = Gateway(self._store, clock=clock, ids=RandomIds())
+        return self.opened
 
     async def started(self) -> Gateway:
         """Return the engine with a worker lease, which holding lanes needs."""
@@ -72,14 +73,14 @@ class SharedStore:
 
     def abandon(self) -> None:
         """Release what can be released without an event loop."""
-        store, self._store, self._gateway = self._store, None, None
+        store, self._store, self.opened = self._store, None, None
         if store is not None:
             store.abandon()
 
     async def close(self) -> None:
         """Stop the engine and close the store."""
         async with self._open_lock:
-            gateway, self._gateway = self._gateway, None
+            gateway, self.opened = self.opened, None
             if gateway is None:
                 return
             try:
@@ -119,11 +120,13 @@ class StoreHandle:
         """Return the engine of the running event loop."""
         if self._open is not None:
             return self._open.gateway
-        loop = asyncio.get_running_loop()
-        if self._shared is None or self._loop is not loop:
-            self._shared = self._acquire(loop)
+        loop, shared = asyncio.get_running_loop(), self._shared
+        if shared is None or self._loop is not loop:
+            shared = self._shared = self._acquire(loop)
             self._loop = loop
-        return await (self._shared.started() if started else self._shared.gateway())
+        if started:
+            return await shared.started()
+        return shared.opened or await shared.gateway()
 
     def _acquire(self, loop: asyncio.AbstractEventLoop) -> SharedStore:
         if self._url == MEMORY:

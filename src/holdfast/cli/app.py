@@ -27,6 +27,7 @@ from holdfast.cli.output.terminal import (
     clear_targets,
     colors_disabled,
     print_error,
+    print_failure,
     print_targets,
     report_failure,
 )
@@ -132,7 +133,7 @@ def run() -> None:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run a command; an error prints one line and returns 1, or 2 for wrong usage."""
+    """Run a command; an error is printed and returns 1, or 2 for wrong usage."""
     from holdfast.core.errors import HoldfastError
 
     clear_targets()
@@ -141,7 +142,7 @@ def execute(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         print_targets()
     except CommandFailed as exc:
-        print_error(exc.message)
+        print_failure(exc.message)
         return exc.exit_code
     except HoldfastError as exc:
         return report_failure(exc)

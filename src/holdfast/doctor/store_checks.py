@@ -201,6 +201,9 @@ async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
     for session, count in await store.query(partial(_rows, checks.UNKNOWN_LOGS)):
         detail = f"{count} entries are of a session that is not there (number {session})"
         yield Finding(code="log_gap", subject=str(session), detail=detail)
+    for (pos,) in await store.query(partial(_rows, checks.LOST_ENTRIES)):
+        detail = f"the entry at {pos} was indexed for search but is not there"
+        yield Finding(code="log_gap", subject=f"entry {pos}", detail=detail)
     for session_id, n in await store.query(partial(_rows, checks.COUNTS_BACK)):
         detail = f"entry {n} of session {session_id} counts less than the one before it"
         yield Finding(code="log_counts_wrong", subject=f"{session_id}/{n}", detail=detail)

@@ -1,5 +1,6 @@
 """The HTTP application: authenticate, route, answer, and turn every error into a reply."""
 
+import logging
 import time
 from typing import Any
 
@@ -34,7 +35,7 @@ from holdfast.http.api.turns import TurnsApi
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
-from holdfast.http.server.access_log import begin_request, log_request
+from holdfast.http.server.access_log import access_logger, begin_request, log_request
 from holdfast.http.server.body_budget import BodyBudget
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
@@ -338,7 +339,8 @@ class Application:
                 reply = error_reply(500, "internal server error", code="internal_error")
             await self._send(request, reply, context)
         finally:
-            request.release_body()
+            if request.content or request.reserved_bytes:
+                request.release_body()
 
     async def _send(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
         """Send a reply, then count and log the request."""
@@ -351,7 +353,8 @@ class Application:
             is_complete = await reply.send(request)
         seconds = time.monotonic() - request.started_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
-        log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
+        if reply.status >= 400 or access_logger.isEnabledFor(logging.INFO):
+            log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
             request.is_delivered = True

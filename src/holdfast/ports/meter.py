@@ -11,7 +11,7 @@ class Meter(Protocol):
         ...
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run of this process that ended."""
+        """Count a run of this process that ended; `rejected` failed because of its request."""
         ...
 
     def lane_waited(self, seconds: float) -> None:

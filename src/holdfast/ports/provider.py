@@ -26,6 +26,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """Request fields that only the Chat API has."""
     is_stream: bool = False
     session_id: str | None = None
+    answer_seq: int = 0
+    """Where the answer will be in the session's log, if nothing comes between; ids tell it."""
     keeps_state: bool = True
     """Whether the provider may store this call for later ones."""
     state: ProviderState | None = None

@@ -52,17 +52,3 @@ def note_first_token() -> None:
     context = current_request.get()
     if context is not None and context.first_token_at is None:
         context.first_token_at = time.monotonic()
-
-
-def note_usage(usage: Usage | None) -> None:
-    """Record the tokens of the current request's answer."""
-    context = current_request.get()
-    if context is not None:
-        context.usage = usage
-
-
-def note_turn(session_id: str, turn_id: str) -> None:
-    """Record which turn the current request runs."""
-    context = current_request.get()
-    if context is not None:
-        context.session_id, context.turn_id = session_id, turn_id

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,8 +16,6 @@ from holdfast.ports.provider import (
     UnavailableUpstream,
 )
 from holdfast.ports.request_context import current_request
-from holdfast.providers.cli_agents.provider import CliAgentProvider
-from holdfast.providers.cli_agents.registry import open_agent
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -28,6 +26,9 @@ from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_chat.input import TranslationCache
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import ServerApi, UpstreamSettings, is_name
+
+if TYPE_CHECKING:
+    from holdfast.providers.cli_agents.provider import CliAgentProvider
 
 Model = dict[str, Any]
 MAX_CACHED_ROUTES = 1024
@@ -44,6 +45,9 @@ class UpstreamRouter:
         translations = TranslationCache()
         for upstream_settings in settings:
             if upstream_settings.is_agent:
+                # Imported for those who have an agent: it takes memory.
+                from holdfast.providers.cli_agents.registry import open_agent
+
                 agent = open_agent(upstream_settings, new_id)
                 self._agents.append(agent)
                 self._routes.append((upstream_settings, agent))

@@ -113,7 +113,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     with_secrets: bool = True,
 ) -> Settings:
-    """Return the effective settings; an invalid value is rejected with its origin.
+    """Return the effective settings; all invalid values are rejected together with their origins.
 
     Only a gateway needs its secrets: `with_secrets=False` accepts a `[[key]]` whose variable is
     not set, so that other commands can use the gateway's configuration.
@@ -123,8 +123,9 @@ def load(
     sources = Sources(read_file(path) if path is not None else None, env, flags or {})
     settings = _read_sections(sources, path, env, with_secrets=with_secrets)
     sources.reject_unknown()
-    _check_scope(settings)
+    sources.check(lambda: _check_scope(settings))
     sources.reject_unknown_variables(COMMAND_VARIABLES | _named_variables(settings))
+    sources.raise_problems()
     return settings
 
 

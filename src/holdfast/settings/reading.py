@@ -52,13 +52,23 @@ class Sources:
         self._flags = flags
         self._known: dict[str, set[str]] = {}
         self._variables: set[str] = set()
+        self._problems: list[str] = []
+        self._has_wrong_table = False
+        """Whether a table could not be read: the variables that it names are not known."""
 
     def section(self, name: str, kind: type[SectionT]) -> SectionT:
-        """Return a section, with every field converted and checked."""
+        """Return a section, with every field converted and checked; the default for a wrong one."""
+        self._known.setdefault(name, set()).update(_fields(kind))
+        try:
+            return self._section(name, kind)
+        except InvalidSetting as exc:
+            self._problems.append(exc.message)
+            return kind()
+
+    def _section(self, name: str, kind: type[SectionT]) -> SectionT:
         in_file = self._table(name)
         given: dict[str, SourcedValue] = {}
         for field in _fields(kind):
-            self._known.setdefault(name, set()).add(field)
             self._variables.add(_variable(name, field))
             found = self._find(name, field, in_file)
             if found is not None:
@@ -71,33 +81,70 @@ class Sources:
         kind: type[SectionT],
         finish: Callable[[SectionT], SectionT] = lambda section: section,
     ) -> list[SectionT]:
-        """Return an array of tables of the file, each passed through `finish`."""
+        """Return an array of tables of the file, each passed through `finish`; no wrong ones."""
         self._known.setdefault("", set()).add(name)
         if self._file is None or name not in self._file.values:
             return []
         tables = self._file.values[name]
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise InvalidSetting(f"{self._file.origin(name)} must be written as [[{name}]] tables")
-        return [
-            convert_table(table, kind, self._file.origin(name, index), finish)
-            for index, table in enumerate(tables)
-        ]
+            self._add_table_problem(
+                f"{self._file.origin(name)} must be written as [[{name}]] tables"
+            )
+            return []
+        found: list[SectionT] = []
+        for index, table in enumerate(tables):
+            try:
+                found.append(convert_table(table, kind, self._file.origin(name, index), finish))
+            except InvalidSetting as exc:
+                self._add_table_problem(exc.message)
+        return found
+
+    def _add_table_problem(self, problem: str) -> None:
+        self._problems.append(problem)
+        self._has_wrong_table = True
+
+    def check(self, check: Callable[[], None]) -> None:
+        """Run a check of settings that were read without a problem."""
+        if not self._problems:
+            try:
+                check()
+            except InvalidSetting as exc:
+                self._problems.append(exc.message)
+
+    def raise_problems(self) -> None:
+        """Raise everything that is wrong, one problem on a line."""
+        lines = (line for problem in self._problems for line in problem.splitlines())
+        problems = list(dict.fromkeys(lines))
+        if len(problems) == 1:
+            raise InvalidSetting(problems[0])
+        if problems:
+            listed = "\n".join(f"  {problem}" for problem in problems)
+            raise InvalidSetting(f"{len(problems)} problems in the configuration:\n{listed}")
 
     def lists(
         self, name: str, check: Callable[[str, tuple[str, ...]], None]
     ) -> dict[str, tuple[str, ...]]:
         """Return a section whose fields the user names, each a list of texts, after a check."""
-        table = self._table(name)
+        self._known[name] = set()
+        try:
+            table = self._table(name)
+        except InvalidSetting as exc:
+            self._problems.append(exc.message)
+            return {}
         self._known[name] = set(table)
         found: dict[str, tuple[str, ...]] = {}
         for field, value in table.items():
             assert self._file is not None
             origin = self._file.origin(name, field)
-            found[field] = convert(value, tuple[str, ...], origin)
+            try:
+                found[field] = convert(value, tuple[str, ...], origin)
+            except InvalidSetting as exc:
+                self._problems.append(exc.message)
+                continue
             try:
                 check(field, found[field])
             except InvalidSetting as exc:
-                raise InvalidSetting(f"{origin}: {exc.message}") from exc
+                self._problems.append(f"{origin}: {exc.message}")
         return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
@@ -108,7 +155,11 @@ class Sources:
             found = self._find(name, field, {})
             if found is not None:
                 given[field] = found
-        return build(kind, given) if needs in given else None
+        try:
+            return build(kind, given) if needs in given else None
+        except InvalidSetting as exc:
+            self._problems.append(exc.message)
+            return None
 
     def _table(self, name: str) -> Mapping[str, Any]:
         value: Any = self._file.values if self._file else {}
@@ -142,12 +193,17 @@ class Sources:
             self._reject_unknown_in(name, value)
 
     def reject_unknown_variables(self, other: "Collection[str]") -> None:
-        """Reject unknown HOLDFAST_ variables, except those in `other`."""
+        """Reject unknown HOLDFAST_ variables, except those in `other`.
+
+        With a table that could not be read, its variables would seem to be unknown.
+        """
+        if self._has_wrong_table:
+            return
         known = self._variables | set(other)
         for name in sorted(self._environment):
             is_ours = name.startswith("HOLDFAST_") and not name.startswith(TEST_PREFIX)
             if is_ours and name not in known:
-                raise InvalidSetting(_unknown_variable(name, known))
+                self._problems.append(_unknown_variable(name, known))
 
     def _reject_unknown_in(self, name: str, value: Any) -> None:
         assert self._file is not None
@@ -155,13 +211,16 @@ class Sources:
             return
         if name not in self._known or not isinstance(value, dict):
             sections = {*self._known, *self._known.get("", set())} - {""}
-            raise InvalidSetting(_unknown(self._file.origin(*name.split(".")), name, sections))
+            origin = self._file.origin(*name.split("."))
+            if name not in sections:
+                self._problems.append(_unknown(origin, name, sections))
+            return
         for field, inner in value.items():
-            if isinstance(inner, dict) and f"{name}.{field}" in self._known:
+            if f"{name}.{field}" in self._known:
                 self._reject_unknown_in(f"{name}.{field}", inner)
             elif field not in self._known[name]:
                 origin = self._file.origin(*name.split("."), field)
-                raise InvalidSetting(_unknown(origin, field, self._known[name]))
+                self._problems.append(_unknown(origin, field, self._known[name]))
 
 
 def _fields(kind: type[Any]) -> dict[str, Any]:
@@ -242,10 +301,15 @@ def convert_table(
     if not isinstance(value, dict):
         raise InvalidSetting(f"{origin} must be a table, not {to_toml(value)}")
     hints = _fields(kind)
-    for name in value:
-        if name not in hints:
-            raise InvalidSetting(_unknown(origin.inside(name), name, hints))
-    return build(kind, {k: (v, origin.inside(k)) for k, v in value.items()}, origin, finish)
+    problems = [_unknown(origin.inside(name), name, hints) for name in value if name not in hints]
+    given = {k: (v, origin.inside(k)) for k, v in value.items() if k in hints}
+    if not problems:
+        return build(kind, given, origin, finish)
+    try:
+        _convert_all(given, hints)
+    except InvalidSetting as exc:
+        problems.append(exc.message)
+    raise InvalidSetting("\n".join(problems))
 
 
 def build(
@@ -255,8 +319,7 @@ def build(
     finish: Callable[[SectionT], SectionT] = lambda section: section,
 ) -> SectionT:
     """Build a section; errors of its own validation are reported with their origin."""
-    hints = _fields(kind)
-    values = {name: convert(value, hints[name], at) for name, (value, at) in given.items()}
+    values = _convert_all(given, _fields(kind))
     try:
         section = with_absolute_paths(kind(**values), {name: at for name, (_, at) in given.items()})
         return finish(section)
@@ -267,6 +330,20 @@ def build(
         mentioned = [at for name, (_, at) in given.items() if _mentions(exc.message, name)]
         origins = [*mentioned, *([origin] if origin else []), *(at for _, at in given.values())]
         raise InvalidSetting(origins[0].locate(exc.message) if origins else exc.message) from exc
+
+
+def _convert_all(given: Mapping[str, SourcedValue], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert every value; raise all that is wrong with them together."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, (value, at) in given.items():
+        try:
+            values[name] = convert(value, hints[name], at)
+        except InvalidSetting as exc:
+            problems.append(exc.message)
+    if problems:
+        raise InvalidSetting("\n".join(problems))
+    return values
 
 
 def _mentions(message: str, field: str) -> bool:

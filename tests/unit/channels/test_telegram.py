@@ -10,7 +10,15 @@ import pytest
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.telegram.channel import TelegramChannel
 from holdfast.channels.telegram.updates import Message, Update, User, read_message
-from holdfast.ports.channel import ChatPlace, DeliveryImpossible, MessageGone
+from holdfast.ports.channel import (
+    Attachment,
+    ChatPlace,
+    DeliveryDelayed,
+    DeliveryError,
+    DeliveryImpossible,
+    DeliveryRefused,
+    MessageGone,
+)
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.channel_contract import ChannelContract, CollectingInbox
 from holdfast.testing.platforms import TelegramSimulator
@@ -110,3 +118,26 @@ async def test_a_message_that_cannot_be_edited_any_more_is_gone(platform: Telegr
     platform.simulator.fail_next("editMessageText", code=400, description=description)
     with pytest.raises(MessageGone):
         await platform.channel.edit(platform.place, sent, "two", plain=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (429, DeliveryDelayed),
+        (500, DeliveryDelayed),
+        (503, DeliveryDelayed),
+        (404, DeliveryRefused),
+        (403, DeliveryRefused),
+    ],
+)
+async def test_a_file_that_cannot_be_downloaded_says_whether_that_may_change(
+    platform: TelegramPlatform, status: int, error: type[DeliveryError]
+) -> None:
+    simulator, picture = platform.simulator, Attachment(reference="f1", kind="image")
+    simulator.files["f1"] = b"content"
+    simulator.file_status = status
+    with pytest.raises(error, match=str(status)) as failure:
+        await platform.channel.download(picture, 100)
+    assert "42:TEST" not in failure.value.message, "the address holds the token"
+    simulator.file_status = 200
+    assert await platform.channel.download(picture, 100) == b"content"

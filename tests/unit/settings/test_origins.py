@@ -122,6 +122,36 @@ def test_a_value_out_of_range_is_rejected_with_its_line(
     assert named in refused.value.message
 
 
+def test_all_mistakes_of_a_configuration_are_told_together(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(
+        """
+[server]
+prot = 1
+grace_seconds = "x"
+host = 3
+[lanes]
+max_waiting = -1
+[[upstream]]
+url = "http://127.0.0.1:1/v1"
+modles = ["a"]
+api = "chat!"
+[[mcp]]
+name = "a"
+[people]
+a = ["123"]
+[sevrer]
+port = 1
+"""
+    )
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={})
+    first, *problems = refused.value.message.splitlines()
+    assert first == "9 problems in the configuration:"
+    lines = sorted(int(problem.partition(".toml:")[2].partition(":")[0]) for problem in problems)
+    assert lines == [3, 4, 5, 7, 10, 11, 12, 15, 16]
+
+
 def test_a_key_set_twice_at_the_end_of_a_file_is_rejected_with_its_line(
     tmp_path: Path,
 ) -> None:

@@ -29,16 +29,31 @@ class CommandFailed(Exception):
 
 
 def report_failure(exc: Exception) -> int:
-    """Print an exception on one line; return exit code 2 for a wrong setting, else 1."""
+    """Print an exception; return exit code 2 for a wrong setting, else 1."""
     from holdfast.core.errors import HoldfastError, InvalidSetting
 
     if isinstance(exc, HoldfastError):
-        print_error(exc.message)
+        print_failure(exc.message)
         return 2 if isinstance(exc, InvalidSetting) else 1
     filename = f": {exc.filename}" if isinstance(exc, OSError) and exc.filename else ""
     reason = exc.strerror if isinstance(exc, OSError) else None
-    print_error(f"{reason or exc}{filename}")
+    print_failure(f"{reason or exc}{filename}")
     return 1
+
+
+def print_failure(message: str) -> None:
+    """Print why a command failed, and which gateway or store it used if that is not said."""
+    used = [target for target in _targets if _address(target) not in message]
+    first, *rest = message.splitlines() or [""]
+    print_error(f"{first} ({', '.join(used)})" if used else first)
+    for line in rest:
+        print_error(line)
+    _targets.clear()
+
+
+def _address(target: str) -> str:
+    """Return the URL of a gateway or store, or the file of a store."""
+    return target.partition(" ")[2].removeprefix("sqlite:///")
 
 
 def is_terminal() -> bool:

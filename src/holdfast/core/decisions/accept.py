@@ -52,6 +52,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.outgoing import report_approvals
+from holdfast.core.transaction.plain_turns import start, starts_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
@@ -60,6 +61,13 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
+    if facts.session is not None and starts_plainly(command, facts):
+        return start(command, facts.session, facts.now)
+    return accept_any(command, facts)
+
+
+def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
+    """Decide on an arrival of any form, step by step."""
     if command.again or facts.repeat is not None or facts.turn is not None:
         again = _repeated(command, facts)
         if again is not None:

@@ -51,6 +51,7 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
         draft.add_event("session.created", generation=fresh.generation)
     else:
         draft = Draft(session, now=facts.now)
+    draft.turns_may_wait = False  # such a turn is never queued: its first batch starts it
     return _write(command, facts, draft)
 
 

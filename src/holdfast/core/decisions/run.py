@@ -51,6 +51,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import queue_parts
+from holdfast.core.transaction.plain_turns import end, ends_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
@@ -140,6 +141,15 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert session is not None
     assert turn is not None
     assert run is not None
+    if ends_plainly(command, facts):
+        return end(command, session, turn, run, facts.now)
+    return finish_any(command, facts, session, turn, run)
+
+
+def finish_any(
+    command: Finish, facts: Facts, session: Session, turn: Turn, run: Run
+) -> Decision[Ended]:
+    """End a run that holds its lane in any way, step by step."""
     draft = Draft(session, now=facts.now)
     if command.usage is not None and not count_usage(draft, command.usage, command.counted):
         command = replace(command, usage=None)

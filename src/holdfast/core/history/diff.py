@@ -124,13 +124,22 @@ def find_new_near_end(
     found = find_new(sent, tail, is_whole=is_whole)
     if not (is_whole or any(item.is_model_output for item in sent)):
         return None if tail[0].is_refused else found
-    comparable = [e for e in tail if e.fingerprint != NO_FINGERPRINT and not e.is_optional]
-    if len(comparable) <= len(sent):
+    if not _has_more_than(tail, len(sent)):
         return None
     if found.rewind is None:
         return found
     is_all = found.new_from == len(sent) and found.rewind[0] >= tail[0].seq
     return found if is_all else None
+
+
+def _has_more_than(log: Sequence[LogEntry], count: int) -> bool:
+    """Whether more entries than `count` have to be in a history that repeats the log."""
+    for entry in log:
+        if entry.fingerprint != NO_FINGERPRINT and not entry.is_optional:
+            count -= 1
+            if count < 0:
+                return True
+    return False
 
 
 def _spare_open_turn(

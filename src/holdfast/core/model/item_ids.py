@@ -2,7 +2,8 @@
 
 The stored bytes stay as they came. A name is kept beside them, and put into an item where it is
 shown. Of several visible items with one id the first keeps it; the others get one from their
-sequence number, so that a cursor always means one place.
+sequence number, so that a cursor always means one place. The ids that we make end with the
+sequence number of their item, so that it is found without an index.
 """
 
 import hashlib
@@ -44,15 +45,37 @@ PREFIXES: dict[str, str] = {
 }
 OTHER_PREFIX = "item"
 SEPARATOR = "."
+MIN_RANDOM_ID = 32
+"""A shorter id has no digits to spare: it would not be unique with fewer of its own."""
+MAX_PLACE = 0xFFFFFF
+"""The last sequence number that six hexadecimal digits can express."""
 
 
 def mint_name(kind: str, session_id: str, seq: int, now: float) -> str:
-    """Return the id of an item that brings none: nobody can guess it, and it begins with the time.
+    """Return the id of an item that brings none: nobody can guess it, and it ends with its place.
 
-    Ids of neighbours in time are stored together, so that a turn writes few pages of their index.
+    It begins with the time, like other ids.
     """
-    place = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=10).hexdigest()
-    return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{int(now * 1000):011x}{place}"
+    digest = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=7).hexdigest()
+    return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{int(now * 1000):011x}{digest}{seq:06x}"
+
+
+def place_in(item_id: str) -> int | None:
+    """Return the sequence number that an id ends with, if it can be one.
+
+    It is a guess: only the item at that place can tell whether it has the id.
+    """
+    try:
+        return int(item_id[-6:], 16)
+    except ValueError:
+        return None
+
+
+def with_place(item_id: str, seq: int) -> str:
+    """Return a new random id that ends with a place; a short id, or a far place, is left alone."""
+    if len(item_id) < MIN_RANDOM_ID or not 0 < seq <= MAX_PLACE:
+        return item_id
+    return f"{item_id[:-6]}{seq:06x}"
 
 
 def owner_of(places: Sequence[int], hidden: Sequence[Span]) -> int | None:

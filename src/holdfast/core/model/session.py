@@ -142,7 +142,4 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     def is_countable(self) -> bool:
         """Whether every count is plausible; implausible usage is ignored."""
         counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
-        for count in counts:
-            if type(count) is not int or not 0 <= count <= MOST_TOKENS:
-                return False
-        return True
+        return {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MOST_TOKENS

@@ -4,7 +4,7 @@ System and developer messages are the instructions of their turn, not history.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -196,6 +196,32 @@ def text_of(content: Any) -> str:
         texts = (part.get("text") for part in content if isinstance(part, dict))
         return "".join(text for text in texts if isinstance(text, str))
     return ""
+
+
+class _PlainPart(msgspec.Struct, gc=False):
+    type: Literal["output_text"]
+    text: str
+    logprobs: tuple[()] | None = None
+
+
+class _PlainMessage(msgspec.Struct, gc=False):
+    """A message of one text without log probabilities, as most answers are."""
+
+    type: Literal["message"]
+    content: tuple[_PlainPart]
+
+
+_read_plain_message = msgspec.json.Decoder(_PlainMessage).decode
+
+
+def plain_text(items: Sequence[bytes]) -> str | None:
+    """Return the text of an answer that is one plain message; None for any other answer."""
+    if len(items) != 1:
+        return None
+    try:
+        return _read_plain_message(items[0]).content[0].text
+    except msgspec.DecodeError:
+        return None
 
 
 def message_of(items: Iterable[bytes]) -> Message:

@@ -1,6 +1,7 @@
 """The Response object of the OpenAI API, built from a request and its recorded answer."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -171,8 +172,9 @@ def _incomplete(answer: RecordedAnswer | None) -> dict[str, str]:
     return {"reason": reason or "interrupted"}
 
 
+@lru_cache(maxsize=64)
 def usage_value(usage: Usage) -> bytes:
-    """Return usage in the format of the Responses API."""
+    """Return usage in the format of the Responses API; a turn needs it twice."""
     return _encode(
         {
             "input_tokens": usage.input_tokens,

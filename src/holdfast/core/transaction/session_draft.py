@@ -48,7 +48,7 @@ class Draft:
     __slots__ = (
         "_aborted", "_entries", "_entry_bytes", "_fields", "_is_new", "_others", "_session",
         "_version", "_wakes", "before", "event_no", "head_seq", "now",
-        "partial_run", "record_no",
+        "partial_run", "record_no", "turns_may_wait",
     )  # fmt: skip
 
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
@@ -62,6 +62,8 @@ class Draft:
         self.event_no = session.event_no
         self.partial_run = session.active_run_id
         """The run whose unfinished text may be stored; it is dropped when the run ends."""
+        self.turns_may_wait = True
+        """Whether a turn that is saved here may be in the queue."""
         self._fields: dict[str, Any] = {}
         """What else is new in the session."""
         self._session: Session | None = session
@@ -326,7 +328,7 @@ class Draft:
         for turn, is_new in turns.values():
             if turn.outcome is None and session.active_turn_id != turn.id:
                 rows.append(QueueSaved(turn))
-            elif not is_new and self.before.active_turn_id != turn.id:
+            elif not is_new and self.turns_may_wait and self.before.active_turn_id != turn.id:
                 rows.append(QueueDropped(turn.id))
         left = self.partial_run
         if left is not None and left != session.active_run_id:

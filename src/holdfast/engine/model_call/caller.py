@@ -24,7 +24,6 @@ from holdfast.core.healing.policy import (
 )
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
-from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -37,7 +36,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
-from holdfast.ports.request_context import note_turn, note_usage
+from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -90,7 +89,9 @@ class ModelCaller:
 
         With a `writer` the answer is streamed to it as it arrives.
         """
-        note_turn(run.session.id, run.turn.id)
+        context = current_request.get()
+        if context is not None:
+            context.session_id, context.turn_id = run.session.id, run.turn.id
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
         prepared_at = progress.began
@@ -98,7 +99,6 @@ class ModelCaller:
             attempt = await self._first_attempt(run, request, progress)
             while True:
                 call = self._build_call(run, attempt, is_stream=writer is not None)
-                run.sent = self._describe(run, attempt, call)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -106,7 +106,8 @@ class ModelCaller:
                     else:
                         answer = await _stream(attempt.provider, call, writer, run.preface)
                     outcome = answer.status
-                    note_usage(answer.usage)
+                    if context is not None:
+                        context.usage = answer.usage
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc
@@ -195,8 +196,9 @@ class ModelCaller:
         return replace(attempt, state=find_state(attempt, states, has_run_before=has_run_before))
 
     def _build_call(self, run: ActiveRun, attempt: CallAttempt, *, is_stream: bool) -> ModelCall:
+        """Return the call of an attempt; its run notes what is sent."""
         session_id = run.session.id
-        items = self._projections.project(session_id, attempt.history, attempt.quarantined)
+        items, hasher = self._projections.project(session_id, attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
@@ -207,6 +209,7 @@ class ModelCaller:
             chat_fields=request.chat_fields,
             is_stream=is_stream,
             session_id=session_id,
+            answer_seq=run.session.head_seq + 1,
             keeps_state=request.is_stored or attempt.use is not None,
             allows_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
@@ -216,22 +219,17 @@ class ModelCaller:
         if attempt.state is not None:
             state, new_items = attempt.state
             call = replace(call, state=state, new_items=new_items)
-        return call
-
-    def _describe(self, run: ActiveRun, attempt: CallAttempt, call: ModelCall) -> SentRequest:
-        """Return what is recorded of a request, so that it can be rebuilt and proved later."""
-        assert isinstance(call.items, SharedPrefix)
-        hasher = self._projections.hash_items(run.session.id, call.items)
-        state = call.state
-        return SentRequest(
+        # Enough to rebuild the request from the log later, and to prove that it was this one.
+        run.sent = SentRequest(
             hash_params(hasher, call_params(call)),
             run.session.record_no,
             attempt.provider.name,
-            state.covers_seq if state is not None else None,
+            call.state.covers_seq if call.state is not None else None,
             not attempt.allows_opaque,
             attempt.is_plain,
             attempt.left_out,
         )
+        return call
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 

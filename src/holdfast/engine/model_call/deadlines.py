@@ -16,12 +16,17 @@ class Deadlines:
         """When each task expires, and how many cancellations it had before it started."""
         self._expired: dict[asyncio.Task[Any], int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the last task: to look up the running loop costs a system call."""
 
     def start(self) -> "asyncio.Task[Any]":
         """Start the limit of the current task; the caller must `stop` it."""
-        task = asyncio.current_task()
-        assert task is not None
-        loop = task.get_loop()
+        loop = self._loop
+        task = asyncio.current_task(loop) if loop is not None else None
+        if loop is None or task is None:
+            loop = self._loop = asyncio.get_running_loop()
+            task = asyncio.current_task(loop)
+            assert task is not None
         at = loop.time() + self._seconds
         self._pending[task] = at, task.cancelling()
         if self._timer is None:

@@ -62,8 +62,11 @@ class ProjectionCache:
         session_id: str,
         history: Sequence[StoredItem],
         quarantined: frozenset[int] = frozenset(),
-    ) -> SharedPrefix[bytes]:
-        """Return the item bodies of a valid request; see `core.projection.project`."""
+    ) -> tuple[SharedPrefix[bytes], blake2b]:
+        """Return the item bodies of a valid request, and their hash, which the caller may update.
+
+        See `core.projection.project`. Items that were hashed before are not hashed again.
+        """
         items = history if isinstance(history, SharedPrefix) else share(history)
         known = self._cache.get(session_id)
         if known is not None and known.quarantined == quarantined:
@@ -77,32 +80,22 @@ class ProjectionCache:
         if tail_from is None:
             # A call id occurs on both sides of a mark: pairing needs the whole history at once.
             self._cache.pop(session_id)
-            return SharedPrefix(project(items, quarantined))
+            bodies = project(items, quarantined)
+            return SharedPrefix(bodies), hash_items(bodies)
         # A projection that would push out most others is not kept.
         if known.size * 4 <= self._max_bytes:
             self._cache.put(session_id, known, known.size)
         else:
             self._cache.pop(session_id)
-        if tail_from == items.length:
-            return known.bodies
-        return known.bodies.grown(project(items[tail_from:], quarantined))
-
-    def hash_items(self, session_id: str, bodies: SharedPrefix[bytes]) -> blake2b:
-        """Return the hash of a projection's items; those that were hashed before are not again."""
-        known = self._cache.get(session_id)
-        settled = known.bodies if known is not None else None
-        is_known = settled is bodies or (
-            settled is not None and settled.common_length(bodies) == settled.length
-        )
-        if known is None or settled is None or not is_known:
-            return hash_items(bodies.shared[: bodies.length])
+        settled = known.bodies
         if known.hasher is None or known.hashed < settled.length:
             new = settled.shared[known.hashed : settled.length]
             known.hasher, known.hashed = hash_items(new, known.hasher), settled.length
         hasher = known.hasher.copy()
-        if bodies.length > settled.length:
-            hash_items(bodies.shared[settled.length : bodies.length], hasher)
-        return hasher
+        if tail_from == items.length:
+            return settled, hasher
+        tail = project(items[tail_from:], quarantined)
+        return settled.grown(tail), hash_items(tail, hasher)
 
 
 def _cut(known: _Projection, items: SharedPrefix[StoredItem]) -> _Projection | None:

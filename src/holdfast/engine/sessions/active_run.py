@@ -4,6 +4,7 @@ Every write carries the run's fence. The store refuses it once another worker ow
 the run is then lost: its caller aborts the upstream call and reports what became of the turn.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -36,6 +37,7 @@ from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
+_run_log = log.logger("run.ended")
 _NONE_QUARANTINED: frozenset[int] = frozenset()
 
 
@@ -61,29 +63,29 @@ class HeldOutput(Protocol):
 class ActiveRun:
     """A run from the start of its lane to its end or its loss."""
 
-    __slots__ = (
-        "_finishing",
-        "_heal_count",
-        "_meter",
-        "_on_lost",
-        "_registry",
-        "_rejected",
-        "_shown_records",
-        "_store",
-        "_unsaved",
-        "approval_seconds",
-        "ended",
-        "fence",
-        "is_lost",
-        "left_out",
-        "permissions",
-        "preface",
-        "sent",
-        "session",
-        "stop_code",
-        "turn",
-        "writer",
-    )
+    # Few runs change these: they are set on the run only then.
+    is_lost = False
+    """Whether the lane was taken from the run."""
+    is_rejected = False
+    """Whether it fails because of what its client sent: operators need not act on it."""
+    writer: HeldOutput | None = None
+    """What shows the run's output, if it is streamed."""
+    stop_code: str | None = None
+    """Why the run is to end as cancelled, if it is."""
+    preface: tuple[bytes, ...] = ()
+    """Items that the answer begins with: the compaction that the client asked for."""
+    sent: SentRequest | None = None
+    """The last request that was sent to a provider."""
+    left_out: tuple[int, ...] = ()
+    """Earlier items that the provider refused: it answered without them."""
+    approval_seconds: float | None = None
+    """How long an agent may wait for a permission; None where nobody can give it."""
+    ended: Ended | None = None
+    """The committed end of the run."""
+    _finishing: Finish | None = None
+    _rejected: Finish | None = None
+    _unsaved: tuple[NewItem, ...] = ()
+    _heal_count = 0
 
     def __init__(
         self,
@@ -97,28 +99,8 @@ class ActiveRun:
         self.turn = started.turn
         self.session = started.session
         self.fence = started.fence
-        self.is_lost = False
-        """Whether the lane was taken from the run."""
-        self.writer: HeldOutput | None = None
-        """What shows the run's output, if it is streamed."""
-        self.stop_code: str | None = None
-        """Why the run is to end as cancelled, if it is."""
-        self.preface: tuple[bytes, ...] = ()
-        """Items that the answer begins with: the compaction that the client asked for."""
-        self.sent: SentRequest | None = None
-        """The last request that was sent to a provider."""
-        self.left_out: tuple[int, ...] = ()
-        """Earlier items that the provider refused: it answered without them."""
-        self.approval_seconds: float | None = None
-        """How long an agent may wait for a permission; None where nobody can give it."""
         self.permissions: dict[str, bool] = {}
         """Answers to the agent's requests for permission, by the ids of the calls."""
-        self.ended: Ended | None = None
-        """The committed end of the run."""
-        self._finishing: Finish | None = None
-        self._rejected: Finish | None = None
-        self._unsaved: tuple[NewItem, ...] = ()
-        self._heal_count = 0
         self._shown_records = started.session.record_no
         """The last record over the log that the model's context takes into account."""
         self._store = store
@@ -314,14 +296,16 @@ class ActiveRun:
             self._hand_over(ended, waiter, is_certain=is_certain)
         else:
             self._registry.wake(ended.session.id)
-        self._meter.run_ended(command.outcome)
-        log.info(
-            "run.ended",
-            run_id=self.fence.run_id,
-            turn_id=self.turn.id,
-            session_id=self.fence.session_id,
-            outcome=command.outcome,
-        )
+        is_rejected = self.is_rejected and command.outcome == "failed"
+        self._meter.run_ended("rejected" if is_rejected else command.outcome)
+        if _run_log.isEnabledFor(logging.INFO):
+            log.info(
+                "run.ended",
+                run_id=self.fence.run_id,
+                turn_id=self.turn.id,
+                session_id=self.fence.session_id,
+                outcome=command.outcome,
+            )
         return ended
 
     def _hand_over(self, ended: Ended, waiter: Waiter, *, is_certain: bool) -> None:

@@ -24,6 +24,7 @@ from holdfast.core.transaction.commands import (
     Repeated,
 )
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.submission import submit
 
 BUSY_SECONDS = 0.02
 """How often a batch that found its session busy looks whether the lane is free."""
@@ -44,7 +45,7 @@ async def append_items(
 async def append_batch(gateway: Gateway, command: AppendBatch) -> Appended:
     """Append a batch to a turn that runs outside this gateway; wait while the lane is taken."""
     try:
-        return await gateway.submit(command)
+        return await submit(gateway.store, command)
     except SessionBusy:
         pass
     except (StoreUnavailable, StoreClosed):

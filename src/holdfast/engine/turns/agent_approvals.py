@@ -44,23 +44,27 @@ class AgentApprovals:
     ) -> None:
         self._gateway = gateway
         self._model = model
-        self._settings = settings or ToolSettings()
+        self.approval_seconds = (settings or ToolSettings()).approval_seconds
+        """How long an agent may wait for a permission."""
 
     async def run(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Return the answer, and a `ToolTurn` if the agent waits for an approval or had one."""
+        """Return the answer, and a `ToolTurn` if the agent waits for an approval or had one.
+
+        The first run of a turn has nothing to settle: the executor calls its model directly.
+        """
         settled: Sequence[bytes] = ()
         if run.turn.step or run.turn.attempts > 1:
             settled = await self._settle(run, writer)
         if run.turn.step and not settled:
             await join_waiting_input(self._gateway.read, run, writer)
         if run.turn.source not in UNATTENDED:
-            run.approval_seconds = self._settings.approval_seconds
+            run.approval_seconds = self.approval_seconds
         sink = self._sink(writer, len(settled)) if settled else writer
         answer = await self._model.call(run, request, sink)
         if answer.request is not None:
-            return await self._pause(run, request, answer, answer.request, settled, writer)
+            return await self.pause(run, request, answer, writer, settled)
         if not settled:
             return answer, None
         items = [read_item(body) for body in answer.items]
@@ -99,17 +103,17 @@ class AgentApprovals:
             writer.begin_step()
         return [item.body for item in items]
 
-    async def _pause(
+    async def pause(
         self,
         run: ActiveRun,
         request: TurnRequest,
         answer: Answer,
-        asked: PermissionRequest,
-        settled: Sequence[bytes],
         writer: JournalWriter | None,
+        settled: Sequence[bytes] = (),
     ) -> tuple[Answer, ToolTurn]:
         """Commit what the agent has said and what it asks for; hold the lane for the answer."""
-        call = self._call(asked)
+        assert answer.request is not None
+        call = self._call(answer.request)
         items = [*(read_item(body) for body in answer.items), store_item(call)]
         items += chat_words(request, settled, items, self._gateway.ids.new)
         await _commit(run, items, writer, answer)
@@ -122,7 +126,7 @@ class AgentApprovals:
             answer=rest,
             output=client_output([*settled, *(item.body for item in items)]),
             pending=(call.id,),
-            hold_seconds=self._settings.approval_seconds,
+            hold_seconds=self.approval_seconds,
             counted=answer.usage,
         )
         return rest, turn

@@ -5,13 +5,13 @@ failed is kept as an incomplete item and never becomes provider state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
-from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
+from holdfast.core.errors import HoldfastError, InvalidInput, ParentNotFound, ProviderFailure
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.ids import Tenant
@@ -57,7 +57,7 @@ from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
 from holdfast.engine.turns.agent_approvals import AgentApprovals
 from holdfast.engine.turns.attachments import load_attachments
-from holdfast.engine.turns.tool_loop import ToolLoop
+from holdfast.engine.turns.tool_loop import UNATTENDED, ToolLoop
 from holdfast.engine.turns.tool_progress import ToolTurn
 from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer, ModelCall
@@ -80,6 +80,8 @@ INLINE_ITEMS = 500
 NO_REPLY = "NO_REPLY"
 """The answer by which a scheduled turn says that there is nothing to tell."""
 COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
+CLIENT_STATUSES = frozenset({400, 413, 422})
+"""Statuses with which a provider says that the request itself is wrong."""
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -158,13 +160,17 @@ class TurnExecutor:
         run.writer = writer
         try:
             try:
-                if request.delivery is not None and self._channels is not None:
-                    await load_attachments(run, self._channels)
-                if writer is not None:
-                    writer.start()
-                if request.waits_for_parent:
-                    await self._check_parent(run, request)
-                answer, tool_turn = await self._answer(run, request, writer)
+                if writer is not None or request.delivery is not None or request.waits_for_parent:
+                    await self._prepare(run, request, writer)
+                if run.turn.step or run.turn.attempts > 1 or _is_special(request):
+                    answer, tool_turn = await self._answer(run, request, writer)
+                else:
+                    tool_turn = None
+                    if run.turn.source not in UNATTENDED:
+                        run.approval_seconds = self._agents.approval_seconds
+                    answer = await self._caller.call(run, request, writer)
+                    if answer.request is not None:
+                        answer, tool_turn = await self._agents.pause(run, request, answer, writer)
             except BaseException as exc:
                 await self._end_unanswered(run, request, exc, writer)
                 raise
@@ -180,19 +186,13 @@ class TurnExecutor:
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
 
-    def _answer(
-        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
-    ) -> Awaitable[tuple[Answer, ToolTurn | None]]:
-        """Return the answer of a turn, and the tool steps that led to it, to be awaited."""
-        has_tools = "tools" in request.fields or "tools" in request.chat_fields
-        if has_tools or request.is_compaction or request.fixed_answer is not None:
-            return self._answer_otherwise(run, request, writer)
-        return self._agents.run(run, request, writer)
-
-    async def _answer_otherwise(
+    async def _answer(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Answer with a fixed text, a compaction, or with the help of tools."""
+        """Return the answer of any turn, and the tool steps that led to it.
+
+        It is a fixed text, a compaction, or comes from a model, alone or with the help of tools.
+        """
         if request.fixed_answer is not None:
             return await self._answer_fixed(request, request.fixed_answer)
         if request.is_compaction and self._fitter is not None:
@@ -201,6 +201,17 @@ class TurnExecutor:
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
         return await self._agents.run(run, request, writer)
+
+    async def _prepare(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> None:
+        """Do what streams, turns of channels and turns behind a running parent begin with."""
+        if request.delivery is not None and self._channels is not None:
+            await load_attachments(run, self._channels)
+        if writer is not None:
+            writer.start()
+        if request.waits_for_parent:
+            await self._check_parent(run, request)
 
     async def _answer_fixed(
         self, request: TurnRequest, text: str
@@ -373,6 +384,7 @@ class TurnExecutor:
         failure = error if isinstance(error, ProviderFailure) else None
         code = (failure and failure.provider_code) or error.code
         log_failed_turn(error, turn_id=run.turn.id, session_id=run.session.id)
+        run.is_rejected = _is_clients_mistake(error)
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         recorded = RecordedAnswer(
@@ -458,6 +470,19 @@ class TurnExecutor:
             )
         except HoldfastError as exc:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+
+
+def _is_clients_mistake(error: HoldfastError) -> bool:
+    """Whether a turn fails because of its request, not of anything that an operator runs."""
+    if isinstance(error, ProviderFailure):
+        return error.refuses_input or error.status in CLIENT_STATUSES
+    return isinstance(error, InvalidInput)
+
+
+def _is_special(request: TurnRequest) -> bool:
+    """Whether a request needs more than one call of a model, or none."""
+    has_tools = "tools" in request.fields or "tools" in request.chat_fields
+    return has_tools or request.is_compaction or request.fixed_answer is not None
 
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:

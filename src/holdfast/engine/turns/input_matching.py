@@ -125,7 +125,11 @@ async def match_input(
         if again is not None or view is None or not view.session.hidden_count:
             return again or MatchedInput(tuple(items))
     find = partial(read.outline, tenant, session_id=session_id, key=key)
-    outline = await (find() if has_outputs else _outline_to_compare(find, sent, is_whole=is_whole))
+    compared: _Compared | None = None
+    if has_outputs:
+        outline = await find()
+    else:
+        outline, compared = await _outline_to_compare(find, sent, is_whole=is_whole)
     if not is_history:
         if has_outputs:
             matched = await _match_outputs(read, outline, items, sent)
@@ -140,7 +144,10 @@ async def match_input(
         if meeting == "superseded":
             cut_from = outline.open_from
             outline = await read.outline(tenant, session_id=session_id, key=key)
-    matched = await _match_history(read, outline, items, sent, is_whole=is_whole, cut_from=cut_from)
+    if compared is None and outline is not None:
+        count = len(sent) + len(outline.entries)
+        compared = await _compute(count, _compare, outline, sent, cut_from, is_whole=is_whole)
+    matched = await _match_history(read, outline, items, sent, compared)
     return await _with_instructions(read, outline, matched, lead)
 
 
@@ -233,15 +240,9 @@ async def _match_history(
     outline: Outline | None,
     items: Sequence[NewItem],
     sent: Sequence[SentItem],
-    *,
-    is_whole: bool,
-    cut_from: int | None,
+    compared: "_Compared | None",
 ) -> MatchedInput:
-    """Compare a history with the log; see `_comparable_log` about `cut_from`."""
-    compared = None
-    if outline is not None:
-        count = len(sent) + len(outline.entries)
-        compared = await _compute(count, _compare, outline, sent, cut_from, is_whole=is_whole)
+    """Return the new part of a history that was compared with the log."""
     if outline is None or compared is None:
         hashes = await _compute(len(items), _prefix_hashes, sent, items)
         seen = outline.settled_seq if outline is not None else 0
@@ -264,10 +265,14 @@ async def _match_history(
     )
 
 
+_Compared = tuple[Sequence[LogEntry], HistoryDiff]
+"""The log that a history was compared with, and what is new."""
+
+
 def _compare(
     outline: Outline, sent: Sequence[SentItem], cut_from: int | None, *, is_whole: bool
-) -> tuple[Sequence[LogEntry], HistoryDiff] | None:
-    """Return the log that a history is compared with, and what is new; None for an empty log."""
+) -> _Compared | None:
+    """Compare a history with the log, unless that is empty; see `_comparable_log`."""
     log = _comparable_log(outline, cut_from)
     if not log:
         return None
@@ -277,20 +282,22 @@ def _compare(
 
 async def _outline_to_compare(
     find: Callable[..., Awaitable[Outline | None]], sent: Sequence[SentItem], *, is_whole: bool
-) -> Outline | None:
-    """Return the end of a log if comparing a request with it is enough, else all of the log."""
+) -> tuple[Outline | None, _Compared | None]:
+    """Return the end of a log if comparing a request with it is enough, else all of the log.
+
+    The result of the comparison comes with it, unless the log has to be compared again.
+    """
     outline = await find(last=2 * len(sent) + TAIL_ITEMS)
     if outline is None or outline.is_whole:
-        return outline
+        return outline, None
     is_idle, count = outline.session.active_turn_id is None, len(outline.entries)
-    if is_idle and await _compute(count, _is_tail_enough, outline, sent, is_whole=is_whole):
-        return outline
-    return await find()
-
-
-def _is_tail_enough(outline: Outline, sent: Sequence[SentItem], *, is_whole: bool) -> bool:
-    tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
-    return find_new_near_end(sent, tail, is_whole=is_whole) is not None
+    if is_idle:
+        tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
+        found = await _compute(count, find_new_near_end, sent, tail, is_whole=is_whole)
+        if found is not None:
+            is_shown = mark_unshown(tail, sent) == tail
+            return outline, (tail, found) if is_shown else None
+    return await find(), None
 
 
 def _comparable_log(outline: Outline, cut_from: int | None) -> Sequence[LogEntry]:

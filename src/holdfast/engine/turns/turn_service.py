@@ -1,12 +1,14 @@
 """Accepts requests as turns and executes them, independently of their clients' connections.
 
-A run belongs to the server, not to the socket: each turn has a task of its own, its events are
-kept for readers that come back, and its end is committed whether or not anybody waits for it.
+A run belongs to the server, not to the socket: its events are kept for readers that come back, and
+its end is committed whether or not anybody waits for it. A turn has a task of its own, unless its
+caller waits for the answer in a task that ends only with the server.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -41,7 +43,10 @@ from holdfast.ports.store import ResponseView
 class TurnTicket:
     """An accepted request: its turn, its events, its one result."""
 
-    __slots__ = ("_service", "_waiters", "outcome", "resume", "session", "step", "task", "turn")
+    __slots__ = (
+        "_service", "_waiters", "outcome", "resume", "session", "step", "task", "turn",
+        "unstarted",
+    )  # fmt: skip
 
     def __init__(self, service: "TurnService", turn: Turn, session: Session, step: int) -> None:
         self._service = service
@@ -55,6 +60,14 @@ class TurnTicket:
         self._waiters: list[asyncio.Future[TurnResult]] = []
         self.resume: Callable[[], Awaitable[object]] | None = None
         """Resumes the turn of an earlier request if it loses its worker."""
+        self.unstarted: tuple[Started | Queued, TurnRequest] | None = None
+        """A turn that has no task yet: `answer` or `start` must be called before any await."""
+
+    def start(self) -> None:
+        """Execute a deferred turn in a task of its own."""
+        if self.unstarted is not None:
+            (admission, request), self.unstarted = self.unstarted, None
+            self._service.start_task(self, admission, request, None)
 
     @property
     def response_id(self) -> str:
@@ -70,8 +83,12 @@ class TurnTicket:
     def answer(self) -> Awaitable[TurnResult]:
         """Return the committed result, to be awaited; it raises why there is none.
 
-        Cancelling the caller stops nothing: the turn has a task of its own.
+        A deferred turn is executed by the caller's own task. Otherwise cancelling the caller stops
+        nothing: the turn has a task of its own.
         """
+        if self.unstarted is not None:
+            (admission, request), self.unstarted = self.unstarted, None
+            return self._service.execute(self, admission, request, None)
         waiter: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if self.outcome is not None:
@@ -103,16 +120,23 @@ class TurnService:
     def __init__(self, gateway: Gateway, executor: TurnExecutor) -> None:
         self._gateway = gateway
         self._executor = executor
-        self._tasks: dict[asyncio.Task[None], TurnTicket] = {}
-        self._queued: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[Any], TurnTicket] = {}
+        self._queued: set[asyncio.Task[Any]] = set()
         """Tasks that wait for their lanes: cancelled as soon as the server stops."""
         self._lives = LiveResponses()
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the last turn: to look up the running loop costs a system call."""
         self.records = ResponseRecords(gateway.read)
 
-    async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
-        """Make a request durable and start its execution; return once it is accepted."""
+    async def accept(
+        self, accept: Accept, request: TurnRequest, *, is_live: bool, is_deferred: bool = False
+    ) -> TurnTicket:
+        """Make a request durable and start its execution; return once it is accepted.
+
+        With `is_deferred` the caller executes the turn: see `TurnTicket.unstarted`.
+        """
         await self._executor.check(accept.tenant, request, accept.items)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
             async with self.in_flight.held(
@@ -123,7 +147,11 @@ class TurnService:
             admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept, admission, request)
-        return self._start(admission, request, is_live=is_live)
+        if not is_deferred:
+            return self._start(admission, request, is_live=is_live)
+        ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
+        ticket.unstarted = admission, request
+        return ticket
 
     def _start(
         self, admission: Started | Queued, request: TurnRequest, *, is_live: bool
@@ -132,11 +160,38 @@ class TurnService:
         live = self._open_live(admission, request) if is_live else None
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
         # Nothing is awaited between the commit and this: the turn cannot be left without a task.
+        self.start_task(ticket, admission, request, live)
+        return ticket
+
+    def start_task(
+        self,
+        ticket: TurnTicket,
+        admission: Started | Queued,
+        request: TurnRequest,
+        live: LiveResponse | None,
+    ) -> None:
+        """Execute an accepted turn in a task of its own."""
         task = ticket.task = asyncio.get_running_loop().create_task(
-            self._execute(ticket, admission, request, live), name="holdfast-turn"
+            self._execute_and_settle(ticket, admission, request, live), name="holdfast-turn"
         )
         self._tasks[task] = ticket
-        return ticket
+
+    async def _execute_and_settle(
+        self,
+        ticket: TurnTicket,
+        admission: Started | Queued,
+        request: TurnRequest,
+        live: LiveResponse | None,
+    ) -> None:
+        """Execute a turn; give the result to everybody who waits for it."""
+        outcome: TurnResult | Exception | None = None
+        try:
+            outcome = await self.execute(ticket, admission, request, live)
+        except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
+            release_frames(exc)
+            outcome = exc
+        finally:
+            ticket.settle(_stopped() if outcome is None else outcome)
 
     def live(self, name: str) -> LiveResponse | None:
         """Return the events of a response that this process has in memory."""
@@ -152,17 +207,16 @@ class TurnService:
         live.open("queued" if isinstance(admission, Queued) else "in_progress")
         return live
 
-    async def _execute(
+    async def execute(
         self,
         ticket: TurnTicket,
         admission: Started | Queued,
         request: TurnRequest,
         live: LiveResponse | None,
-    ) -> None:
-        """Get the lane, then execute the turn; stop as soon as the lane is lost."""
-        task, run = ticket.task, None
-        assert task is not None
-        outcome: TurnResult | Exception | None = None
+    ) -> TurnResult:
+        """Get the lane, then execute the turn in the current task; stop once the lane is lost."""
+        task, run = ticket.task or self._current_task(), None
+        self._tasks[task] = ticket
         try:
             try:
                 if isinstance(admission, Started):
@@ -170,11 +224,12 @@ class TurnService:
                 else:
                     run = await self._wait_for_lane(task, admission)
                 self.in_flight.runs[run.session.id] = run
-                outcome = await self._executor.execute(run, request, live)
+                return await self._executor.execute(run, request, live)
             except TurnInterrupted as exc:
-                outcome = await self._joined_result(ticket, exc)
+                joined = await self._joined_result(ticket, exc)
                 if live is not None:
-                    live.end_whole(outcome.response)
+                    live.end_whole(joined.response)
+                return joined
             finally:
                 if run is not None:
                     self._gateway.leave(run)
@@ -182,15 +237,27 @@ class TurnService:
                         del self.in_flight.runs[run.session.id]
                 if live is not None:
                     await self._close_live(live, admission.turn)
-        except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
+        except asyncio.CancelledError:
+            if ticket.task is not None or self._stopping_since is None:
+                raise
+            # The stop cancelled the turn, not the request, whose client gets an answer.
+            task.uncancel()
+            raise _stopped() from None
+        except Exception as exc:
             is_expected = isinstance(exc, HoldfastError)
             note = log.info if is_expected else log.exception
             note("turn.not_answered", turn_id=ticket.turn.id, reason=type(exc).__name__)
-            release_frames(exc)
-            outcome = exc
+            raise
         finally:
             del self._tasks[task]
-            ticket.settle(_stopped() if outcome is None else outcome)
+
+    def _current_task(self) -> "asyncio.Task[Any]":
+        task = asyncio.current_task(self._loop) if self._loop is not None else None
+        if task is None:
+            self._loop = asyncio.get_running_loop()
+            task = asyncio.current_task(self._loop)
+            assert task is not None
+        return task
 
     async def _joined_result(self, ticket: TurnTicket, exc: TurnInterrupted) -> TurnResult:
         """Return the answer of the turn that this one joined; raise `exc` if it joined none."""
@@ -201,7 +268,7 @@ class TurnService:
         await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
         return await self.load_result(tenant, view.turn, ticket.step)
 
-    async def _wait_for_lane(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
+    async def _wait_for_lane(self, task: asyncio.Task[Any], admission: Queued) -> ActiveRun:
         self._queued.add(task)
         try:
             run = await self._gateway.enter(admission)
@@ -355,14 +422,18 @@ class TurnService:
         ends_at = self._stopping_since + grace_seconds
         while self._tasks and (seconds := ends_at - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
-        for task, ticket in self._tasks.items():
-            log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
-            task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A task that was cancelled before its first step never reached its `finally`.
+        # Turns that are accepted meanwhile are cut off in the next round.
         while self._tasks:
-            _, ticket = self._tasks.popitem()
+            for task, ticket in self._tasks.items():
+                log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._settle_unbegun()
+
+    async def _settle_unbegun(self) -> None:
+        """Answer for turns whose tasks were cancelled before their first step."""
+        for task in [task for task in self._tasks if task.done()]:
+            ticket = self._tasks.pop(task)
             live = self._lives.get(ticket.response_id)
             if live is not None:
                 await self._close_live(live, ticket.turn)

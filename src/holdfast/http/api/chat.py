@@ -10,7 +10,7 @@ from holdfast.http.request.body import Fields, pop_field, pop_metadata
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
-from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.http.server.types import JSON, AnyReply, Reply, Request
 
 _encode = msgspec.json.Encoder().encode
 """A request with this header gets the calls of the gateway's tools beside its answer."""
@@ -44,7 +44,7 @@ class ChatApi:
         value = completion(answer.response)
         if headers.with_trace:
             value["tool_trace"] = tool_trace(map(msgspec.json.decode, answer.response.output))
-        reply = json_reply(value, headers=request.session_headers)
+        reply = Reply(_encode(value), headers=[JSON, *request.session_headers])
         reply.delivers = ticket.turn.id, ticket.step
         return reply
 

@@ -55,7 +55,8 @@ class ResponsesApi:
         headers = read_session_headers(request)
         fields, items = await self.decoder.responses(request)
         parsed = parse_response_request(fields, items)
-        dropped = self._relay.dropped_tools(parsed.turn_request)
+        has_tools = "tools" in parsed.turn_request.fields
+        dropped = self._relay.dropped_tools(parsed.turn_request) if has_tools else ()
         reply = await self._create(request, headers, parsed)
         if dropped:
             reply.headers.append((b"x-dropped-tools", ", ".join(dropped).encode("latin-1")))

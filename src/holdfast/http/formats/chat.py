@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
+from holdfast.core.openai.chat import (
+    Message,
+    call_of,
+    chat_usage,
+    finish_reason,
+    logprobs_of,
+    message_of,
+    plain_text,
+)
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.core.tools.approval_words import approval_text
@@ -23,8 +31,14 @@ def completion_id(response_id: str) -> str:
 
 def completion(facts: ResponseFacts) -> dict[str, Any]:
     """Return a response as a chat completion."""
-    message = message_of(facts.output)
-    answer = facts.answer
+    text, answer = plain_text(facts.output), facts.answer
+    if text is not None:
+        message: Message = {
+            "role": "assistant", "content": text, "refusal": None, "annotations": [],
+        }  # fmt: skip
+        logprobs = None
+    else:
+        message, logprobs = message_of(facts.output), logprobs_of(facts.output)
     usage = msgspec.json.decode(answer.usage) if answer else None
     reason = answer.incomplete_reason if answer else None
     tier = answer.fields.get("service_tier") if answer else None
@@ -37,7 +51,7 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
             {
                 "index": 0,
                 "message": message,
-                "logprobs": logprobs_of(facts.output),
+                "logprobs": logprobs,
                 "finish_reason": finish_reason(message, reason),
             }
         ],

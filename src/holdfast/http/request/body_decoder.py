@@ -58,7 +58,8 @@ class BodyDecoder:
     async def responses(self, request: Request) -> tuple[Fields, list[NewItem]]:
         """Return the fields and input items of a Responses request."""
         check_content_type(request)
-        return await self.frame(await request.body())
+        body = await self._decode("responses", await request.body(), self._max_items)
+        return body.fields, body.items
 
     async def frame(self, content: bytes) -> tuple[Fields, list[NewItem]]:
         """Return the fields and input items of a Responses request in a WebSocket frame."""

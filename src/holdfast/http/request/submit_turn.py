@@ -104,7 +104,10 @@ class TurnSubmitter:
         target: SessionTarget,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Accept and start the turn; items that the log already has are not stored again."""
+        """Accept and start the turn; items that the log already has are not stored again.
+
+        A turn that is answered as a whole is executed by `answer`, which must be called at once.
+        """
         is_new, is_compared = _comparison(headers, target, items)
         if self._default_tools is not None:
             turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
@@ -126,12 +129,18 @@ class TurnSubmitter:
             request, turn_request, headers, target, items, digest,
             is_new=is_new, is_compared=is_compared,
         )  # fmt: skip
-        if is_keyless:
-            self._keyless.add(request, digest, ticket)
-        if ticket.session.pending_calls is not None:
-            ticket = await self._after_hold(request, turn_request, ticket, new_items)
-        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-        request.release_body()
+        try:
+            if is_keyless:
+                self._keyless.add(request, digest, ticket)
+            if ticket.session.pending_calls is not None:
+                ticket.start()
+                ticket = await self._after_hold(request, turn_request, ticket, new_items)
+            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+            request.release_body()
+        except BaseException:
+            # An accepted turn is executed, whatever becomes of its request.
+            ticket.start()
+            raise
         return ticket
 
     async def _match_and_accept(
@@ -160,15 +169,19 @@ class TurnSubmitter:
                 turn_request = replace(
                     turn_request, waits_for_parent=waits, history_hash=matched.history_hash
                 )
-            accept = self._accept(request, turn_request, headers, target, matched, digest)
-            if not is_compared:
-                accept = replace(accept, is_compared=False)
+            accept = self._accept(
+                request, turn_request, headers, target, matched, digest, is_compared=is_compared
+            )
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
-                ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
+                # Nothing cancels the task of a request whose turns outlive its client.
+                is_deferred = not is_live and self.streams.on_disconnect == "complete"
+                ticket = await self.turn_service.accept(
+                    accept, turn_request, is_live=is_live, is_deferred=is_deferred
+                )
             except ComparisonNeeded as exc:
                 is_new, is_compared = False, True
                 if exc.active_turn_id is not None:
@@ -295,6 +308,8 @@ class TurnSubmitter:
         target: SessionTarget,
         matched: MatchedInput,
         digest: bytes,
+        *,
+        is_compared: bool = True,
     ) -> Accept:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if matched.repeated is not None:
@@ -319,14 +334,17 @@ class TurnSubmitter:
             ),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
-            is_internal=headers.is_internal,
-            idempotency_key=headers.idempotency_key,
             body_hash=digest,
-            retry_count=headers.retry_count,
+            is_compared=is_compared,
+            limits=gateway.limits,
+            reset=self._reset,
         )
         # Two steps: a call with more than fifteen keywords makes CPython build a dictionary.
         return replace(
             accept,
+            is_internal=headers.is_internal,
+            idempotency_key=headers.idempotency_key,
+            retry_count=headers.retry_count,
             rewind=matched.rewind,
             seen_seq=matched.seen_seq,
             parent=target.parent,
@@ -337,8 +355,6 @@ class TurnSubmitter:
             brought=self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
-            limits=gateway.limits,
-            reset=self._reset,
         )
 
     def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:

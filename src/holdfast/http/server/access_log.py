@@ -21,7 +21,8 @@ _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
 """A valid parent: version ff and ids that are all zero are invalid."""
-_logger = log.logger(EVENT)
+access_logger = log.logger(EVENT)
+"""The logger of requests; nothing is prepared for it while its level is off."""
 
 
 def begin_request(request: Request, new_id: Callable[[str], str]) -> RequestContext:
@@ -49,7 +50,7 @@ def log_request(
     status = reply.status
     is_seen = status in WARNED_STATUSES or status >= 500
     level = logging.WARNING if is_seen else logging.INFO
-    if not _logger.isEnabledFor(level):
+    if not access_logger.isEnabledFor(level):
         return
     fields: dict[str, object] = {
         "request_id": request.id,
@@ -68,7 +69,7 @@ def log_request(
     if not is_sent:
         fields["client"] = "left"
     present = {name: value for name, value in fields.items() if value is not None}
-    _logger.log(level, EVENT, extra=present)
+    access_logger.log(level, EVENT, extra=present)
 
 
 def log_websocket_opened(request: Request) -> None:
@@ -96,7 +97,7 @@ def log_websocket_answer(request: Request, outcome: str, *, bytes_in: int) -> No
     """Log one request of a WebSocket: at warning if an operator should see it."""
     level = logging.INFO if outcome in NORMAL_OUTCOMES else logging.WARNING
     context = current_request.get()
-    if context is None or not _logger.isEnabledFor(level):
+    if context is None or not access_logger.isEnabledFor(level):
         return
     fields: dict[str, object] = {
         "request_id": request.id,
@@ -111,7 +112,7 @@ def log_websocket_answer(request: Request, outcome: str, *, bytes_in: int) -> No
         "bytes_in": bytes_in,
     }
     present = {name: value for name, value in fields.items() if value is not None}
-    _logger.log(level, "request.websocket_answered", extra=present)
+    access_logger.log(level, "request.websocket_answered", extra=present)
 
 
 def _header(headers: Sequence[Header], name: bytes) -> str | None:

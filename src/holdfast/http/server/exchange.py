@@ -13,6 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
+from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.types import ClientDisconnected, Header, Request, ValueT
 
 MAX_BUFFERED_BYTES = 64 * 1024
@@ -112,6 +113,21 @@ class Exchange(Request):
         return str(peer[0]) if peer else ""
 
     # ── called by the application ───────────────────────────────────────────────────────────
+
+    async def body(self) -> bytes:
+        """Return the whole body; most are short and have arrived in one piece with the head."""
+        pieces, size = self._pieces, self._buffered_bytes
+        if (
+            self.more_body
+            or self.disconnected
+            or pieces is None
+            or len(pieces) != 1
+            or size > min(UNCOUNTED_BYTES, self.max_body_bytes)
+        ):
+            return await super().body()
+        self._pieces, self._buffered_bytes = None, 0
+        self.content, self.is_read, self.received_bytes = pieces[0], True, size
+        return self.content
 
     async def receive(self) -> tuple[bytes, bool]:
         """Return the body bytes since the last call, and whether more follow."""

@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any, Protocol
 
 import uvicorn
-from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
 
 from holdfast.engine.logging import log
 from holdfast.http.server.protocol import (
@@ -71,15 +70,32 @@ def server_config(
         server_header=False,
         lifespan="off",
         http=protocol_class(application, limits, addresses),
-        ws=_websocket_class(addresses),
+        ws=_websocket_factory(addresses),
         ws_max_size=body_bytes,
         # Turns get the grace period first; then their responses still have to be written.
         timeout_graceful_shutdown=math.ceil(grace_seconds) + FLUSH_SECONDS,
     )
 
 
+def _websocket_factory(addresses: Counter[str]) -> Any:
+    """Return what makes a WebSocket connection.
+
+    The protocol is imported for the first one: most gateways have none, and it takes 2 MB.
+    """
+    found: list[Any] = []
+
+    def connect(**options: Any) -> asyncio.Protocol:
+        if not found:
+            found.append(_websocket_class(addresses))
+        protocol: asyncio.Protocol = found[0](**options)
+        return protocol
+
+    return connect
+
+
 def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:
     """Return uvicorn's WebSocket protocol, counting its connections by client address."""
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
 
     class CountedWebSocket(WebSocketProtocol):  # type: ignore[misc,valid-type]
         _network = ""

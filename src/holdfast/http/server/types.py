@@ -71,8 +71,10 @@ class Request:
     """Whether the answer reached the client, as far as the server knows."""
     max_body_bytes: int
     budget: BodyBudget | None = None
-    _is_read = False
-    _reserved_bytes = 0
+    is_read = False
+    """Whether the body has been read to its end."""
+    reserved_bytes = 0
+    """How much of the body counts towards the bytes that the process may hold."""
 
     def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
         self.method = method
@@ -123,7 +125,7 @@ class Request:
         """Return a request with this one's headers and caller, and another body."""
         request = Request("POST", self.path, b"", self.headers)
         request.id, request.tenant, request.budget = self.id, self.tenant, self.budget
-        request.content, request._is_read = body, True
+        request.content, request.is_read = body, True
         return request
 
     def header(self, name: bytes) -> str | None:
@@ -158,7 +160,7 @@ class Request:
 
     async def body(self) -> bytes:
         """Return the whole body, up to `max_body_bytes`."""
-        if self._is_read:
+        if self.is_read:
             return self.content
         limit, size = self.max_body_bytes, 0
         length = self.by_name.get(b"content-length")
@@ -175,11 +177,11 @@ class Request:
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"a request body has at most {limit} bytes")
-            if size > UNCOUNTED_BYTES and size > self._reserved_bytes:
+            if size > UNCOUNTED_BYTES and size > self.reserved_bytes:
                 await self._reserve(size, may_wait=False)
         # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._is_read, self.received_bytes = True, size
+        self.is_read, self.received_bytes = True, size
         return self.content
 
     async def _reserve(self, size: int, *, may_wait: bool) -> None:
@@ -188,13 +190,13 @@ class Request:
             return
         if not may_wait:
             size = min(size + RESERVE_STEP_BYTES, self.max_body_bytes)
-        await self.budget.reserve(size - self._reserved_bytes, may_wait=may_wait)
-        self._reserved_bytes = size
+        await self.budget.reserve(size - self.reserved_bytes, may_wait=may_wait)
+        self.reserved_bytes = size
 
     def release_body(self) -> None:
         """Drop the body: its items are stored, or the request has ended."""
         self.content = b""
-        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        reserved, self.reserved_bytes = self.reserved_bytes, 0
         if self.budget is not None and reserved:
             self.budget.release(reserved)
 

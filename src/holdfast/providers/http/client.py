@@ -80,14 +80,6 @@ class HttpAnswer(Protocol):
         ...
 
 
-class HttpClient(Protocol):
-    """Sends requests. Every failure of the connection is a `ProviderFailure`."""
-
-    def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
-        """Send the request and return its response; leaving the block frees the connection."""
-        ...
-
-
 class ServerAddress(NamedTuple):
     """The server of a connection."""
 
@@ -156,9 +148,12 @@ class PooledClient:
         # An aborted transport is gone in the loop's next iteration.
         await asyncio.sleep(0)
 
-    def exchange(self, request: HttpRequest) -> "_Exchange":
-        """Send the request; see `HttpClient`."""
-        return _Exchange(self, request)
+    def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
+        """Send the request and return its response; leaving the block frees the connection.
+
+        Every failure of the connection is a `ProviderFailure`.
+        """
+        return HttpExchange(self, request)
 
     def serialize(self, request: HttpRequest) -> tuple[ServerAddress, list[bytes]]:
         """Return the origin of a request and the bytes to send there."""
@@ -261,7 +256,7 @@ class PooledClient:
         return connection
 
 
-class _Exchange:
+class HttpExchange:
     """One request and its response; leaving it pools the connection, or closes it."""
 
     def __init__(self, client: PooledClient, request: HttpRequest) -> None:
@@ -270,7 +265,15 @@ class _Exchange:
         self._inflater: _Inflater | None = None
         self._is_stopped = False
 
-    async def __aenter__(self) -> "_Exchange":
+    async def __aenter__(self) -> "HttpExchange":
+        await self.open()
+        return self
+
+    async def open(self) -> None:
+        """Send the request and wait for the head of its response.
+
+        Afterwards either `take_whole` returns the body, or the exchange has to be left.
+        """
         client, request = self._client, self._request
         self._origin, pieces = client.serialize(request)
         is_repeatable = request.may_repeat or request.method in _SAFE
@@ -303,8 +306,23 @@ class _Exchange:
             else:
                 self._connection = connection
                 self.status = connection.status
-                return self
+                return
         raise AssertionError("the last attempt returns or raises")
+
+    def take_whole(self) -> bytes | None:
+        """Return the body and free the connection; None if more of the body has to be read.
+
+        Most answers arrive as a whole, in one piece with their head.
+        """
+        connection = self._connection
+        if self._inflater is not None or not connection.is_complete:
+            return None
+        body = connection.read_buffered()
+        if connection.is_reusable:
+            self._client.pool(connection, self._origin)
+        else:
+            self._client.drop(connection)
+        return body
 
     async def __aexit__(
         self,
@@ -312,11 +330,15 @@ class _Exchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.leave(is_failed=kind is not None)
+
+    def leave(self, *, is_failed: bool) -> None:
+        """Free the connection, whether the body was read to its end or not."""
         # A body that was not read to its end costs the connection, unless its reader had all that
         # it needs: then the end is about to arrive.
         if self._connection.is_reusable:
             self._client.pool(self._connection, self._origin)
-        elif self._is_stopped and kind is None:
+        elif self._is_stopped and not is_failed:
             self._client.pool_after_rest(self._connection, self._origin)
         else:
             self._client.drop(self._connection)
@@ -324,6 +346,16 @@ class _Exchange:
     @property
     def headers(self) -> Mapping[str, str]:
         return self._connection.headers
+
+    async def read_rest(self) -> bytes:
+        """Return a body that `take_whole` could not return yet, and free the connection."""
+        is_failed = True
+        try:
+            body = await self.read()
+            is_failed = False
+        finally:
+            self.leave(is_failed=is_failed)
+        return body
 
     async def read(self) -> bytes:
         if self._inflater is None and self._connection.is_complete:

@@ -51,6 +51,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._on_finished: Callable[[], None] | None = None
         self._finish_timer: asyncio.TimerHandle
         self._may_discard = 0
+        self._failure: ProviderFailure | None = None
+        self._is_paused = False
+        self._sink: ByteSink | None = None
+        self._seconds = 0.0
+        self._must_drain = False
+        self._sink_error: Exception | None = None
         self._pieces: list[bytes] = []
         # The parser appends body pieces itself: no Python call per piece. The list stays the same.
         self.on_body = self._pieces.append
@@ -67,15 +73,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._body_end = 0
         self._buffered = 0
         self._without_body = 0
-        self._is_paused = False
         self.has_head = False
         self.is_complete = False
         self._may_reuse = False
-        self._failure: ProviderFailure | None = None
-        self._sink: ByteSink | None = None
-        self._seconds = 0.0
-        self._must_drain = False
-        self._sink_error: Exception | None = None
 
     # ── for the client ──────────────────────────────────────────────────────────────────────
 
@@ -131,6 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
 
         What arrives while this waits is written by `data_received` itself, without a task switch.
         """
+        self._must_drain, self._sink_error = False, None
         try:
             while True:
                 while self._pieces:

@@ -12,7 +12,7 @@ from holdfast.core.healing.redaction import redact
 from holdfast.ports.request_context import note_first_token
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.failure_log import log_failure
-from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
+from holdfast.providers.http.client import HttpAnswer, HttpExchange, HttpRequest, PooledClient
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
 from holdfast.providers.items.seal_owner import SealOwner, account_of
@@ -31,7 +31,7 @@ MAX_SEAL_OWNERS = 1024
 class Upstream:
     """An OpenAI-compatible server. Nothing else knows its key."""
 
-    def __init__(self, settings: UpstreamSettings, client: HttpClient) -> None:
+    def __init__(self, settings: UpstreamSettings, client: PooledClient) -> None:
         self.settings = settings
         self.name = settings.name
         self._client = client
@@ -116,14 +116,17 @@ class Upstream:
         )
         started_at = time.monotonic()
         try:
-            async with self._client.exchange(request) as answer:
-                content = await answer.read()
-                if not 200 <= answer.status < 300:
-                    failure = failure_of(
-                        answer.status, answer.headers, content, names_state=names_state
-                    )
-                    raise self.redact_failure(failure)
-                return content
+            answer = HttpExchange(self._client, request)
+            await answer.open()
+            content = answer.take_whole()
+            if content is None:
+                content = await answer.read_rest()
+            if not 200 <= answer.status < 300:
+                failure = failure_of(
+                    answer.status, answer.headers, content, names_state=names_state
+                )
+                raise self.redact_failure(failure)
+            return content
         except ProviderFailure as failure:
             self._log_failure(request, path, started_at, failure)
             raise

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.model.item_ids import with_place
 from holdfast.core.projection.call_ids import is_sendable, sendable
 
 SHORT = 9
@@ -35,8 +36,15 @@ class IdAllocator:
     The same id of the server always gives the same id of ours.
     """
 
-    def __init__(self, new_id: NewId, is_used: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        new_id: NewId,
+        is_used: Callable[[str], bool] = lambda _: False,
+        answer_seq: int = 0,
+    ) -> None:
         self._new_id = new_id
+        self._answer_seq = answer_seq
+        """Where the first item of the answer will be in its session's log; 0: unknown."""
         self._is_used = is_used
         """Tells whether the session already has a call of this id."""
         self._items: dict[str, str] = {}
@@ -48,7 +56,9 @@ class IdAllocator:
             return server_id
         key = f"{index}\0{server_id}"
         if key not in self._items:
-            self._items[key] = self._new_id(_PREFIX.get(kind, "item"))
+            item_id = self._new_id(_PREFIX.get(kind, "item"))
+            first = self._answer_seq
+            self._items[key] = with_place(item_id, first + index) if first else item_id
         return self._items[key]
 
     def call(self, server_id: Any, index: int) -> str:

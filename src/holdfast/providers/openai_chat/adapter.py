@@ -100,7 +100,7 @@ class ChatProvider:
             data = await self._upstream.fetch(PATH, body, may_repeat=True)
         except ProviderFailure as failure:
             raise self._located(failure, call) from None
-        answer = read_text_completion(data, self._new_id)
+        answer = read_text_completion(data, self._new_id, call.answer_seq)
         if answer is not None:
             return answer
         output = self._output(call, params)
@@ -136,7 +136,7 @@ class ChatProvider:
             form=self._form(call),
             session_id=call.session_id,
         )
-        return ChatOutput(IdAllocator(self._new_id, is_used), params.tool_names)
+        return ChatOutput(IdAllocator(self._new_id, is_used, call.answer_seq), params.tool_names)
 
     def _request(
         self, call: ModelCall, extra: Mapping[str, Any] | None = None

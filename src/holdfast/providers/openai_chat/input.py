@@ -54,6 +54,7 @@ class Translation(msgspec.Struct, frozen=True, gc=False):
 
 
 _NOTHING = Translation()
+_NEXT_SPEAKER = {"user": "assistant", "assistant": "user"}
 
 
 class _TextPart(msgspec.Struct, gc=False):
@@ -90,19 +91,22 @@ class TranslationCache:
         """About how much memory the cache takes."""
         return self._cache.held
 
-    def get(self, body: bytes, where: str, upstream: str) -> Translation:
-        """Return an item's translation; content that Chat cannot express is replaced."""
+    def get(self, body: bytes, place: int, upstream: str) -> Translation:
+        """Return an item's translation; content that Chat cannot express is replaced.
+
+        `place` is the item's place in the input, for errors.
+        """
         with self._lock:
             found = self._cache.get(body)
         if found is None:
-            found = self._translate(body, where, upstream)
+            found = self._translate(body, place, upstream)
             size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
             if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
                 with self._lock:
                     self._cache.put(body, found, size)
         return found
 
-    def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
+    def _translate(self, body: bytes, place: int, upstream: str) -> Translation:
         self.translated += 1
         try:
             plain = _read_text_message(body)
@@ -112,7 +116,7 @@ class TranslationCache:
             if text := plain.content[0].text:
                 message = {"role": plain.role, "content": text}
                 return Translation(message=message, encoded=_encode(message))
-        return self._translate_any(body, where, upstream)
+        return self._translate_any(body, f"input[{place}]", upstream)
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = _decode(body)
@@ -267,6 +271,64 @@ class _Joiner:
         return "assistant" if speaker == "user" else "user"
 
 
+def _closed_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> list[bytes] | None:
+    """Return the messages that are complete once `new` is added; the last one stays open.
+
+    Return None unless user and assistant take turns, as they do in most conversations: then no
+    message joins another.
+    """
+    if len(prefix.open) != 1 or prefix.reasoning:
+        return None
+    last = prefix.open[0]
+    assert last.message is not None
+    role, closed = last.message["role"], []
+    for found in new:
+        message = found.message
+        if message is None or not found.encoded or found.update is not None:
+            return None
+        if found.call_id is not None or message["role"] != _NEXT_SPEAKER.get(role):
+            return None
+        closed.append(last.encoded)
+        role, last = message["role"], found
+    return closed
+
+
+def _after_turns(prefix: _Prefix, closed: Sequence[bytes], new: Sequence[Translation]) -> _Prefix:
+    """Return the prefix after messages that `_closed_in_turns` returned."""
+    if not closed:
+        return prefix
+    return _Prefix(
+        append_piece(prefix.pieces, b",".join(closed)), prefix.lead, (new[-1],), (),
+        prefix.expected, prefix.call_ids, prefix.settings,
+    )  # fmt: skip
+
+
+def _joined(
+    prefix: _Prefix, new: Sequence[Translation], form: ChatForm, done: int
+) -> tuple[_Prefix, list[bytes]]:
+    """Return the prefix after any messages, and the messages that are still open."""
+    joiner = _Joiner(prefix, form)
+    call_ids: set[str] = set()
+    settings = prefix.settings
+    for place, found in enumerate(new, done):
+        if found.call_id is not None:
+            call_ids.add(found.call_id)
+        if found.update is not None:
+            settings = updated_settings(settings, found.update)
+        joiner.add(found, place)
+    closed = b",".join(joiner.closed)
+    grown = _Prefix(
+        pieces=append_piece(prefix.pieces, closed) if closed else prefix.pieces,
+        lead=tuple(joiner.lead),
+        open=tuple(joiner.open),
+        reasoning=tuple(joiner.reasoning),
+        expected=joiner.expected,
+        call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
+        settings=settings,
+    )
+    return grown, joiner.serialize_open()
+
+
 class ChatInputCache:
     """Serialize the messages of requests; see the module."""
 
@@ -294,30 +356,17 @@ class ChatInputCache:
         prefix, done = _EMPTY, 0
         if known is not None:
             prefix, done = known.made, known.items.length
-        joiner = _Joiner(prefix, form)
-        call_ids: set[str] = set()
-        settings = prefix.settings
         new, has_references = self._translated(shared_items, done, form.upstream)
-        for place, found in enumerate(new, done):
-            if found.call_id is not None:
-                call_ids.add(found.call_id)
-            if found.update is not None:
-                settings = updated_settings(settings, found.update)
-            joiner.add(found, place)
-        closed = b",".join(joiner.closed)
-        pieces = append_piece(prefix.pieces, closed) if closed else prefix.pieces
+        closed = None if form.alternates else _closed_in_turns(prefix, new)
+        if closed is not None:
+            grown = _after_turns(prefix, closed, new)
+            open_messages = [grown.open[0].encoded]
+        else:
+            grown, open_messages = _joined(prefix, new, form, done)
         if session_id is not None and not has_references:
-            grown = _Prefix(
-                pieces=pieces,
-                lead=tuple(joiner.lead),
-                open=tuple(joiner.open),
-                reasoning=tuple(joiner.reasoning),
-                expected=joiner.expected,
-                call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
-                settings=settings,
-            )
-            self._prefixes.keep(key, Prefix(shared_items, grown, _size(grown, shared_items.length)))
-        return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
+            size = _size(grown, shared_items.length)
+            self._prefixes.keep(key, Prefix(shared_items, grown, size))
+        return ChatInput(_request_pieces(instructions, grown, open_messages), grown.settings)
 
     def sources(
         self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
@@ -348,7 +397,7 @@ class ChatInputCache:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
         settings: Settings = {}
         for place, body in enumerate(items):
-            found = self.translations.get(body, f"input[{place}]", upstream)
+            found = self.translations.get(body, place, upstream)
             if not found.is_complete:
                 # Translated again, to raise what was lost.
                 translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
@@ -363,14 +412,13 @@ class ChatInputCache:
         new: list[Translation] = []
         by_id: dict[str, bytes] | None = None
         for place, body in enumerate(history.shared[start : history.length], start):
-            where = f"input[{place}]"
-            found = self.translations.get(body, where, upstream)
+            found = self.translations.get(body, place, upstream)
             if found.reference is not None:
                 by_id = _by_id(history) if by_id is None else by_id
                 target = by_id.get(found.reference)
                 found = _NOTHING
                 if target is not None:
-                    found = self.translations.get(target, where, upstream)
+                    found = self.translations.get(target, place, upstream)
             new.append(found)
         return new, by_id is not None
 
@@ -385,16 +433,17 @@ def _size(prefix: _Prefix, items: int) -> int:
 
 
 def _request_pieces(
-    instructions: str | None, joiner: _Joiner, pieces: tuple[bytes, ...]
+    instructions: str | None, prefix: _Prefix, open_messages: Sequence[bytes]
 ) -> list[bytes]:
-    """Return all messages as JSON, without the brackets; `pieces` have the commas in them."""
+    """Return all messages as JSON, without the brackets; pieces have the commas in them."""
     lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    if joiner.lead:
-        lead += [found.message for found in joiner.lead if found.message is not None]
+    if prefix.lead:
+        lead += [found.message for found in prefix.lead if found.message is not None]
     written = [_encode(join(lead))] if lead else []
+    pieces = prefix.pieces
     if pieces:
         written += (b",", *pieces) if written else pieces
-    for message in joiner.serialize_open() or ([] if pieces else [_EMPTY_INPUT]):
+    for message in open_messages or ([] if pieces else [_EMPTY_INPUT]):
         written += (b",", message) if written else (message,)
     return written
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.model.item_ids import with_place
 from holdfast.core.model.session import Usage
-from holdfast.core.openai.response import complete_usage
+from holdfast.core.openai.response import complete_usage, usage_value
 from holdfast.ports.provider import Answer
 from holdfast.providers.items.ids import NewId
 
@@ -52,7 +53,7 @@ class _Completion(msgspec.Struct, gc=False):
 _read_completion = msgspec.json.Decoder(_Completion).decode
 
 
-def read_text_completion(data: bytes, new_id: NewId) -> Answer | None:
+def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Answer | None:
     """Return the answer of a completion that is one finished text; None for any other."""
     try:
         completion = _read_completion(data)
@@ -62,7 +63,7 @@ def read_text_completion(data: bytes, new_id: NewId) -> Answer | None:
     if not text:
         return None
     item = {
-        "id": new_id("msg"),
+        "id": with_place(new_id("msg"), answer_seq),
         "type": "message",
         "status": "completed",
         "role": "assistant",
@@ -84,6 +85,9 @@ def _usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
     """Return the tokens, and the usage of Responses with every detail of the server."""
     given, made = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    if not (prompt or completion) and usage.total_tokens in (0, given + made):
+        tokens = Usage(given, 0, made, 0)
+        return tokens, usage_value(tokens)
     cached = prompt.get("cached_tokens") if prompt is not None else None
     reasoning = completion.get("reasoning_tokens") if completion is not None else None
     detail = {

@@ -123,7 +123,7 @@ class ResponsesProvider:
                     raise self._located(failure, call) from None
             else:
                 break
-        ids = IdAllocator(self._new_id, partial(self._has_call, call))
+        ids = IdAllocator(self._new_id, partial(self._has_call, call), call.answer_seq)
         finished = WholeOutput(ids, replay.owner).whole(data)
         if state is None:
             return finished.answer
@@ -145,7 +145,7 @@ class ResponsesProvider:
     async def _stream(
         self, call: ModelCall, state: UpstreamState | None, sink: EventSink
     ) -> Answer:
-        ids = IdAllocator(self._new_id, partial(self._has_call, call))
+        ids = IdAllocator(self._new_id, partial(self._has_call, call), call.answer_seq)
         replay = self._replay(call)
         output = ResponsesOutput(ids, replay.owner)
         while True:

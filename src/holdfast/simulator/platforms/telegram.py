@@ -60,6 +60,8 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         self.sent: list[SentMessage] = []
         self.files: dict[str, bytes] = {}
         """Contents of files, by id."""
+        self.file_status = 200
+        """The status with which downloads of files are answered."""
         self.notices: list[str] = []
         """What was shown to users who pressed buttons."""
         self.webhook: dict[str, Any] = {
@@ -172,6 +174,8 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         prefix = f"/bot{self.token}/"
         file_prefix = f"/file/bot{self.token}/files/"
         if call.path.startswith(file_prefix):
+            if self.file_status != 200:
+                return PlatformAnswer(b"", status=self.file_status)
             content = self.files.get(call.path.removeprefix(file_prefix))
             return PlatformAnswer(content or b"", status=200 if content is not None else 404)
         if not call.path.startswith(prefix):

@@ -26,7 +26,7 @@ class Part(NamedTuple):
 class Lineage:
     """A session and those whose history it continues, the nearest first, as far back as an item."""
 
-    __slots__ = ("_ends", "by_session", "parts", "since")
+    __slots__ = ("_ends", "by_session", "entries", "parts", "since")
 
     def __init__(self, rows: Iterable[tuple[SessionId, int, int]], since: int) -> None:
         """Take the sessions as rows of their id, their number and where they were forked."""
@@ -35,6 +35,8 @@ class Lineage:
         self.parts: list[Part] = []
         self.by_session: dict[int, Span] = {}
         """The part of each session, by its number."""
+        self.entries: dict[int, Span] = {}
+        """The first and last entry of a session's whole part, by its number, once it was read."""
         last = _NO_END
         for session_id, no, parent_seq in rows:
             self.parts.append(Part(session_id, parent_seq + 1, last))

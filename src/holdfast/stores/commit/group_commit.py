@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
@@ -52,6 +53,8 @@ class GroupCommitter:
         self._queue: deque[_Job] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that the last command came from."""
+        self._thread = 0
+        """The thread that runs it."""
         self._max_batches = driver.max_batches
         self._in_flight = 0
         self._is_scheduled = False
@@ -70,9 +73,12 @@ class GroupCommitter:
         """Return a future of the decision on `command`, done once it is durable."""
         if self._is_closed:
             raise StoreClosed("the store is closed")
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._bind(loop)
+        loop = self._loop
+        if loop is None or get_ident() != self._thread or not loop.is_running():
+            # Looked up only where it may be another one: that costs a system call.
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                self._bind(loop)
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
         if self._in_flight < self._max_batches and not self._is_scheduled:
@@ -98,7 +104,7 @@ class GroupCommitter:
             self._tasks.clear()
         # Calls that the last loop had scheduled will not come.
         self._is_scheduled, self._may_commit_now = False, self._commits_at_once
-        self._loop = loop
+        self._loop, self._thread = loop, get_ident()
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_scheduled = True

@@ -219,11 +219,11 @@ class NotificationListener:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._is_lost.wait()
             if self._connection is not None:
-                await self._on_notificationtbeat(self._connection)
+                await self._on_heartbeat(self._connection)
             if self._connection is None:
                 await self._reconnect()
 
-    async def _on_notificationtbeat(self, connection: asyncpg.Connection) -> None:
+    async def _on_heartbeat(self, connection: asyncpg.Connection) -> None:
         """Query the time; drop a connection that does not answer."""
         try:
             async with self._asking:

@@ -14,6 +14,7 @@ from holdfast.core.model.turn import Fence
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.postgres.clock import READ_CLOCK
+from holdfast.stores.sql.statements import IS_INDEXED
 
 
 class Name(NamedTuple):
@@ -26,7 +27,7 @@ class Name(NamedTuple):
 
 # Sessions by id, by turn, by key, by repeat; the live one beside one that is to be retired or
 # restored; and everything below one that is to be erased. The time is read after the locks.
-LOCK_SESSIONS = """
+LOCK_SESSIONS = f"""
 with recursive below(root, id) as (
   select r.id, r.id from unnest($8::text[] collate "C") as r(id)
   union select b.root, c.id from below b join sessions c
@@ -34,14 +35,15 @@ with recursive below(root, id) as (
 ), named(kind, first, second, id) as (
   select 'session', s.id, '', s.id from unnest($1::text[]) as s(id)
   union select 'turn', l.turn, '', s.id from log l join sessions s on s.no = l.session
-    where l.turn = any($2::text[])
+    where l.turn = any($2::text[]) and {IS_INDEXED.format(entry="l")}
   union select 'key', s.tenant, s.key, s.id
     from unnest($3::text[], $4::text[]) as k(tenant, key)
     join sessions s on s.tenant = k.tenant and s.key = k.key and s.is_live = 1
   union select 'repeat', i.tenant, i.key, s.id
     from unnest($5::text[], $6::text[]) as r(tenant, key)
     join idempotency i on i.tenant = r.tenant and i.key = r.key
-    join log t on t.turn = i.turn_id join sessions s on s.no = t.session
+    join log t on t.turn = i.turn_id and {IS_INDEXED.format(entry="t")}
+    join sessions s on s.no = t.session
   union select 'rival', s.id, '', r.id from sessions s join sessions r
     on r.tenant = s.tenant and r.key = s.key and r.is_live = 1 where s.id = any($7::text[])
   union select 'below', b.root, '', b.id from below b

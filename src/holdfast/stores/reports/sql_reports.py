@@ -14,8 +14,9 @@ from holdfast.ports.reports import (
     UsageRow,
     WorkerView,
 )
-from holdfast.stores.sql.entries import ENDED, STARTED, STEP, RunState, TurnState, read_body
+from holdfast.stores.sql.entries import ENDS, STARTED, STEP, RunState, TurnState, read_body
 from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.statements import IS_INDEXED, IS_LAST_OF_TURN
 from holdfast.stores.sql.store import SqlStore
 
 PAGE_ROWS = 500
@@ -35,7 +36,8 @@ LANES = Statement(
     "report_lanes",
     "select s.id, s.tenant, s.key, a.turn, a.run, a.owner, a.hold_until, "
     "(select count(*) from queue q where q.session = a.session) as waiting, "
-    f"(select max(l.at) from log l where l.turn = a.turn and l.kind in ({STARTED}, {STEP})) "
+    f"(select max(l.at) from log l where l.turn = a.turn and {IS_INDEXED.format(entry='l')} "
+    f"and l.kind in ({STARTED}, {STEP})) "
     "from lanes a join sessions s on s.no = a.session order by waiting desc, s.id limit ?1",
 )
 # Times grow with positions, as far as the clock does: a search finds where a report begins.
@@ -43,13 +45,13 @@ LAST_POS = Statement("report_last_pos", "select coalesce(max(pos), 0) from log")
 AT_POS = Statement("report_at_pos", "select at, pos from log where pos >= ?1 order by pos limit 1")
 # Entries that end a run or a turn. Only the last entry of a turn counts it: one that failed may
 # have been opened again.
-ENDS = Statement(
+RUN_ENDS = Statement(
     "report_ends",
     "select l.pos, l.at, l.kind, l.body, s.tenant, "
-    "(select a.request from log a where a.turn = l.turn and a.request is not null), "
-    "case when exists (select 1 from log m where m.turn = l.turn and m.n > l.n) then 0 else 1 end "
+    "(select a.request from log a where a.turn = l.turn and a.request is not null "
+    f"and {IS_INDEXED.format(entry='a')}), case when {IS_LAST_OF_TURN} then 1 else 0 end "
     "from log l join sessions s on s.no = l.session where l.pos >= ?1 and l.at < ?2 "
-    f"and l.turn is not null and l.kind in ({STEP}, {ENDED}) order by l.pos limit ?3",
+    f"and l.turn is not null and l.kind in {(STEP, *ENDS)} order by l.pos limit ?3",
 )
 
 
@@ -104,7 +106,7 @@ class SqlReports:
 
 
 def _ends(pos: int, until: float, _: float) -> Plan[list[Row]]:
-    return (yield from every(ENDS, pos, until, PAGE_ROWS))
+    return (yield from every(RUN_ENDS, pos, until, PAGE_ROWS))
 
 
 def _first_pos(since: float) -> Plan[int]:
@@ -159,7 +161,7 @@ class _UsageCounter:
             for run in body.runs:
                 if run.outcome is not None:
                     self._add_run(self._row(start, tenant, _model_of(run, model)), run)
-            if kind == ENDED and is_last and body.turn is not None:
+            if kind in ENDS and is_last and body.turn is not None:
                 used = _model_of(body.runs[-1], model) if body.runs else model
                 self._add_turn((start, tenant, used), body.turn)
 

@@ -46,7 +46,8 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
         asks.append((sql.HOLD_LANE, (no, *_lane_state(session))))
     for entry in change.entries:
         for item in entry.items:
-            if item.item_id is not None:
+            # An id that ends with the item's place is found there.
+            if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
                 asks += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
 
 
@@ -65,6 +66,7 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         seq, turns = seq - len(entry.items), turns - entry.is_new_turn
         events -= len(entry.events)
     statement = sql.ADD_ENTRY if change.before is None else sql.APPEND_ENTRY
+    before = change.before
     for entry in entries:
         n += 1
         turn, items, records = entry.turn, entry.items, entry.records
@@ -77,15 +79,15 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
             (
                 statement,
                 (
-                    no, n, kind_of(entry, session), at, turn.id if turn is not None else None, seq,
-                    turns, events, records[-1].no if records else None, head, pack_entry(entry),
-                    pack_items(items),
+                    no, n, kind_of(entry, session, before), at,
+                    turn.id if turn is not None else None, seq, turns, events,
+                    records[-1].no if records else None, head, pack_entry(entry), pack_items(items),
                     turn.request if turn is not None and entry.is_new_turn else None,
                 ),
             )
         )  # fmt: skip
         # The first entry is the gate; those behind it are written only with it.
-        statement = sql.ADD_ENTRY
+        statement, before = sql.ADD_ENTRY, None
 
 
 def _enqueue(change: ch.QueueSaved, asks: list[Ask]) -> None:

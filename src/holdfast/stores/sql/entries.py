@@ -3,14 +3,16 @@
 A turn is read from its last entry, its request from the one that accepted it. A session is read
 from its identity and the `head` of its last entry. What an entry says elsewhere is left out of its
 packed form: an empty text stands for the id of the entry's own turn, of that turn's first run, of
-its owner, and for the id that an item's body begins with.
+its owner, for the id that an item's body begins with, and for the event that tells of the turn's
+state. `SAME_TIME` stands for a time that is the turn's own. Of the usual messages only the text is
+packed, with the number of the form around it.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -21,9 +23,16 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome, Run, Source, Turn
 from holdfast.core.transaction.changes import Entry, Event
 
-SESSION, ACCEPTED, STARTED, STEP, ENDED = 1, 2, 3, 4, 5
-"""Kinds of entries: about no turn, and about a turn in the states of its life."""
+SESSION, ACCEPTED, STARTED, STEP, ENDED, ENDED_NEXT = 1, 2, 3, 4, 5, 6
+"""Kinds of entries: about no turn, and about a turn in the states of its life.
 
+`ENDED_NEXT` ends a turn right behind the entry that started its run. It has no row in the index
+by turn: the one of the entry before it leads to both.
+"""
+ENDS = (ENDED, ENDED_NEXT)
+
+SAME_TIME = -1
+"""In a packed entry: a turn started when it was accepted, a run with its turn."""
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -190,12 +199,15 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     runs: list[RunState]
     records: list[RecordState]
     events: list[tuple[str, bool, bytes | None]]
-    """Kind, whether it is about the entry's turn, and detail; None: the range of its items."""
+    """Kind, whether it is about the entry's turn, and detail; None: the range of its items.
+
+    Without a kind it is the event of the turn's state."""
     hidden: HiddenRanges | None = None
 
 
-_turn_values = attrgetter(*TurnState.__struct_fields__[:-2])
-_run_rest = attrgetter(*RunState.__struct_fields__[4:])
+_turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
+_run_state = attrgetter(*RunState.__struct_fields__[4:11])
+_run_result = attrgetter(*RunState.__struct_fields__[13:])
 _record_values = attrgetter(*RecordState.__struct_fields__)
 _decode_body = msgspec.msgpack.Decoder(Body).decode
 
@@ -204,28 +216,43 @@ def pack_entry(entry: Entry) -> bytes:
     """Return the body of an entry."""
     turn = entry.turn
     state: tuple[Any, ...] | None = None
-    owner = first_run = detail = None
+    owner = first_run = detail = began = ended = told = None
     if turn is not None:
-        state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+        owner, first_run = turn.owner, "run" + turn.id.removeprefix("turn")
+        began, ended = turn.started_at, turn.ended_at
+        told = _STATE_EVENTS[turn.outcome]
+        started = SAME_TIME if began == turn.accepted_at else began
+        unsaid = turn.input if turn.outcome is not None else None
+        state = (*_turn_values(turn), started, ended, unsaid)
         if turn.merged_into is not None:
             state = (*state, turn.merged_into)
-        owner, first_run = turn.owner, "run" + turn.id.removeprefix("turn")
         if turn.last_seq is not None and turn.first_seq is not None:
             detail = _ITEM_RANGE % (turn.first_seq, turn.last_seq)
     events: list[tuple[str, bool, bytes | None]] = []
     for event in entry.events:
+        kind = "" if event.kind == told else event.kind
         body = None if event.body == detail else event.body
-        events += ((event.kind, event.turn_id is not None, body),)
+        events += ((kind, event.turn_id is not None, body),)
     runs: list[tuple[Any, ...]] = []
     for run in entry.runs:
         name, worker = "" if run.id == first_run else run.id, run.worker
         worker = WorkerId("") if worker == owner else worker
-        runs += ((name, run.generation, run.epoch, worker, *_run_rest(run)),)
+        start = SAME_TIME if run.started_at == began else run.started_at
+        end = SAME_TIME if run.ended_at == ended and ended is not None else run.ended_at
+        states = (*_run_state(run), start, end, *_run_result(run))
+        runs += ((name, run.generation, run.epoch, worker, *states),)
     packed = (state, runs, tuple(map(_record_values, entry.records)), events)
     return _pack(packed if entry.hidden is None else (*packed, entry.hidden))
 
 
 _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
+
+
+_STATE_EVENTS: dict[Outcome | None, str] = {
+    None: "turn.started",
+    **{outcome: f"turn.{outcome}" for outcome in get_args(Outcome)},
+}
+"""The event that usually tells of a turn, by its outcome."""
 
 
 def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
@@ -234,15 +261,27 @@ def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
     turn = body.turn
     if turn is None:
         return body
+    if turn.started_at == SAME_TIME:
+        turn.started_at = turn.accepted_at
     for run in body.runs:
-        if not run.worker:
-            run.worker = turn.owner
-        if not run.id and turn_id is not None:
-            run.id = first_run_of(turn_id)
+        _complete_run(run, turn, turn_id)
     for place, (kind, is_about, detail) in enumerate(body.events):
-        if detail is None:
-            body.events[place] = kind, is_about, _ITEM_RANGE % (turn.first_seq, turn.last_seq)
+        if not kind or detail is None:
+            told = detail if detail is not None else _ITEM_RANGE % (turn.first_seq, turn.last_seq)
+            body.events[place] = kind or _STATE_EVENTS[turn.outcome], is_about, told
     return body
+
+
+def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> None:
+    """Put in what a packed run leaves to its turn."""
+    if not run.worker:
+        run.worker = turn.owner
+    if not run.id and turn_id is not None:
+        run.id = first_run_of(turn_id)
+    if run.started_at == SAME_TIME and turn.started_at is not None:
+        run.started_at = turn.started_at
+    if run.ended_at == SAME_TIME:
+        run.ended_at = turn.ended_at
 
 
 def pack_body(body: Body) -> bytes:
@@ -250,13 +289,19 @@ def pack_body(body: Body) -> bytes:
     return _pack(body)
 
 
-def kind_of(entry: Entry, session: Session) -> int:
-    """Return the kind of an entry, once it leaves the session like this."""
+def kind_of(entry: Entry, session: Session, before: Session | None = None) -> int:
+    """Return the kind of an entry, once it leaves the session like this.
+
+    `before` is the session as the entry before it leaves it, where that is known. While a turn has
+    the lane, the epoch is the number of the entry that started its run.
+    """
     turn = entry.turn
     if turn is None:
         return SESSION
     if turn.outcome is not None:
-        return ENDED
+        if before is None or before.active_turn_id != turn.id or entry.is_new_turn:
+            return ENDED
+        return ENDED_NEXT if before.epoch == before.version else ENDED
     if entry.runs and entry.runs[-1].outcome is None and session.active_turn_id == turn.id:
         return STARTED if entry.runs[-1].id == session.active_run_id else STEP
     return ACCEPTED if entry.is_new_turn else STEP
@@ -356,6 +401,8 @@ class ItemState(msgspec.Struct, array_like=True, gc=False):
     fingerprint: bytes
     is_partial: bool
     body: bytes
+    form: int = 0
+    """The number of the form that the packed text is put into; 0 once the item is complete."""
 
 
 class Items(msgspec.Struct, array_like=True, gc=False):
@@ -368,6 +415,25 @@ class Items(msgspec.Struct, array_like=True, gc=False):
 _decode_items = msgspec.msgpack.Decoder(Items).decode
 _ID_AT = len(b'{"id":"')
 """Where the id stands in a body that begins with it."""
+_FORMS = {
+    1: (b'{"type":"message","role":"user","content":[{"type":"input_text","text":"', b'"}]}'),
+    2: (b'{"role":"user","content":"', b'"}'),
+}
+"""What is around the text of the usual messages. Stored entries have the numbers: keep them."""
+_ANSWER = b',"type":"message","status":"completed",'
+_FORMS_WITH_ID = {
+    3: (
+        _ANSWER + b'"role":"assistant","content":[{"type":"output_text","text":"',
+        b'","annotations":[],"logprobs":[]}]}',
+    ),
+    4: (
+        _ANSWER + b'"content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"',
+        b'"}],"role":"assistant"}',
+    ),
+}
+"""The same for bodies that begin with their id, from behind it."""
+_plain_forms = tuple(_FORMS.items())
+_forms_with_id = tuple(_FORMS_WITH_ID.items())
 
 
 def pack_items(items: Sequence[StoredItem]) -> bytes | None:
@@ -376,10 +442,19 @@ def pack_items(items: Sequence[StoredItem]) -> bytes | None:
         return None
     states: list[tuple[Any, ...]] = []
     for item in items:
-        name, body = item.item_id, item.body
+        kind, name, body = item.kind, item.item_id, item.body
+        forms, start, packed_name = _plain_forms, 0, name
         if name is not None and '"' not in name and body.startswith(f'{{"id":"{name}"'.encode()):
-            name = ""
-        states += ((item.kind, name, item.call_id, item.fingerprint, item.is_partial, body),)
+            forms, start, packed_name = _forms_with_id, body.index(b'"', _ID_AT) + 1, ""
+        rest: tuple[Any, ...] = (item.call_id, item.fingerprint, item.is_partial)
+        state: tuple[Any, ...] = (kind, packed_name, *rest, body)
+        if kind == "message":
+            for form, (before, after) in forms:
+                text, end = start + len(before), len(body) - len(after)
+                if text <= end and body.startswith(before, start) and body.endswith(after):
+                    state = ("", name, *rest, body[text:end], form)
+                    break
+        states.append(state)
     return _pack((items[0].turn_number, states))
 
 
@@ -387,7 +462,18 @@ def read_items(packed: bytes) -> Items:
     """Return the items of an entry."""
     items = _decode_items(packed)
     for state in items.listed:
-        if state.item_id == "":
+        form, name = state.form, state.item_id
+        if form:
+            if form in _FORMS:
+                before, after = _FORMS[form]
+                state.body = b"%b%b%b" % (before, state.body, after)
+            else:
+                before, after = _FORMS_WITH_ID[form]
+                state.body = b'{"id":"%b"%b%b%b' % (
+                    (name or "").encode(), before, state.body, after,
+                )  # fmt: skip
+            state.kind, state.form = "message", 0
+        elif name == "":
             body = state.body
             state.item_id = body[_ID_AT : body.index(b'"', _ID_AT)].decode()
     return items
@@ -405,7 +491,7 @@ def unpack_items(
     items = read_items(packed)
     number = items.turn_number
     first = last - len(items.listed) + 1
-    start, stop = max(from_seq - first, 0), min(to_seq - first + 1, len(items.listed))
+    start, stop = max(from_seq - first, 0), max(to_seq - first + 1, 0)
     return [
         StoredItem(
             session_id, first + index, number, one.kind, one.item_id, one.call_id, one.fingerprint,

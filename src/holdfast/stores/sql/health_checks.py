@@ -7,12 +7,14 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.model.item_ids import place_in
 from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
 from holdfast.core.projection.project import project
 from holdfast.ports.store import ItemQuery
 from holdfast.stores.sql.entries import (
     ENDED,
+    ENDS,
     STARTED,
     Body,
     read_body,
@@ -22,12 +24,17 @@ from holdfast.stores.sql.entries import (
 )
 from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 from holdfast.stores.sql.queries import items
-from holdfast.stores.sql.statements import ITEM_ENTRIES, SELECT_SESSION
+from holdfast.stores.sql.statements import (
+    IS_INDEXED,
+    IS_LAST_OF_TURN,
+    ITEM_ENTRIES,
+    LAST_ENTRY_OF_TURN,
+    SELECT_SESSION,
+)
 
 _LAST = "l.n = (select max(n) from log where session = l.session)"
-_IS_LAST_OF_TURN = "not exists (select 1 from log m where m.turn = l.turn and m.n > l.n)"
-_LAST_KIND = "(select l.kind from log l where l.turn = {turn} order by l.n desc limit 1)"
-_LAST_BODY = "(select l.body from log l where l.turn = {turn} order by l.n desc limit 1)"
+_LAST_KIND = f"(select l.kind from log l where (l.session, l.n) = {LAST_ENTRY_OF_TURN})"
+_LAST_BODY = f"(select l.body from log l where (l.session, l.n) = {LAST_ENTRY_OF_TURN})"
 
 # Entries are numbered from 1 without a gap, and there is at least one.
 ENTRY_GAPS = Statement(
@@ -52,6 +59,12 @@ LOST_ENDS = Statement(
     "join (select session, max(seq) as newest from item_ids group by session) i "
     f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
 )
+# Entries that the search index knows and that are not there. No entry is ever deleted.
+LOST_ENTRIES = Statement(
+    "lost_entries",
+    "select distinct i.pos from search_items i where not exists "
+    "(select 1 from log l where l.pos = i.pos) order by i.pos limit ?1",
+)
 # Entries of unknown sessions.
 UNKNOWN_LOGS = Statement(
     "unknown_logs",
@@ -70,8 +83,8 @@ TURN_GAPS = Statement(
 STRAY_TURNS = Statement(
     "stray_turns",
     "select l.turn, s.id from log l join sessions s on s.no = l.session "
-    f"where l.turn is not null and l.kind <> {ENDED} and s.deleted_at is null "
-    f"and {_IS_LAST_OF_TURN} and not exists (select 1 from lanes a where a.turn = l.turn) "
+    f"where l.turn is not null and l.kind not in {ENDS} and s.deleted_at is null "
+    f"and {IS_LAST_OF_TURN} and not exists (select 1 from lanes a where a.turn = l.turn) "
     "and not exists (select 1 from queue q where q.turn = l.turn) order by l.turn limit ?1",
 )
 # Lanes with what their sessions' last entries say of them, and the last entry of their turn.
@@ -87,15 +100,15 @@ LANE = Statement("lane", "select turn from lanes where session = ?1")
 STALE_QUEUE = Statement(
     "stale_queue",
     "select q.turn, s.id from queue q left join sessions s on s.no = q.session "
-    f"where coalesce({_LAST_KIND.format(turn='q.turn')}, {ENDED}) = {ENDED} "
+    f"where coalesce({_LAST_KIND.format(turn='q.turn')}, {ENDED}) in {ENDS} "
     "or exists (select 1 from lanes a where a.turn = q.turn) order by q.turn limit ?1",
 )
 # Runs whose owner lives, but that have been under way for very long.
 LONG_RUNS = Statement(
     "long_runs",
     "select id, turn, began from (select s.id, a.turn, (select max(l.at) from log l "
-    f"where l.turn = a.turn and l.kind = {STARTED}) as began from lanes a "
-    "join sessions s on s.no = a.session join workers w on w.id = a.owner "
+    f"where l.turn = a.turn and {IS_INDEXED.format(entry='l')} and l.kind = {STARTED}) "
+    "as began from lanes a join sessions s on s.no = a.session join workers w on w.id = a.owner "
     "where w.alive_until > ?1) r where began < ?2 order by began limit ?3",
 )
 # What a provider remembers of a session that is over, or of items that are not there.
@@ -115,7 +128,7 @@ LATEST_TIMES = Statement(
 RECENT_ENTRIES = Statement(
     "recent_entries",
     "select l.pos, l.turn, s.id, l.body, l.kind, "
-    f"case when {_IS_LAST_OF_TURN} then 1 else 0 end "
+    f"case when {IS_LAST_OF_TURN} then 1 else 0 end "
     "from log l join sessions s on s.no = l.session "
     "where l.pos < ?1 and l.turn is not null and l.at > ?2 order by l.pos desc limit ?3",
 )
@@ -283,7 +296,7 @@ def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
     found = yield from one(SESSION_OF_LANE, session_id)
     if found is None or last_kind is None:
         return [Mismatch(session_id, f"turn {turn_id} has the lane, but is not in the log")]
-    if last_kind == ENDED:
+    if last_kind in ENDS:
         return [Mismatch(session_id, f"turn {turn_id} has the lane, but has ended")]
     session = read_session(found)
     if (session.active_turn_id, session.active_run_id, session.owner, session.hold_until) != (
@@ -304,7 +317,7 @@ def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
     for _, turn_id, session_id, packed, kind, is_last in found:
         body = read_body(packed, turn_id)
         turn = body.turn
-        if kind == ENDED and is_last and turn is not None and turn.outcome == "failed":
+        if kind in ENDS and is_last and turn is not None and turn.outcome == "failed":
             code = turn.error_code or "no code"
             recent.failed.append(FailedTurn(turn_id, session_id, code))
         recent.heals += [
@@ -361,7 +374,11 @@ def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
         if seq + len(states) != last:
             return f"should have {last - seq} items up to {last}, and has {len(states)}"
         ids = ((state.item_id, seq + at) for at, state in enumerate(states, 1))
-        listed.update((item_id, place) for item_id, place in ids if item_id is not None)
+        listed.update(
+            (item_id, place)
+            for item_id, place in ids
+            if item_id is not None and place_in(item_id) != place
+        )
         seq = last
     if seq != session.head_seq:
         return f"should have items up to {session.head_seq}, and has them up to {seq}"

@@ -1,8 +1,10 @@
 """Find sessions, turns, runs, records and items in the log, by as few reads as it takes."""
 
 from collections.abc import Sequence
-from typing import Literal
+from operator import itemgetter
+from typing import Literal, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import RecordHead
@@ -22,7 +24,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import Change, Entry, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.stores.cache.lineage_cache import Lineage, LineageCache
+from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     SESSION_WIDTH,
@@ -39,6 +41,11 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
+SMALL_PART = 64
+"""A part of fewer items is read as a whole, wherever a page ends in it."""
+NEAR_ENTRIES = 3
+NEAR_ITEMS = 16
+"""How many entries and items may be read beside a range, instead of a search for its ends."""
 MAX_RANGES = 64
 """Hidden ranges that an entry tells of; a log with more of them has its records read."""
 
@@ -83,32 +90,48 @@ def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
     return next((run for run in runs if run.id == run_id), None)
 
 
+class _Place(NamedTuple):
+    """An entry of a session, and what a count has reached there."""
+
+    n: int
+    reached: int
+
+
 def find_number(session: Session, count: Count, target: int) -> Plan[int]:
-    """Return the number of the first entry of a session at which a count reaches a target.
+    """Return the number of the first entry of a session at which a count reaches a target."""
+    return (yield from _search(session, count, target))
+
+
+def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
+    """Return the number of the entry at which a count reaches a target.
 
     Counts grow with the entries, mostly evenly: a few looks near the place that evenness gives
-    find it, however long the log is.
+    find it, however long the log is. If `beside` is negative, an entry a little before it will do;
+    if it is positive, one a little behind: one look so many entries beside that place is mostly
+    enough.
     """
     at = _COUNTS[count]
-    low, low_count = 0, session.parent_seq if count == "seq" else 0
-    high = session.version
-    ends = (session.head_seq, session.turn_count, session.event_no)
-    high_count = ends[at]
+    low = _Place(0, session.parent_seq if count == "seq" else 0)
+    high = _Place(session.version, (session.head_seq, session.turn_count, session.event_no)[at])
     is_even = True
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_even and high_count > low_count:
-            share = (target - low_count) * (high - low) // (high_count - low_count)
-            middle = min(max(low + share, low + 1), high - 1)
+    while high.n - low.n > 1:
+        if beside < 0 and target - low.reached <= NEAR_ITEMS:
+            return low.n + 1
+        if beside > 0 and high.reached - target <= NEAR_ITEMS:
+            return high.n
+        middle = (low.n + high.n) // 2
+        if is_even and high.reached > low.reached:
+            share = (target - low.reached) * (high.n - low.n) // (high.reached - low.reached)
+            middle = min(max(low.n + share + beside, low.n + 1), high.n - 1)
         # Where guesses by evenness close in from one side alone, halving every other time ends it.
         is_even = not is_even
         row = yield from one(sql.COUNTS, session_no(session.id), middle)
         assert row is not None, f"entry {middle} of session {session.id} is missing"
         if row[at] >= target:
-            high, high_count = middle, row[at]
+            high = _Place(middle, row[at])
         else:
-            low, low_count = middle, row[at]
-    return high
+            low = _Place(middle, row[at])
+    return high.n
 
 
 def find_lineage(session: Session) -> Plan[list[Session]]:
@@ -295,8 +318,9 @@ def find_items(
 ) -> Plan[list[StoredItem]]:
     """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
     found: list[StoredItem] = []
-    for owner, start, end in (yield from find_owners(session, first, last, known)):
-        found += yield from _own_items(owner, start, end)
+    for part, rows in (yield from _entries_by_part(session, first, last, known)):
+        for row in rows:
+            found += unpack_items(row[-1], part.session_id, row[-2], part.first, part.last)
     return found
 
 
@@ -316,31 +340,89 @@ def find_states(
 ) -> Plan[list[ItemState]]:
     """Return a range of items as they are packed, wherever in the line of forks they are kept."""
     found: list[ItemState] = []
-    for owner, start, end in (yield from find_owners(of, first, last, known)):
-        for seq, packed in (yield from item_entries(owner, start, end)):
-            states = read_items(packed).listed
-            at = seq - len(states) + 1
-            found += states[max(start - at, 0) : end - at + 1]
+    for part, rows in (yield from _entries_by_part(of, first, last, known)):
+        for row in rows:
+            states = read_items(row[-1]).listed
+            at = row[-2] - len(states) + 1
+            found += states[max(part.first - at, 0) : max(part.last - at + 1, 0)]
     return found
 
 
-def _own_items(owner: Session, first: int, last: int) -> Plan[list[StoredItem]]:
-    rows = yield from item_entries(owner, first, last)
-    return [
-        item for seq, packed in rows for item in unpack_items(packed, owner.id, seq, first, last)
-    ]
+def _entries_by_part(
+    of: Session, first: int, last: int, known: LineageCache | None
+) -> Plan[list[tuple[Part, list[Row]]]]:
+    """Return the entries that hold a range of items, by the sessions that keep them, oldest first.
+
+    Each row ends with the number of its last item and the items. However many sessions keep them,
+    the entries are read by one statement.
+    """
+    parts = yield from _find_parts(of, first, last, known)
+    if len(parts) == 1:
+        part, no, (low, high) = parts[0]
+        return [(part, (yield from every(sql.ITEM_ENTRIES, no, low, high)))]
+    if not parts:
+        return []
+    ranges = msgspec.json.encode([(no, low, high) for _, no, (low, high) in parts]).decode()
+    rows_by_session: dict[int, list[Row]] = {no: [] for _, no, _ in parts}
+    for row in sorted((yield from every(sql.RANGE_ENTRIES, ranges)), key=itemgetter(1)):
+        rows_by_session[row[0]].append(row)
+    return [(part, rows_by_session[no]) for part, no, _ in parts]
+
+
+def _find_parts(
+    of: Session, first: int, last: int, known: LineageCache | None
+) -> Plan[list[tuple[Part, int, Span]]]:
+    """Return who keeps which part of a range of items, oldest first: number, first and last entry.
+
+    Entries are never renumbered, so those of an ancestor's whole part are remembered with its line;
+    of a small part, all entries are read.
+    """
+    parts: list[tuple[Part, int, Span]] = []
+    last = min(last, of.head_seq)
+    start = max(first, of.parent_seq + 1)
+    if start <= last:
+        own = yield from _entry_range(of, start, last)
+        parts.append((Part(of.id, start, last), session_no(of.id), own))
+    last = min(last, of.parent_seq)
+    if of.parent_id is None or first > last:
+        return parts
+    line = yield from find_ancestors(of, first, known)
+    for part in line.between(first, last):
+        no = session_no(part.session_id)
+        span = line.by_session[no]
+        is_whole = span == (part.first, part.last) or span[1] - span[0] < SMALL_PART
+        entries = line.entries.get(no) if is_whole else None
+        if entries is None:
+            row = yield from one(sql.SESSION_BY_ID, part.session_id)
+            assert row is not None, f"session {part.session_id} of a line of forks is missing"
+            bounds = span if is_whole else (part.first, part.last)
+            entries = yield from _entry_range(read_session(row), *bounds)
+            if is_whole:
+                line.entries[no] = entries
+        parts.append((part, no, entries))
+    parts.reverse()
+    return parts
+
+
+def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
+    """Return between which entries of a session a range of its own items is, or a few more."""
+    low, high = 1, owner.version
+    if first > owner.parent_seq + 1:
+        low = yield from _search(owner, "seq", first, beside=-NEAR_ENTRIES)
+    if last < owner.head_seq:
+        high = yield from _search(owner, "seq", last, beside=NEAR_ENTRIES)
+    return low, high
 
 
 def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Return the entries of a session that hold a range of its own items: last number, items."""
+    """Return the entries that hold a range of a session's own items, and perhaps a few others.
+
+    A row is the number of the entry's last item, and its items.
+    """
     last = min(last, owner.head_seq)
     if first > last:
         return []
-    low, high = 1, owner.version
-    if first > owner.parent_seq + 1:
-        low = yield from find_number(owner, "seq", first)
-    if last < owner.head_seq:
-        high = yield from find_number(owner, "seq", last)
+    low, high = yield from _entry_range(owner, first, last)
     return (yield from every(sql.ITEM_ENTRIES, session_no(owner.id), low, high))
 
 

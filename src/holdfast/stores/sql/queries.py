@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
+from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, place_in, split_name
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import (
@@ -510,7 +510,14 @@ def listing(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[Lis
     for item in page:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
         if item.item_id is not None:
-            is_shared = len((yield from every(sql.FIRST_PLACES, item.item_id, 2))) > 1
+            rows = yield from every(sql.FIRST_PLACES, item.item_id, 2)
+            place = place_in(item.item_id)
+            # The item has a row of its own, unless its id ends with its place.
+            is_shared = (
+                len(rows) > 0
+                if place == item.seq
+                else len(rows) > 1 or (place is not None and 1 <= place <= of.head_seq)
+            )
             places = (yield from _places(of, item.item_id, lines)) if is_shared else []
             if len(places) > 1:
                 if hidden is None:
@@ -547,13 +554,19 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
     An id that very many sessions use is looked up in each part of a line of forks instead.
     """
     rows = yield from every(sql.FIRST_PLACES, item_id, MAX_PLACES)
+    places: set[int] = set()
     if len(rows) < MAX_PLACES:
-        return sorted((yield from places_in_line(of, [(row[0], row[1]) for row in rows], lines)))
-    places: list[int] = []
-    for owner, first, last in (yield from find_owners(of, 1, of.head_seq, lines)):
-        found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
-        places += [row[0] for row in found]
-    return places
+        pairs = [(row[0], row[1]) for row in rows]
+        places.update((yield from places_in_line(of, pairs, lines)))
+    else:
+        for owner, first, last in (yield from find_owners(of, 1, of.head_seq, lines)):
+            found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
+            places.update(row[0] for row in found)
+    place = place_in(item_id)
+    if place is not None and place not in places and 1 <= place <= of.head_seq:
+        at_place = yield from find_items(of, place, place, lines)
+        places.update(item.seq for item in at_place if item.item_id == item_id)
+    return sorted(places)
 
 
 def _hiding(of: Session) -> Plan[list[Record]]:

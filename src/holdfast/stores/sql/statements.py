@@ -14,7 +14,7 @@ from holdfast.core.transaction.changes import (
     JournalRow,
 )
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS
-from holdfast.stores.sql.entries import ENDED, IDENTITY
+from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, IDENTITY
 from holdfast.stores.sql.plan import Statement, columns
 
 
@@ -53,6 +53,26 @@ ITEM_ENTRIES = Statement(
     "item_entries",
     "select seq, items from log where session = ?1 and n between ?2 and ?3 and items is not null "
     "order by n",
+)
+# The same for several sessions in one read, in no order; each range is a session, its first and
+# its last entry.
+_RANGE_ENTRIES = (
+    "select l.session, l.seq, l.items from {ranges} join log l on l.session = {value}0{end} "
+    "and l.n between {value}1{end} and {value}2{end} where l.items is not null"
+)
+RANGE_ENTRIES = Statement(
+    "range_entries",
+    _RANGE_ENTRIES.format(
+        # A cross join keeps the order of the tables: the ranges are few, the log is not.
+        ranges="json_each(?1) r cross",
+        value="json_extract(r.value, '$[",
+        end="]')",
+    ),
+    postgres=_RANGE_ENTRIES.format(
+        ranges="json_array_elements(?1::text::json) r (value)",
+        value="(r.value ->> ",
+        end=")::bigint",
+    ),
 )
 ITEM_ENTRY = Statement(
     "item_entry",
@@ -115,14 +135,31 @@ SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )
 
+IS_INDEXED = f"{{entry}}.kind <> {ENDED_NEXT}"
+"""Whether an entry about a turn is in the index by turn, which only serves reads that ask this."""
 # In the order of the index by turn, which has the entry that accepted the turn in front.
 _TURN_PLACE = "case when {entry}.request is null then {entry}.n else 0 end"
 _LAST_OF_TURN = (
-    "(select e.n from log e where e.turn = {turn} "
-    f"order by {_TURN_PLACE.format(entry='e')} desc limit 1)"
+    "(select coalesce((select f.n from log f where f.session = e.session and f.n = e.n + 1 "
+    f"and f.kind = {ENDED_NEXT}), e.n) from log e where e.turn = {{turn}} "
+    f"and {IS_INDEXED.format(entry='e')} order by {_TURN_PLACE.format(entry='e')} desc limit 1)"
 )
+LAST_ENTRY_OF_TURN = _LAST_OF_TURN.replace("(select coalesce", "(select e.session, coalesce", 1)
+"""Selects the session and the number of the last entry about a turn."""
 _REQUEST = (
-    f"(select f.request from log f where f.turn = {{turn}} and {_TURN_PLACE.format(entry='f')} = 0)"
+    f"(select f.request from log f where f.turn = {{turn}} and {IS_INDEXED.format(entry='f')} "
+    f"and {_TURN_PLACE.format(entry='f')} = 0)"
+)
+IS_LAST_OF_TURN = (
+    "(not exists (select 1 from log m where m.turn = l.turn and m.n > l.n "
+    f"and {IS_INDEXED.format(entry='m')}) and not exists (select 1 from log m "
+    f"where m.session = l.session and m.n = l.n + 1 and m.kind = {ENDED_NEXT}))"
+)
+"""Whether no entry about the same turn comes behind this one, `l`."""
+_ENTRIES_OF_TURN = (
+    "from log e join log l on l.session = e.session and l.n between e.n and e.n + 1 "
+    f"and (l.n = e.n or l.kind = {ENDED_NEXT}) {{join}}"
+    f"where e.turn = ?1 and {IS_INDEXED.format(entry='e')} "
 )
 
 # All that a decision about a lane asks: its session and the owner's lease, how many wait and
@@ -229,34 +266,37 @@ _TURN = (
 # The last entry about a turn has its state.
 TURN_BY_ID = Statement(
     "turn_by_id",
-    _TURN + f"where l.turn = ?1 order by {_TURN_PLACE.format(entry='l')} desc limit 1",
+    _TURN + f"where (l.session, l.n) = {LAST_ENTRY_OF_TURN.format(turn='?1')}",
 )
-_IS_LAST = f"l.n = {_LAST_OF_TURN.format(turn='l.turn')} "
 # Every turn of a session that has not ended.
 OPEN_TURNS = Statement(
     "open_turns",
-    _TURN + "where l.turn in (select turn from lanes where session = ?1 "
-    f"union all select turn from queue where session = ?1) and {_IS_LAST}",
+    _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='o.turn')} "
+    "from (select turn from lanes where session = ?1 "
+    "union all select turn from queue where session = ?1) o)",
 )
 # The turns that entries speak of, each as its own last entry leaves it.
 TURNS_BETWEEN = Statement(
     "turns_between",
-    _TURN + "where l.turn in (select b.turn from log b where b.session = ?1 "
-    f"and b.n between ?2 and ?3 and b.turn is not null) and {_IS_LAST}",
+    _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='b.turn')} "
+    "from log b where b.session = ?1 and b.n between ?2 and ?3 and b.turn is not null)",
 )
 # Ends of turns, newest first; one that was opened again since is not one.
 LAST_ENDED = Statement(
     "last_ended",
-    f"select turn from log where session = ?1 and kind = {ENDED} order by n desc limit 16",
+    f"select turn from log where session = ?1 and kind in {ENDS} order by n desc limit 16",
 )
 TURN_ENTRIES = Statement(
     "turn_entries",
-    "select s.id, l.body, l.n from log l join sessions s on s.no = l.session "
-    "where l.turn = ?1 order by l.n",
+    "select s.id, l.body, l.n "
+    + _ENTRIES_OF_TURN.format(join="join sessions s on s.no = l.session ")
+    + "order by l.n",
 )
 TURN_ITEMS = Statement(
     "turn_items",
-    "select session, seq, items from log where turn = ?1 and items is not null order by n",
+    "select l.session, l.seq, l.items "
+    + _ENTRIES_OF_TURN.format(join="")
+    + "and l.items is not null order by l.n",
 )
 ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
 JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")
@@ -565,7 +605,8 @@ ORPHANED_SESSIONS = Statement(
 # Turns that wait; the one that has its lane is a run's business, or its client's.
 OWNED_TURNS = Statement(
     "owned_turns",
-    _TURN + f"where {_IS_LAST} and l.turn in (select turn from queue where owner = ?1) "
+    _TURN + "where (l.session, l.n) in (select o.session, "
+    f"{_LAST_OF_TURN.format(turn='o.turn')} from queue o where o.owner = ?1) "
     "order by s.id, q.position",
 )
 OWNED_RUNS = Statement(

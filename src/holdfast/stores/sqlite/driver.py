@@ -7,7 +7,6 @@ waited for there but the disk.
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -33,6 +32,7 @@ from holdfast.stores.sqlite.connection import (
     ManagedConnection,
 )
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
+from holdfast.stores.sqlite.wait_time import WaitTimer
 
 ResultT = TypeVar("ResultT")
 
@@ -124,6 +124,7 @@ class SqliteDriver(SqlDriver):
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
         self._reading = pace or DiskLatencyGate()
+        self._commit_wait, self._read_wait = WaitTimer(), WaitTimer()
         self._rows = self._rows_moved = 0
         """Written by this connection, and by it before the log was last moved."""
 
@@ -188,7 +189,18 @@ class SqliteDriver(SqlDriver):
 
     async def has_news(self) -> bool:
         """Whether another connection than our writer's has committed since the last call."""
-        return await self._writer.run(self._has_news)
+        writer = self._writer
+        if isinstance(writer, ThreadExecutor) and writer.try_acquire():
+            # A look at the head of the log: a commit in place must not find the thread at it.
+            try:
+                connection = self._write_link.at_once()
+                if connection is not None:
+                    return self._note_version(connection)
+            except sqlite3.Error:
+                pass  # the thread says what is wrong
+            finally:
+                writer.give_back()
+        return await writer.run(self._has_news)
 
     async def close(self) -> None:
         """Close both connections, then their threads."""
@@ -214,14 +226,14 @@ class SqliteDriver(SqlDriver):
         connection = self._write_link.begin_at_once()
         if connection is None:
             return None
-        wall, worked = time.perf_counter(), time.thread_time()
+        self._commit_wait.start()
         try:
             return self._transact(connection, commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if len(commands) == 1:
                 return [_explain(exc)]
         finally:
-            self._pace.note(time.perf_counter() - wall - (time.thread_time() - worked))
+            self._pace.note(self._commit_wait.stop())
         return partial(self._commit_each, commands)
 
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -341,14 +353,14 @@ class SqliteDriver(SqlDriver):
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return what was found; none, if the thread has to look, or to say why it cannot."""
-        wall, worked = time.perf_counter(), time.thread_time()
+        self._read_wait.start()
         try:
             connection = self._read_link.at_once()
             return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
-            self._reading.note(time.perf_counter() - wall - (time.thread_time() - worked))
+            self._reading.note(self._read_wait.stop())
 
     def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
@@ -373,11 +385,13 @@ class SqliteDriver(SqlDriver):
 
     def _has_news(self) -> bool:
         try:
-            connection = self._write_link.connection()
-            (version,) = connection.execute("pragma data_version").fetchone()
+            return self._note_version(self._write_link.connection())
         except sqlite3.Error as exc:
             self._forget_writer()
             raise _explain(exc) from exc
+
+    def _note_version(self, connection: sqlite3.Connection) -> bool:
+        (version,) = connection.execute("pragma data_version").fetchone()
         # A fresh connection does not know what was written before it: that may be news.
         is_news: bool = version != self._data_version
         self._data_version = version

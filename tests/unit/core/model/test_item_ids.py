@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.model.item_ids import mint_name, name_at, owner_of, shown, split_name
+from holdfast.core.model.item_ids import (
+    mint_name,
+    name_at,
+    owner_of,
+    place_in,
+    shown,
+    split_name,
+    with_place,
+)
 from holdfast.core.model.items import read_item
 from tests.unit.core.builders import stored
 
@@ -24,6 +32,27 @@ def test_a_minted_id_tells_what_it_names(kind: str, prefix: str) -> None:
 def test_minted_ids_differ_by_place() -> None:
     minted = {mint_name("message", session, seq, 1.0) for session in "ab" for seq in range(50)}
     assert len(minted) == 100
+
+
+@pytest.mark.parametrize("seq", [1, 15, 16, 0xFFFFFF])
+def test_an_id_of_ours_tells_the_place_of_its_item(seq: int) -> None:
+    random = "msg_" + "7" * 31
+    for item_id in (mint_name("message", "ses_1", seq, 1.0), with_place(random, seq)):
+        assert place_in(item_id) == seq
+        assert len(item_id) == len(random)
+
+
+@pytest.mark.parametrize(
+    ("item_id", "seq"),
+    [("msg_000001", 2), ("msg_" + "7" * 31, 0), ("msg_" + "7" * 31, 0x1000000)],
+)
+def test_an_id_stays_as_it_is_where_the_place_would_not_fit(item_id: str, seq: int) -> None:
+    assert with_place(item_id, seq) == item_id
+
+
+@pytest.mark.parametrize("item_id", ["", "msg_1", "call", "rs_00000z"])
+def test_an_id_that_ends_otherwise_tells_no_place(item_id: str) -> None:
+    assert place_in(item_id) is None
 
 
 def test_an_item_in_full_is_shown_as_its_own_bytes() -> None:

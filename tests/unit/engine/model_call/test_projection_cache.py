@@ -48,7 +48,7 @@ def test_a_regenerate_projects_the_tail_alone_even_from_a_list_that_was_read_ane
         cache, log = ProjectionCache(), _log(length)
         cache.project("s", SharedPrefix(log))
         rewound = [*log[: length - 3], _item(length + 1, "user", "again")]
-        shown = cache.project("s", SharedPrefix(list(rewound)))
+        shown, _ = cache.project("s", SharedPrefix(list(rewound)))
         assert [*shown] == [item.body for item in rewound]
         anew = SharedPrefix([*rewound[:-1], _item(length + 2, "user", "and again")])
         assert _calls(lambda: cache.project("s", anew)) < 20 + 2 * PART_ITEMS  # noqa: B023

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId, TurnId
 from holdfast.core.model.items import StoredItem, message
 from holdfast.core.model.records import Record
+from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.changes import Entry, Event, LogAppended
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import writes
@@ -18,8 +19,10 @@ from holdfast.stores.sql.entries import (
     pack_entry,
     pack_head,
     pack_items,
+    pack_states,
     read_body,
     read_events,
+    read_items,
     read_records,
     read_run,
     read_session,
@@ -108,6 +111,83 @@ def test_an_item_keeps_its_id_whatever_its_body_begins_with(name: str | None, bo
     packed = pack_items([item])
     assert packed is not None
     assert unpack_items(packed, SESSION, 4, 4, 4) == [item]
+
+
+TEXT = 'it\\"s \u00e9'.encode()
+QUESTION = b'{"type":"message","role":"user","content":[{"type":"input_text","text":"%b"}]}'
+ANSWER = (
+    b'{"id":"msg_1","type":"message","status":"completed","role":"assistant","content":'
+    b'[{"type":"output_text","text":"%b","annotations":[],"logprobs":[]}]}'
+)
+UPSTREAM_ANSWER = (
+    b'{"id":"msg_1","type":"message","status":"completed","content":[{"type":"output_text",'
+    b'"annotations":[],"logprobs":[],"text":"%b"}],"role":"assistant"}'
+)
+FORMS = [QUESTION, b'{"role":"user","content":"%b"}', ANSWER, UPSTREAM_ANSWER]
+
+
+def unpacked(item: StoredItem) -> tuple[int, StoredItem]:
+    """Return how long an item is when it is packed, and the item as it is read."""
+    packed = pack_items([item])
+    assert packed is not None
+    (read,) = unpack_items(packed, SESSION, item.seq, item.seq, item.seq)
+    return len(packed), read
+
+
+@pytest.mark.parametrize("text", [b"", TEXT])
+@pytest.mark.parametrize("form", FORMS)
+def test_of_a_usual_message_only_the_text_is_packed(form: bytes, text: bytes) -> None:
+    item = replace(an_item(4), item_id="msg_1", body=form % text)
+    size, read = unpacked(item)
+    assert read == item
+    assert size < len(text) + 40
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(cut=st.integers(0, 60), name=st.sampled_from(["msg_1", "msg_12", None]))
+def test_a_body_that_only_begins_or_ends_like_a_usual_message_is_kept(
+    form: bytes, cut: int, name: str | None
+) -> None:
+    whole = form % b""
+    for body in (whole[:cut] + whole[cut + 1 :], whole[: len(whole) - cut], whole[cut:]):
+        for kind in ("message", "other"):
+            item = replace(an_item(4), kind=kind, item_id=name, body=body)
+            assert unpacked(item)[1] == item
+
+
+def test_items_that_were_read_and_changed_are_packed_whole() -> None:
+    item = replace(an_item(4), item_id="msg_1", body=ANSWER % TEXT)
+    packed = pack_items([item])
+    assert packed is not None
+    again = pack_states(read_items(packed))
+    assert unpack_items(again, SESSION, 4, 4, 4) == [item]
+
+
+@pytest.mark.parametrize("started_at", [None, NOW, NOW + 1])
+@pytest.mark.parametrize("outcome", [None, "completed", "failed"])
+def test_times_and_events_are_read_as_they_were_written(
+    started_at: float | None, outcome: Outcome | None
+) -> None:
+    ended_at = None if outcome is None else NOW + 5
+    turn = replace(
+        a_started_turn(), accepted_at=NOW, started_at=started_at, ended_at=ended_at,
+        outcome=outcome,
+    )  # fmt: skip
+    runs = [
+        replace(a_run(a_session(), turn), started_at=started, ended_at=ended)
+        for started in (NOW, NOW + 1, NOW + 2)
+        for ended in (None, NOW + 4, NOW + 5)
+    ]
+    events = [
+        Event(SESSION, 8 + at, TENANT, kind, turn.id, b"{}", NOW)
+        for at, kind in enumerate(["turn.started", "turn.completed", "turn.failed", "turn.step"])
+    ]
+    body = pack_entry(Entry(turn=turn, runs=runs, events=events))
+    row = (turn.session_id, turn.tenant, turn.id, body, b"", None, None, None, None)
+    assert read_turn(row) == turn
+    states = read_body(body, turn.id).runs
+    assert [read_run(state, turn.id, turn.session_id) for state in states] == runs
+    assert read_events(body, SESSION, TENANT, turn.id, 11, NOW) == events
 
 
 def test_an_answer_of_an_earlier_step_counts_as_not_delivered() -> None:

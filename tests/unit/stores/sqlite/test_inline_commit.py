@@ -299,7 +299,7 @@ async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
 async def test_the_log_begins_anew_after_enough_rows(
     tmp_path: Path, kind: type[Witness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 40)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 20)
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
         log = tmp_path / "a.db-wal"

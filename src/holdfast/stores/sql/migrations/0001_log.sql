@@ -57,8 +57,9 @@ create table log (
 -- The gate of every write: two decisions on the same state cannot both be written.
 create unique index log_n on log (session, n);
 -- A turn is accepted once, in all sessions of all tenants; only that entry has a request.
+-- An entry of kind 6 ends the turn of the entry right before it, which leads to it.
 create unique index log_turn on log (turn, (case when request is null then n else 0 end))
-  where turn is not null;
+  where turn is not null and kind <> 6;
 create index log_record on log (session, record) where record is not null;
 {feed_index};
 
