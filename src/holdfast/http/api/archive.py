@@ -16,7 +16,6 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import log_entry
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.ports.store import ItemQuery
-from holdfast.stores.open import make_private_directory
 
 PAGE = 500
 VERSION = 1
@@ -67,7 +66,10 @@ class SessionArchive:
 
 
 def _write(path: Path, data: bytes) -> None:
-    make_private_directory(path.parent)
+    # `parents=True` would leave the modes of the directories above to the umask.
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
     partial = path.with_suffix(".part")
     partial.unlink(missing_ok=True)
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
