@@ -24,7 +24,6 @@ from holdfast.engine.streaming.stream_reader import LiveCursor
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
-from holdfast.ports.request_context import note_usage
 
 UNREAD_BYTES = 64 * 1024
 """How much may be unread before the model has to wait."""
@@ -82,7 +81,6 @@ class StatelessExecutor:
         try:
             answer = await answering
             outcome = answer.status
-            note_usage(answer.usage)
             return answer
         except ProviderFailure as failure:
             outcome = failure.failure_class

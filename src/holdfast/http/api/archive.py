@@ -67,9 +67,9 @@ class SessionArchive:
 
 def _write(path: Path, data: bytes) -> None:
     # `parents=True` would leave the modes of the directories above to the umask.
-    missing = [folder for folder in path.parents if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
+    missing = [parent for parent in path.parents if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(mode=0o700, exist_ok=True)
     partial = path.with_suffix(".part")
     partial.unlink(missing_ok=True)
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
