@@ -25,7 +25,7 @@ from benchmarks.counting.upstream import Upstream, serving
 from benchmarks.http_client import PATHS, Connection, Reply, turn_body
 from benchmarks.servers import processes
 
-LENGTHS = (10, 100, 1000)
+LENGTHS = (10, 1000)
 REWINDS = (10, 300)
 DEPTHS = (5, 100)
 ITEMS = (200, 4000)

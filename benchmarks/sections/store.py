@@ -74,36 +74,30 @@ def _bare_sqlite(path: Path, seconds: float, name: str) -> float:
     return done / duration
 
 
-def _log_rows(path: Path) -> list[tuple[tuple[object, ...], tuple[object, ...]]]:
-    """Return what each append to one session has written: its entry, and the id of its item."""
+def _log_rows(path: Path) -> list[tuple[Any, ...]]:
+    """Return what each append to one session has written: its entry."""
     with closing(sqlite3.connect(path)) as connection:
         (session,) = connection.execute(
             "select session from log group by session order by count(*) desc limit 1"
         ).fetchone()
-        entries = connection.execute(
+        return connection.execute(
             "select session, n, kind, at, turn, seq, turns, events, record, head, body, items, "
             "request from log where session = ? and items is not null order by n",
             (session,),
         ).fetchall()
-        ids = connection.execute(
-            "select session, item_id, seq from item_ids where session = ? order by seq", (session,)
-        ).fetchall()
-    return list(zip(entries, ids, strict=True))
 
 
-def _replay(path: Path, rows: Sequence[tuple[Any, Any]], group: int, seconds: float) -> float:
+def _replay(path: Path, rows: Sequence[tuple[Any, ...]], group: int, seconds: float) -> float:
     """Return the appends per second of SQLite alone, with so many of our appends in a commit."""
     done = 0
     with closing(DatabaseFile(str(path)).connect()) as connection:
         connection.execute("pragma wal_autocheckpoint = 1000")
         connection.execute("delete from log")
-        connection.execute("delete from item_ids")
         began = time.perf_counter()
         while time.perf_counter() - began < seconds and done + group <= len(rows):
             connection.execute("begin immediate")
-            for entry, item_id in rows[done : done + group]:
+            for entry in rows[done : done + group]:
                 connection.execute(sql.ADD_ENTRY.text, entry)
-                connection.execute(sql.ADD_ITEM_ID.text, item_id)
             connection.execute("commit")
             done += group
         return done / (time.perf_counter() - began)
@@ -133,7 +127,7 @@ async def _measure_sqlite(report: Report, folder: Path, seconds: float) -> None:
     """Measure all cases by turns, so that noise of the machine and its disk falls on each."""
     found: dict[str, list[float]] = {}
     bare: list[float] = []
-    rows: list[tuple[Any, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     async with holdfast.open(f"sqlite:///{folder / 'replay.db'}"):
         pass  # it has our schema now
     async with holdfast.open(f"sqlite:///{folder / 'ours.db'}") as engine:

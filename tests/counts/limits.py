@@ -25,7 +25,7 @@ LIMITS: dict[str, Limit] = {
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
     "WAL frames per turn, 100,000 sessions": Limit(3.9, 4),
     "bytes on disk per turn": Limit(1220, 1400),
-    # Sessions of 10, 100 and 1,000 turns.
+    # Sessions of 10 and 1,000 turns.
     "length, chat, turn": Limit(1.1, FLAT),
     "length, chat, append": Limit(1.1, FLAT),
     "length, chat, regenerate": Limit(1.1, FLAT),

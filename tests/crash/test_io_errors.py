@@ -131,7 +131,7 @@ async def test_a_refused_operation_is_survived_wherever_it_strikes(
 ) -> None:
     total = await _length(f"healthy-{next(_names)}")
     refusals = 0
-    for at in range(1, total, 7):
+    for at in range(1, total, 5):
         disk = Disk(f"faulty-{next(_names)}")
         _refuse(disk, at, length, error)
         refusals += (await _converse(disk)).refused
