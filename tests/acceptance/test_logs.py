@@ -90,9 +90,15 @@ def test_request_id_and_trace_are_passed_upstream(
     gateway = serve(provider, tmp_path)
     say(gateway, **{"X-Request-Id": "client-7", "traceparent": TRACE})
     generated = say(gateway, **{"X-Request-Id": "not valid (spaces)", "traceparent": "nonsense"})
+    for invalid in (f"ff{TRACE[2:]}", f"00-{'0' * 32}{TRACE[35:]}", f"{TRACE[:36]}{'0' * 16}-01"):
+        say(gateway, traceparent=invalid)
     assert gateway.stop() == 0
-    first, second = (dict(sent.headers) for sent in provider.requests() if sent.method == "POST")
+    first, second, *others = (
+        dict(sent.headers) for sent in provider.requests() if sent.method == "POST"
+    )
     assert (first["x-request-id"], first["traceparent"]) == ("client-7", TRACE)
+    assert len(others) == 3
+    assert not any("traceparent" in headers for headers in others)
     assert re.fullmatch(r"req_\w+", generated.headers["x-request-id"])
     assert second["x-request-id"] == generated.headers["x-request-id"]
     assert "traceparent" not in second

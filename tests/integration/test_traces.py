@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -60,13 +60,15 @@ def provider() -> Iterator[ProviderSimulator]:
 
 @asynccontextmanager
 async def traced_gateway(
-    provider: ProviderSimulator, *, has_content: bool = False
+    provider: ProviderSimulator, *, has_content: bool = False, **upstream: Any
 ) -> AsyncIterator[Gateway]:
     settings = Settings(
         store=StoreSettings(url="memory:"),
         otel=OtelSettings(content=has_content),
         heals=HealSettings(transient_retries=1, first_pause_seconds=0.05),
-        upstreams=(UpstreamSettings(name="openai", url=provider.base_url, key="sk-test"),),
+        upstreams=(
+            UpstreamSettings(name="openai", url=provider.base_url, key="sk-test", **upstream),
+        ),
     )
     exporter = InMemorySpanExporter()
     traces = TracerProvider()

@@ -341,6 +341,8 @@ class ProviderFailure(HoldfastError):
         self.refuses_input = False
         """Whether the provider refuses the input as a whole: a content filter, an invalid prompt,
         or a refusal that names neither an item nor another parameter."""
+        self.is_about_bytes = False
+        """Whether a request is refused as too large without a word about tokens or a context."""
 
 
 class StoreError(HoldfastError):

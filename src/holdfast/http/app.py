@@ -101,7 +101,8 @@ class Application:
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
-            StatelessExecutor(upstreams.provider, gateway.ids.new, compactor),
+            StatelessExecutor(upstreams.provider, gateway.ids.new, compactor, gateway.meter),
+            gateway.meter,
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses = ResponsesApi(turns, self._relay, self._decoder)

@@ -18,7 +18,15 @@ from holdfast.core.transaction.commands import Accept, Command, Finish, Queued, 
 from holdfast.engine.logging import log
 from holdfast.observability.metrics import PrometheusMeter
 from holdfast.observability.span_content import finish_reason, input_messages, output_messages
-from holdfast.ports.provider import Answer, EventSink, ModelCall, Provider, Upstreams
+from holdfast.ports.provider import (
+    Answer,
+    EventSink,
+    ModelCall,
+    Provider,
+    RelayRequest,
+    RelayResponse,
+    Upstreams,
+)
 from holdfast.ports.request_context import RequestContext, current_request
 from holdfast.ports.store import Store
 
@@ -265,6 +273,50 @@ class _TracedUpstreams:
             self._providers[provider] = found
         return found
 
+    async def relay(self, request: RelayRequest) -> RelayResponse | None:
+        """Forward a request; the span of its attempt ends with the response."""
+        context = current_request.get()
+        found = self._meter.current()
+        span = found.start(_relay_name(request), is_remote=True) if found else None
+        if context is None or span is None:
+            return await self._upstreams.relay(request)
+        parent, context.traceparent = context.traceparent, _traceparent(span)
+        relayed: RelayResponse | None = None
+        error_type: str | None = "cancelled"
+        try:
+            relayed = await self._upstreams.relay(request)
+            error_type = None
+        except ProviderFailure as failure:
+            error_type = failure.failure_class
+            raise
+        finally:
+            context.traceparent = parent
+            span.set_attributes(_relay_attributes(request, context))
+            if error_type is not None:
+                _set_error(span, error_type)
+            if relayed is None:
+                span.end()
+        return cast("RelayResponse", _TracedRelay(relayed, span)) if relayed else None
+
+
+class _TracedRelay:
+    """A forwarded response whose end is the end of its span."""
+
+    def __init__(self, relayed: RelayResponse, span: "Span") -> None:
+        self._relayed = relayed
+        self._span = span
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._relayed, name)
+
+    async def close(self) -> None:
+        """Release the connection, and end the span."""
+        await self._relayed.close()
+        self._span.set_attribute("http.response.status_code", self._relayed.status)
+        if self._relayed.outcome not in NOT_ERRORS:
+            _set_error(self._span, self._relayed.outcome)
+        self._span.end()
+
 
 class _TracedProvider:
     """A provider whose calls are spans; the upstream gets them as `traceparent`."""
@@ -370,6 +422,25 @@ def _call_attributes(upstream: str, call: ModelCall) -> Attributes:
     }
     if call.session_id is not None:
         attributes["gen_ai.conversation.id"] = call.session_id
+    return attributes
+
+
+def _operation(request: RelayRequest) -> str:
+    """Return what a forwarded request asks for: `chat`, `embeddings`, `images`, and so on."""
+    return request.path.strip("/").partition("?")[0].partition("/")[0]
+
+
+def _relay_name(request: RelayRequest) -> str:
+    operation = _operation(request)
+    return f"{operation} {request.model}" if request.model else operation
+
+
+def _relay_attributes(request: RelayRequest, context: RequestContext) -> Attributes:
+    attributes: Attributes = {"gen_ai.operation.name": _operation(request)}
+    if context.upstream is not None:
+        attributes["gen_ai.provider.name"] = context.upstream
+    if request.model is not None:
+        attributes["gen_ai.request.model"] = request.model
     return attributes
 
 

@@ -201,6 +201,11 @@ class RelayResponse(Protocol):
         """The headers that concern the client; names in lower case."""
         ...
 
+    @property
+    def outcome(self) -> str:
+        """`completed`, the class of the failure, or `left` while neither is known."""
+        ...
+
     async def read(self) -> bytes:
         """Return the whole body."""
         ...

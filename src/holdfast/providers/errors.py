@@ -202,6 +202,12 @@ def failure_of(
     )
     failure.provider_status = status
     failure.refuses_input = refuses_input(failure)
+    failure.is_about_bytes = (
+        found == "overflow"
+        and status == 413
+        and code not in _BY_CODE
+        and not _names_window(message)
+    )
     return failure
 
 
@@ -404,6 +410,8 @@ _names_parameter = re.compile(
     r"|api[ _-]?key|credentials?|quota|billing|model)\b",
     re.IGNORECASE,
 ).search
+_names_window = re.compile(r"context|tokens?\b|prompt is too long", re.IGNORECASE).search
+"""A proxy that limits the bytes of a body knows neither tokens nor context windows."""
 _MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})
 
 

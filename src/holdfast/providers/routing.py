@@ -132,7 +132,12 @@ class UpstreamRouter:
         model = request.model
         serving = (one for one in self._upstreams if model and _serves(one.settings, model))
         upstream = next(serving, self._upstreams[0] if self._upstreams else None)
-        return await open_relay(upstream, request) if upstream is not None else None
+        if upstream is None:
+            return None
+        context = current_request.get()
+        if context is not None:
+            context.model, context.upstream = model, upstream.name
+        return await open_relay(upstream, request)
 
     async def models(self) -> ModelListing:
         """Return the models of all upstreams, each from the upstream that serves it.

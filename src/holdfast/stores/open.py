@@ -124,10 +124,20 @@ def _make_room(path: Path) -> None:
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     try:
-        # For the owner only: the store contains conversations and key hashes.
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(path.parent)
     except OSError as exc:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory and the missing ones above it, for their owner only.
+
+    Files of a store contain conversations and key hashes. `Path.mkdir` would leave the modes of
+    the directories above to the umask, and who may write there may put another one in its place.
+    """
+    if not path.parent.exists():
+        make_private_directory(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 async def _open_postgres(url: str) -> SqlStore:

@@ -19,6 +19,7 @@ class Upstream:
     """Says pieces, and waits in between if it is told to."""
 
     status = 200
+    outcome = "completed"
 
     def __init__(self, *pieces: bytes, failure: Exception | None = None) -> None:
         self.headers = {"content-type": "text/event-stream"}
@@ -70,11 +71,13 @@ class Client(Request):
         self.hears(body)
 
     async def listen(self, upstream: Upstream, seconds: float = SECONDS) -> bytes:
-        reply = RelayReply(upstream, seconds, [SSE])
+        ended: list[str] = []
+        reply = RelayReply(upstream, seconds, [SSE], ended.append)
         async with asyncio.timeout(SECONDS):
             last = await reply.write_body(self)
         await reply.close()
         assert upstream.is_closed
+        assert ended == [upstream.outcome]
         return last
 
 

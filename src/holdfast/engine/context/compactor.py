@@ -6,6 +6,7 @@ judges it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +38,13 @@ from holdfast.core.compaction.summary_prompts import (
     with_first_request,
 )
 from holdfast.core.compaction.token_estimate import Scale, field_tokens
-from holdfast.core.errors import ProviderFailure, SessionMoved
+from holdfast.core.compaction.views import list_compactions
+from holdfast.core.errors import (
+    CompactionNotFound,
+    ProviderFailure,
+    SessionMoved,
+    SessionNotFound,
+)
 from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
@@ -62,6 +69,8 @@ MIN_SUMMARY_BYTES = 64
 """The smallest space for a summary that a client carries; with less there is none."""
 OUTDATED_TRIES = 2
 """How often a summary is written again because its range was changed meanwhile."""
+SMALL_REQUEST_BYTES = 64 * 1024
+"""A history that no server's limit on bytes rejects: the lowest usual one is 100 kB."""
 _SHARE_AFTER_REJECTION = 0.6
 """The largest share of a request to send again that was rejected as too long."""
 
@@ -133,6 +142,8 @@ class Compactor:
         self, attempt: CallAttempt, failure: ProviderFailure
     ) -> Sequence[StoredItem] | None:
         """Return less than was rejected, or None."""
+        if failure.is_about_bytes and _total_bytes(attempt.history) < SMALL_REQUEST_BYTES:
+            return None
         options = read_context_options(attempt.request.fields)
         before = self._tokens(attempt, attempt.history)
         self.model_limits.rejected(attempt.provider.name, attempt.model, failure, before)
@@ -145,6 +156,16 @@ class Compactor:
             less = self._truncated(attempt, bounds)
             return less if less is not attempt.history else None
         return await self._shorten(attempt, bounds, "overflow")
+
+    async def withdraw(self, run: ActiveRun, after_record: int) -> None:
+        """Undo the compactions of a turn whose request was rejected as too long all the same."""
+        records = await self._gateway.read.records(run.session)
+        later = [r for r in records if r.no > after_record and r.turn_id == run.turn.id]
+        for view in reversed(list_compactions(run.session, later)):
+            made = view.compaction or view.elision
+            if made is not None and made.reason == "overflow":
+                with suppress(CompactionNotFound, SessionNotFound):  # erased meanwhile
+                    await run.undo_compaction(view.id)
 
     def learn(self, provider: Provider, call: ModelCall, usage: Usage) -> None:
         """Learn from the number of input tokens that a provider counted."""
@@ -479,3 +500,7 @@ def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) ->
         for item in items
         if item.seq > made.to_seq or item.seq in kept
     ]
+
+
+def _total_bytes(history: Sequence[StoredItem]) -> int:
+    return sum(len(item.body) for item in history)

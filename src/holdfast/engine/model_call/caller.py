@@ -258,7 +258,16 @@ class ModelCaller:
                 return changed
             # It cannot be made shorter; a model with a larger window may take it as it is.
             symptoms = replace(symptoms, can_shrink=False)
+        if failure.failure_class == "overflow":
+            await self._withdraw_compactions(run, progress)
         raise failure
+
+    async def _withdraw_compactions(self, run: ActiveRun, progress: _Progress) -> None:
+        """Show the history in full again: shortening it did not make the request acceptable."""
+        shrunk = [heal.sent for heal in progress.heals if heal.action == "shrunk"]
+        before = [sent.records for sent in shrunk if sent is not None]
+        if before and self._fitter is not None:
+            await self._fitter.withdraw(run, min(before))
 
     def _symptoms(
         self, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress

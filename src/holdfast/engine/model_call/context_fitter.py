@@ -69,3 +69,7 @@ class ContextFitter(Protocol):
         The caller drops provider state that holds the longer history.
         """
         ...
+
+    async def withdraw(self, run: ActiveRun, after_record: int) -> None:
+        """Undo what `shrink` recorded for a turn after a record: the rejection stayed."""
+        ...

@@ -29,6 +29,7 @@ from holdfast.core.transaction.commands import (
     JournalEntry,
     RecordHeal,
     Started,
+    UndoCompaction,
 )
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
@@ -235,6 +236,13 @@ class ActiveRun:
             if view is not None and self.fence.holds(view.session):
                 self.session = view.session
             raise
+
+    async def undo_compaction(self, compaction_id: str) -> None:
+        """Undo a compaction of this run's session."""
+        command = UndoCompaction(
+            tenant=self.turn.tenant, session_id=self.session.id, compaction_id=compaction_id
+        )
+        await self._annotate(command)
 
     async def _annotate(self, command: Command[Session]) -> Session:
         try:

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.lru import SizedLru
 from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
 from holdfast.core.openai.event_batches import pack_events
@@ -39,6 +40,11 @@ READ_BYTES = 64 * 1024
 """How much a reader gets at once."""
 ENDED_BYTES = 32 * 1024 * 1024
 """How much of ended streams is kept in memory for readers that come back."""
+MAX_TEXT = 16 * 1024 * 1024
+"""How many characters the deltas of one response may have: 30 times a model's longest answer.
+
+The whole text is in memory several times: to be checkpointed, and as the answer's items.
+"""
 PushCallback = Callable[[Sequence[StreamEvent]], bool]
 """Sends events at once; returns False when they cannot be sent now."""
 
@@ -140,6 +146,8 @@ class LiveResponse:
         self._committed = first
         """The number of the first event that the journal does not have."""
         self._prologue_end = first
+        self._text = 0
+        """The characters of all deltas so far."""
         self._events: list[StreamEvent] = []
         self._subscribers: list[Subscriber] = []
 
@@ -169,21 +177,28 @@ class LiveResponse:
         A delta is not encoded here: its reader may want another form, and perhaps nobody reads it.
         """
         first = number = self.next_number
-        size = 0
+        size, text = 0, self._text
         numbered: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
                 delta = event if not self._index_offset else self._shifted(event)
                 delta.sequence_number = number
-                event_bytes = len(delta.delta) + DELTA_BYTES
+                length = len(delta.delta)
+                text += length
+                event_bytes = length + DELTA_BYTES
                 numbered.append(StreamEvent(delta.type, number, None, None, delta, event_bytes))
             else:
                 numbered.append(self._number(event, number))
                 event_bytes = numbered[-1].size
+                if event.type.endswith(".delta"):
+                    text += event_bytes
             size += event_bytes
             number += 1
         if self.first_output is None:
             self.first_output = first
+        if text > MAX_TEXT:
+            raise _too_long()
+        self._text = text
         self._events += numbered
         self.next_number = number
         self.held_bytes += size
@@ -321,6 +336,16 @@ class LiveResponse:
         """Remove a reader, and stop its timer."""
         self._subscribers.remove(subscriber)
         subscriber.close()
+
+
+def _too_long() -> ProviderFailure:
+    return ProviderFailure(
+        f"the text of the upstream's answer exceeds {MAX_TEXT} characters",
+        failure_class="terminal",
+        status=502,
+        provider_code="upstream_answer_too_long",
+        provider_type="server_error",
+    )
 
 
 class LiveResponses:

@@ -22,6 +22,7 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink, compactio
 from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
 from holdfast.engine.streaming.stream_reader import LiveCursor
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
+from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 
 UNREAD_BYTES = 64 * 1024
@@ -36,10 +37,12 @@ class StatelessExecutor:
         route: Callable[[str], Provider],
         new_id: Callable[[str], str],
         compactor: Compactor | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._route = route
         self._new_id = new_id
         self._compactor = compactor
+        self._meter = meter or NoMeter()
 
     async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
         """Return the whole response."""
@@ -48,7 +51,7 @@ class StatelessExecutor:
         if request.is_compaction and self._compactor is not None:
             return _with_answer(facts, await self._compact(self._compactor, request, items))
         call, preface = await self._build_call(request, provider, items)
-        answer = await provider.answer(call)
+        answer = await self._metered(provider, provider.answer(call))
         return _with_answer(facts, replace(answer, items=[*preface, *answer.items]))
 
     def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "StatelessStream":
@@ -66,11 +69,25 @@ class StatelessExecutor:
         provider = self._route(request.model)
         call, preface = await self._build_call(request, provider, items)
         if not preface:
-            return await provider.stream(call, sink)
+            return await self._metered(provider, provider.stream(call, sink))
         prefaced = PrefacedSink(sink, preface)
-        answer = await provider.stream(call, prefaced)
+        answer = await self._metered(provider, provider.stream(call, prefaced))
         prefaced.begin()
         return replace(answer, items=[*preface, *answer.items])
+
+    async def _metered(self, provider: Provider, answering: Awaitable[Answer]) -> Answer:
+        """Return an answer, and record how long the provider took."""
+        started_at, outcome = time.monotonic(), "left"
+        try:
+            answer = await answering
+            outcome = answer.status
+            return answer
+        except ProviderFailure as failure:
+            outcome = failure.failure_class
+            raise
+        finally:
+            seconds = time.monotonic() - started_at
+            self._meter.upstream_answered(provider.name, outcome, seconds)
 
     async def _build_call(
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]

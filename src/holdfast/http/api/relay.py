@@ -1,14 +1,15 @@
 """Requests without a session: answered statelessly, or relayed to the upstream unchanged."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed
-from holdfast.core.errors import HoldfastError, InvalidInput
+from holdfast.core.errors import HoldfastError, InvalidInput, ProviderFailure
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
@@ -26,8 +27,11 @@ from holdfast.http.server.types import (
     StreamingReply,
     json_reply,
 )
+from holdfast.ports.meter import Meter
 from holdfast.ports.provider import RelayRequest, RelayResponse, Upstreams
+from holdfast.ports.request_context import current_request
 
+TOO_LONG = "upstream_answer_too_long"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 STATELESS_GROUPS = frozenset(
     {"embeddings", "moderations", "images", "audio", "completions", "rerank"}
@@ -56,10 +60,16 @@ class RelayService:
     """Answer requests that create no turn."""
 
     def __init__(
-        self, upstreams: Upstreams, stateless: StatelessExecutor, *, keep_alive_seconds: float
+        self,
+        upstreams: Upstreams,
+        stateless: StatelessExecutor,
+        meter: Meter,
+        *,
+        keep_alive_seconds: float,
     ) -> None:
         self._upstreams = upstreams
         self._stateless = stateless
+        self._meter = meter
         self._keep_alive_seconds = keep_alive_seconds
 
     def dropped_tools(self, turn_request: TurnRequest) -> Sequence[str]:
@@ -143,42 +153,67 @@ class RelayService:
         self, request: Request, path: str, model: str | None, *, may_repeat: bool
     ) -> AnyReply:
         body = await request.body()
-        relayed = await self._upstreams.relay(
-            RelayRequest(
-                method=request.method,
-                path=path,
-                headers={"content-type": request.header(b"content-type") or "application/json"}
-                | ({"accept": accept} if (accept := request.header(b"accept")) else {}),
-                body=body or None,
-                model=model,
-                may_repeat=may_repeat,
-            )
+        forwarded = RelayRequest(
+            method=request.method,
+            path=path,
+            headers={"content-type": request.header(b"content-type") or "application/json"}
+            | ({"accept": accept} if (accept := request.header(b"accept")) else {}),
+            body=body or None,
+            model=model,
+            may_repeat=may_repeat,
         )
+        attempt = _Attempt(self._meter)
+        try:
+            relayed = await self._upstreams.relay(forwarded)
+        except ProviderFailure as failure:
+            attempt.end(failure.failure_class)
+            raise
         if relayed is None:
             return error_reply(404, f"no upstream serves {request.path}", code="unknown_url")
-        return await self._reply(relayed)
+        return await self._reply(relayed, attempt)
 
-    async def _reply(self, relayed: RelayResponse) -> AnyReply:
+    async def _reply(self, relayed: RelayResponse, attempt: "_Attempt") -> AnyReply:
         headers = [(k.encode(), v.encode("latin-1")) for k, v in relayed.headers.items()]
         if "text/event-stream" in relayed.headers.get("content-type", ""):
-            return RelayReply(relayed, self._keep_alive_seconds, headers)
+            return RelayReply(relayed, self._keep_alive_seconds, headers, attempt.end)
         try:
             body = await relayed.read()
         finally:
             await relayed.close()
+            attempt.end(relayed.outcome)
         return Reply(body, status=relayed.status, headers=headers or [JSON])
+
+
+class _Attempt:
+    """One forwarded request, as it is counted."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._started_at = time.monotonic()
+
+    def end(self, outcome: str) -> None:
+        """Count the attempt."""
+        context = current_request.get()
+        name = context.upstream if context is not None else None
+        if name is not None:
+            self._meter.upstream_answered(name, outcome, time.monotonic() - self._started_at)
 
 
 class RelayReply(StreamingReply):
     """Relay an upstream's event stream, with comments while it is idle."""
 
     def __init__(
-        self, relayed: RelayResponse, keep_alive_seconds: float, headers: list[Header]
+        self,
+        relayed: RelayResponse,
+        keep_alive_seconds: float,
+        headers: list[Header],
+        end: Callable[[str], None],
     ) -> None:
         super().__init__(headers)
         self.status = relayed.status
         self._relayed = relayed
         self._seconds = keep_alive_seconds
+        self._end = end
 
     async def write_body(self, request: Request) -> bytes:
         """Relay the upstream's bytes; while the client keeps up, write them at once."""
@@ -192,7 +227,9 @@ class RelayReply(StreamingReply):
             relaying.result()
         except HoldfastError as error:
             # A truncated stream must not look like a complete one.
-            value = error_value(502, error.message, code="upstream_truncated")
+            is_too_long = getattr(error, "provider_code", None) == TOO_LONG
+            code = TOO_LONG if is_too_long else "upstream_truncated"
+            value = error_value(502, error.message, code=code)
             return b"data: %s\n\n" % msgspec.json.encode(value) + DONE
         finally:
             relaying.cancel()
@@ -202,6 +239,7 @@ class RelayReply(StreamingReply):
     async def close(self) -> None:
         """Close the upstream connection."""
         await self._relayed.close()
+        self._end(self._relayed.outcome)
 
 
 class _RelaySink:

@@ -1,5 +1,6 @@
 """Request bodies: JSON objects whose values stay raw bytes until needed, and their metadata."""
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,7 +15,14 @@ Fields = dict[str, msgspec.Raw]
 MAX_PAIRS = 16
 MAX_KEY = 64
 MAX_VALUE = 512
+MAX_METADATA_BYTES = 256 * 1024
+"""More than valid metadata can have, all of its characters escaped: it is not decoded at all."""
 
+_LONE_SURROGATE = re.compile(
+    rb"(?:[^\\]|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+"
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})",
+    re.DOTALL,
+)
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -60,7 +68,25 @@ def parse_fields(body: bytes) -> Fields:
             body.decode()
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidInput(f"the body is not a JSON object: {exc}") from exc
+        raise InvalidInput(
+            _lone_surrogate(body) or f"the body is not a JSON object: {exc}"
+        ) from exc
+
+
+def _lone_surrogate(body: bytes) -> str | None:
+    """Return the message for a body with half a surrogate pair, which is no Unicode text.
+
+    JavaScript clients send it where they cut a text inside an emoji; the decoder's own message
+    does not tell.
+    """
+    found = _LONE_SURROGATE.match(body)
+    if found is None:
+        return None
+    escape = found[1].decode()
+    return (
+        f"the body has half a surrogate pair ({escape}) at byte {found.start(1)}: "
+        "a character such as an emoji was cut in two"
+    )
 
 
 def pop_field(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
@@ -105,6 +131,8 @@ def pop_metadata(fields: Fields) -> bytes | None:
     raw = fields.pop("metadata", None)
     if raw is None:
         return None
+    if memoryview(raw).nbytes > MAX_METADATA_BYTES:
+        raise InvalidMetadata(f"metadata has at most {MAX_PAIRS} pairs of {MAX_VALUE} characters")
     try:
         pairs = _decode_metadata(raw) or {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -10,7 +10,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.openai.chat import split_messages
 from holdfast.http.request.body import Fields, parse_fields, pop_list
-from holdfast.http.request.item_validation import parse_item
+from holdfast.http.request.item_validation import check_parts, parse_item
 from holdfast.http.server.errors import TooManyItems
 
 BodyKind = Literal["responses", "chat", "items"]
@@ -104,4 +104,6 @@ def decode_message(entry: msgspec.Raw, index: int) -> object:
         value: object = msgspec.json.decode(entry)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidInput(f"messages[{index}]: {exc}") from exc
+    if isinstance(value, dict):
+        check_parts(value.get("content"), f"messages[{index}]")
     return value

@@ -17,7 +17,10 @@ NORMAL_OUTCOMES = frozenset({"completed", "incomplete", "cancelled", "rejected",
 """Outcomes of requests over WebSocket that no operator needs to see."""
 MAX_MODEL_CHARACTERS = 128
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+"""A valid parent: version ff and ids that are all zero are invalid."""
 access_logger = log.logger(EVENT)
 """The logger of requests; nothing is prepared for it while its level is off."""
 

@@ -1,12 +1,17 @@
 """Forward requests unchanged, with our credentials in place of the caller's."""
 
+import time
 from contextlib import AsyncExitStack
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.ports.provider import ByteSink, RelayRequest
-from holdfast.providers.errors import failure_of
+from holdfast.ports.request_context import note_first_token
+from holdfast.providers.errors import broken, failure_of
+from holdfast.providers.failure_log import log_failure
 from holdfast.providers.http.client import HttpAnswer
-from holdfast.providers.http.upstream import Upstream
+from holdfast.providers.http.sse import MAX_EVENT_BYTES
+from holdfast.providers.http.upstream import MAX_STREAM_BYTES, Upstream
 
 _REQUEST_HEADERS = frozenset({"content-type", "accept", "openai-beta"})
 _RESPONSE_HEADERS = frozenset(
@@ -16,15 +21,19 @@ _RESPONSE_HEADERS = frozenset(
     }
 )  # fmt: skip
 _RESPONSE_HEADER_PREFIX = "x-ratelimit-"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END = 4
 
 
 class Relay:
     """An upstream's response on its way to the client; see `RelayResponse`."""
 
-    def __init__(self, answer: HttpAnswer, exchange: AsyncExitStack, key: str | None) -> None:
+    outcome = "left"
+
+    def __init__(self, answer: HttpAnswer, exchange: AsyncExitStack, call: "_Call") -> None:
         self._answer = answer
-        self._key = key
         self._exchange = exchange
+        self._call = call
 
     @property
     def status(self) -> int:
@@ -43,22 +52,97 @@ class Relay:
 
     async def read(self) -> bytes:
         """Return the whole body; error bodies without our key."""
-        body = await self._answer.read()
+        try:
+            body = await self._answer.read()
+        except ProviderFailure as failure:
+            self._fail(failure)
+            raise
         if self._answer.status < 400:
+            self.outcome = "completed"
             return body
+        self._fail(failure_of(self._answer.status, self._answer.headers, body))
         text = body.decode("utf-8", "surrogateescape")
-        return redact(text, self._key).encode("utf-8", "surrogateescape")
+        return redact(text, self._call.key).encode("utf-8", "surrogateescape")
 
     async def copy_to(self, sink: ByteSink) -> None:
         """Write the body to `sink` as it arrives; error bodies as a whole."""
-        if self._answer.status < 400:
-            await self._answer.copy_to(sink)
-        elif not sink.write(await self.read()):
-            await sink.drain()
+        if self._answer.status >= 400:
+            if not sink.write(await self.read()):
+                await sink.drain()
+            return
+        try:
+            await self._answer.copy_to(_BoundedSink(sink))
+        except ProviderFailure as failure:
+            self._fail(failure)
+            raise
+        self.outcome = "completed"
 
     async def close(self) -> None:
         """Release the connection."""
         await self._exchange.aclose()
+
+    def _fail(self, failure: ProviderFailure) -> None:
+        self.outcome = failure.failure_class
+        self._call.log(failure)
+
+
+class _Call:
+    """One forwarded request, as its failures are logged."""
+
+    def __init__(self, upstream: Upstream, request: RelayRequest) -> None:
+        self.key = upstream.settings.key
+        self._upstream = upstream.name
+        self._request = request
+        self._started_at = time.monotonic()
+
+    def log(self, failure: ProviderFailure) -> None:
+        body = self._request.body
+        log_failure(
+            self._upstream,
+            failure,
+            self._started_at,
+            path=self._request.path.partition("?")[0],
+            key=self.key,
+            body=(body,) if body is not None else (),
+        )
+
+
+class _BoundedSink:
+    """Passes an event stream on, up to the limits of an answer and of one event."""
+
+    def __init__(self, sink: ByteSink) -> None:
+        self._sink = sink
+        self._total = 0
+        self._event_bytes = 0
+        self._tail = b""
+        self.drain = sink.drain
+
+    def write(self, piece: bytes) -> bool:
+        if not self._total:
+            note_first_token()
+        self._total += len(piece)
+        if self._total > MAX_STREAM_BYTES:
+            raise broken(
+                f"the upstream's answer exceeds {MAX_STREAM_BYTES} bytes",
+                "upstream_answer_too_long",
+            )
+        self._count_event(piece)
+        if self._event_bytes > MAX_EVENT_BYTES:
+            raise broken(
+                f"an event of the upstream's answer exceeds {MAX_EVENT_BYTES} bytes",
+                "upstream_answer_too_long",
+            )
+        return self._sink.write(piece)
+
+    def _count_event(self, piece: bytes) -> None:
+        """Count the bytes since the last event ended; its end may be cut between two pieces."""
+        if piece.endswith(b"\n\n"):
+            self._event_bytes, self._tail = 0, b""
+            return
+        seen = self._tail + piece
+        ended_at = max(seen.rfind(end) + len(end) if end in seen else 0 for end in _EVENT_ENDS)
+        self._event_bytes = len(seen) - ended_at if ended_at else self._event_bytes + len(piece)
+        self._tail = seen[-_LONGEST_END + 1 :]
 
 
 async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
@@ -68,9 +152,14 @@ async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
     forwarded = upstream.build_request(
         request.method, request.path, body, headers, may_repeat=request.may_repeat
     )
-    async with AsyncExitStack() as stack:
-        answer = await stack.enter_async_context(upstream.exchange(forwarded))
-        if answer.status in (401, 403):
-            failure = failure_of(answer.status, answer.headers, await answer.read())
-            raise upstream.redact_failure(failure)
-        return Relay(answer, stack.pop_all(), upstream.settings.key)
+    call = _Call(upstream, request)
+    try:
+        async with AsyncExitStack() as stack:
+            answer = await stack.enter_async_context(upstream.exchange(forwarded))
+            if answer.status in (401, 403):
+                failure = failure_of(answer.status, answer.headers, await answer.read())
+                raise upstream.redact_failure(failure)
+            return Relay(answer, stack.pop_all(), call)
+    except ProviderFailure as failure:
+        call.log(failure)
+        raise

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.stores.open import make_private_directory
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask
 from holdfast.stores.sqlite.backup import flush, make_durable
@@ -118,7 +119,7 @@ def _check_free(path: Path) -> None:
     if is_taken or any(Path(f"{path}{suffix}").exists() for suffix in _BESIDE):
         raise refuse_target(str(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
     except OSError as exc:
         raise StoreUnavailable(f"{path}: {exc.strerror}") from exc
 

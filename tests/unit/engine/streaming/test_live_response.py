@@ -6,16 +6,19 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import Delta, StreamEvent
 from holdfast.engine.streaming.live_response import (
+    MAX_TEXT,
     READ_BYTES,
     WINDOW_BYTES,
     LiveResponse,
     LiveResponses,
 )
 from holdfast.engine.streaming.stream_reader import LiveCursor
+from holdfast.ports.provider import AnyEvent, ModelEvent
 
 
 def live(name: str = "resp_1", *, is_stored: bool = False, **more: bool) -> LiveResponse:
@@ -38,6 +41,25 @@ def test_a_delta_is_encoded_when_its_json_is_read_and_only_once() -> None:
     value = msgspec.json.decode(event.body)
     assert (value["delta"], value["sequence_number"]) == ("one", 0)
     assert event.body is event.body
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_an_answer_with_too_much_text_fails(is_plain: bool) -> None:
+    response, text = live(), "x" * (1 << 20)
+    data = {"type": "response.output_text.delta", "output_index": 0, "delta": text}
+
+    def piece() -> AnyEvent:
+        return delta(text) if is_plain else ModelEvent(str(data["type"]), data)
+
+    fitting = MAX_TEXT // len(text) - 1
+    for _ in range(fitting):
+        response.publish([piece()])
+    with pytest.raises(ProviderFailure, match="exceeds 16777216 characters") as caught:
+        response.publish([piece(), piece()])
+    assert caught.value.provider_code == "upstream_answer_too_long"
+    image = {"type": "response.output_item.done", "output_index": 0, "item": {"result": text}}
+    for _ in range(2 * fitting):
+        response.publish([ModelEvent("response.output_item.done", image)])
 
 
 def test_what_nobody_reads_of_a_stream_without_a_journal_is_never_encoded() -> None:

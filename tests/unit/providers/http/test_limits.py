@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.ports.provider import RelayRequest
 from holdfast.providers.http import client as http
+from holdfast.providers.http import relay as relays
 from holdfast.providers.http import upstream as upstreams
 from holdfast.providers.http.client import HttpRequest
+from holdfast.providers.http.relay import open_relay
 from holdfast.providers.http.sse import SseEvent, SseSplitter
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.settings import UpstreamSettings
@@ -199,6 +202,51 @@ async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(ProviderFailure, match="event of the upstream's answer exceeds"):
         await stream(script)
+
+
+async def relay(script: Script) -> list[bytes]:
+    async with asyncio.timeout(SECONDS), connected(script) as (client, server):
+        request = RelayRequest(method="POST", path="/x", headers={}, body=b"{}")
+        relayed = await open_relay(Upstream(UpstreamSettings(url=server.url), client), request)
+        sink = CollectingSink()
+        try:
+            await relayed.copy_to(sink)
+        finally:
+            await relayed.close()
+        return sink.pieces
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+async def test_an_endless_stream_that_is_relayed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(relays, "MAX_STREAM_BYTES", 1 << 20)
+    monkeypatch.setattr(relays, "MAX_EVENT_BYTES", 1 << 15)
+    event = b"data: %b%b" % (b"x" * 10_000, end)
+
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD + b"\r\n")
+        while True:
+            await connection.say(b"%x\r\n%b\r\n" % (len(event), event))
+
+    with pytest.raises(ProviderFailure, match="answer exceeds 1048576 bytes") as caught:
+        await relay(script)
+    assert caught.value.provider_code == "upstream_answer_too_long"
+
+
+async def test_an_endless_line_that_is_relayed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "MAX_EVENT_BYTES", 1 << 20)
+    piece = b"x" * 65_536
+
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD + b"\r\n6\r\ndata: \r\n")
+        while True:
+            await connection.say(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    with pytest.raises(ProviderFailure, match="event of the upstream's answer exceeds"):
+        await relay(script)
 
 
 async def test_an_end_mark_is_told_to_the_sink() -> None:
