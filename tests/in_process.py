@@ -143,6 +143,9 @@ class OnlyModel:
         """Return the only provider."""
         return self._model
 
+    def wire_body(self, call: ModelCall) -> None:
+        """Return nothing: it has no server."""
+
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return none."""
         return ()

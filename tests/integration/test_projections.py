@@ -239,3 +239,44 @@ async def test_a_fork_shows_what_it_inherited(gateway: UpstreamGateway) -> None:
     assert found["proof"]["is_same"] is True
     assert texts(found["request"])[0] == "one"
     assert texts(found["request"])[-1] == "two"
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_body_that_the_upstream_was_sent_is_shown_on_request(
+    simulator: ProviderSimulator, api: str, *, is_stream: bool
+) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
+        await gateway.respond("one")
+        await gateway.respond(
+            "two",
+            instructions="be brief",
+            temperature=0.3,
+            tools=[tool],
+            metadata={"a": "b"},
+            stream=is_stream,
+        )
+        turn_id = (await turn_ids(gateway))[-1]
+        found = await projection(gateway, turn_id, wire="true")
+        plain = await projection(gateway, turn_id)
+    assert found["wire"] == simulator.requests(operation="create")[-1].body
+    assert found["proof"]["is_same"] is True
+    assert found["proof"]["covers"] == "model_call"
+    assert plain["wire"] is None
+
+
+async def test_a_body_with_ids_of_the_upstream_is_not_shown(
+    simulator: ProviderSimulator, store_url: str
+) -> None:
+    async with open_upstream_gateway(
+        upstream(simulator, state="chain"), heals=QUICK, store_url=store_url
+    ) as gateway:
+        await gateway.respond("one")
+        await gateway.respond("two")
+        first, second = [
+            (await projection(gateway, turn_id, wire="true"))["wire"]
+            for turn_id in await turn_ids(gateway)
+        ]
+    assert first == simulator.requests(operation="create")[0].body
+    assert second is None

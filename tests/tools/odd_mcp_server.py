@@ -1,7 +1,8 @@
 """An MCP server on standard input and output that misbehaves on request.
 
-`python odd_mcp_server.py STATE` appends every call that it receives to the file STATE. It speaks
-the protocol itself, so that it starts at once and can break every rule.
+`python odd_mcp_server.py STATE` appends every call that it receives to the file STATE. With a
+second argument, `malformed`, some tools of its list are not well-formed. It speaks the protocol
+itself, so that it starts at once and can break every rule.
 """
 
 import json
@@ -35,6 +36,14 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "x" * 201, "description": "Another one.", "inputSchema": SCHEMA},
     {"name": "echo", "description": "A name that is taken.", "inputSchema": SCHEMA},
 ]  # fmt: skip
+MALFORMED: list[Any] = [
+    {"name": "schemaless", "description": "A tool without a schema."},
+    {"name": "text_schema", "inputSchema": "an object"},
+    {"description": "A tool without a name.", "inputSchema": SCHEMA},
+    "a tool",
+]
+if sys.argv[2:] == ["malformed"]:
+    TOOLS[2:2] = MALFORMED
 _cancelled: set[Any] = set()
 _hung = threading.Event()
 _grows_late = threading.Event()

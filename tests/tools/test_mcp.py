@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.mcp.check import check_servers
 from holdfast.tools.mcp.naming import function_name
 from holdfast.tools.mcp.servers import McpServers
 from holdfast.tools.settings import McpSettings
@@ -275,3 +277,27 @@ async def test_a_turn_uses_a_server_and_bounds_what_it_says(tmp_path: Path) -> N
     assert calls[0]["output"] == "hi"
     assert calls[1]["output"].startswith("h" * 1000)
     assert "1000000 bytes" in calls[1]["output"]
+
+
+async def test_a_malformed_tool_is_left_out_and_the_others_are_offered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = _settings(tmp_path)
+    settings = replace(settings, args=(*settings.args, "malformed"))
+    async with _servers(settings) as servers:
+        for _ in range(2):
+            tools = await _tools(servers)
+        assert {"echo", "write", "slow"} <= set(tools)
+        assert not {"schemaless", "text_schema"} & set(tools)
+        result = await servers.call(_caller(), tools["echo"], {"text": "hi"})
+        assert result.output == "hi"
+        [status] = servers.status()
+    assert status.state == "ready"
+    assert status.left_out == ["(no name)", "schemaless", "text_schema"]
+    logged = [vars(one)["tool"] for one in caplog.records if one.message == "tool.disabled"]
+    assert [name for name in logged if name in status.left_out] == [
+        "schemaless", "text_schema", "(no name)",
+    ]  # fmt: skip
+    [check] = await check_servers([settings])
+    assert check.is_ok
+    assert check.detail.endswith("left out, because malformed: schemaless, text_schema, (no name)")

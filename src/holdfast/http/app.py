@@ -251,7 +251,7 @@ class Application:
     ) -> None:
         conversations = ConversationsApi(gateway, self._decoder)
         sessions = SessionsApi(gateway, self._decoder)
-        turns = TurnsApi(gateway, turn_service, compactor)
+        turns = TurnsApi(gateway, turn_service, compactor, self._upstreams)
         add = self._routes.add
         add("GET", "/v1/search", SearchApi(gateway, is_on=self._config.has_search).search)
         add("POST", "/v1/conversations", conversations.create)

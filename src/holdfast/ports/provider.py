@@ -244,6 +244,13 @@ class Upstreams(Protocol):
         """Return the API of the model's upstream; None where there is no server."""
         ...
 
+    def wire_body(self, call: ModelCall) -> bytes | None:
+        """Return the body that the model's upstream is sent for a call.
+
+        None for a command-line agent, and where the body has ids of the upstream's state.
+        """
+        ...
+
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose at the model's upstream."""
         ...

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
 from holdfast.ports.provider import (
+    ModelCall,
     ModelListing,
     Provider,
     RelayRequest,
@@ -110,6 +111,14 @@ class UpstreamRouter:
         found = self._find(model)
         api = found[0].api if found else None
         return api if api in ("responses", "chat") else None
+
+    def wire_body(self, call: ModelCall) -> bytes | None:
+        """Return the body that the model's upstream is sent for a call; see `Upstreams`."""
+        found = self._find(call.model)
+        provider = found[1] if found is not None else None
+        if isinstance(provider, ResponsesProvider | ChatProvider):
+            return provider.wire_body(call)
+        return None
 
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose at the model's upstream."""

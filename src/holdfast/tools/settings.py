@@ -129,3 +129,5 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`idle` (not started yet), `ready` or `failed`."""
     tools: int = 0
     error: str | None = None
+    left_out: list[str] = []
+    """Tools that the server lists and that are not well-formed."""

@@ -207,7 +207,7 @@ class TurnExecutor:
         requested = read_tools(request) if self._tools is not None else None
         if requested is not None and not self._takes_functions(request.model):
             # They come from the configuration: a client's request was refused.
-            log.info("tools.left_out", turn_id=run.turn.id, model=request.model)
+            log.info("tool.left_out", turn_id=run.turn.id, model=request.model)
             request, requested = show_functions(request, requested, ()), None
         if self._tools is not None and requested is not None:
             tool_turn = await self._tools.run(run, request, writer)

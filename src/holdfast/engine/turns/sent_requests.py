@@ -78,6 +78,8 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
     new_items: int
     """Items that were sent where the provider's state stood for the others; else all of them."""
     digest: bytes
+    call: ModelCall
+    """The call to the provider; see `ports.provider.call_params` for what its digest covers."""
     records: Sequence[Record] = ()
     """The records that it took into account."""
 
@@ -143,6 +145,7 @@ class SentRequests:
             items=_request_items(history, shown, _notes(records, set_aside)),
             new_items=new_items,
             digest=hash_params(hash_items(call.items), call_params(call)),
+            call=replace(call, session_id=session.id, is_stream=request.is_stream),
             records=records,
         )
 

@@ -115,7 +115,12 @@ PAGE_PARAMETERS = (
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
     "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER)),
-    "GET /v1/turns/{id}/projection": (("step", NUMBER), ("offset", NUMBER), ("limit", NUMBER)),
+    "GET /v1/turns/{id}/projection": (
+        ("step", NUMBER),
+        ("offset", NUMBER),
+        ("limit", NUMBER),
+        ("wire", {"type": "boolean"}),
+    ),
     "GET /v1/usage": (("from", TEXT), ("to", TEXT), ("interval", {"enum": ["day", "hour"]})),
 }
 """Query parameters of endpoints that are not pages of a list."""

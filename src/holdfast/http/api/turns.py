@@ -4,16 +4,19 @@ from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.turns.sent_requests import SentRequests
+from holdfast.engine.turns.sent_requests import RebuiltRequest, SentRequests
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.projection import projection_value
 from holdfast.http.formats.sessions import turn_value
 from holdfast.http.request.body import read_optional_fields
 from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.provider import Upstreams
 from holdfast.ports.store import TurnView
 
 MAX_INPUT_ITEMS = 1000
 """Items of a request that one projection lists at most."""
+MAX_WIRE_BYTES = 16 * 1024 * 1024
+"""The largest body that a projection shows."""
 
 
 class ProjectionNotFound(NotFound):
@@ -26,8 +29,13 @@ class TurnsApi:
     """Everything under /v1/turns."""
 
     def __init__(
-        self, gateway: Gateway, turn_service: TurnService, fitter: ContextFitter | None = None
+        self,
+        gateway: Gateway,
+        turn_service: TurnService,
+        fitter: ContextFitter | None = None,
+        upstreams: Upstreams | None = None,
     ) -> None:
+        self._upstreams = upstreams
         self._gateway = gateway
         self._turn_service = turn_service
         self._sent = SentRequests(gateway.read, fitter)
@@ -67,8 +75,20 @@ class TurnsApi:
             attempts=attempts,
             states=await self._gateway.read.provider_state(turn.session_id),
             page=slice(offset, offset + limit),
+            wire=self._wire(rebuilt) if query.get("wire") == "true" else None,
         )
         return json_reply(value)
+
+    def _wire(self, rebuilt: RebuiltRequest) -> bytes | None:
+        """Return the body that the upstream is sent for a request; None if it is not known."""
+        # Adapters are not for threads, and the event loop must not wait for a long history.
+        if self._upstreams is None or len(rebuilt.call.items) > MAX_INPUT_ITEMS:
+            return None
+        try:
+            body = self._upstreams.wire_body(rebuilt.call)
+        except InvalidInput:
+            return None  # its upstream is another one by now
+        return body if body is not None and len(body) <= MAX_WIRE_BYTES else None
 
     async def _find(self, request: Request) -> TurnView:
         name = request.params["id"]

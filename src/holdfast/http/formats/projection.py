@@ -29,8 +29,12 @@ def projection_value(
     attempts: Sequence[Attempt],
     states: Sequence[ProviderState],
     page: slice,
+    wire: bytes | None = None,
 ) -> dict[str, Any]:
-    """Return a projection object; `page` says which items of the request it lists."""
+    """Return a projection object; `page` says which items of the request it lists.
+
+    `wire` is the body that the upstream's adapter writes for the request.
+    """
     attempt, request = rebuilt.attempt, rebuilt.request
     sent = attempt.sent
     return {
@@ -47,6 +51,7 @@ def projection_value(
             "recorded": sent.digest.hex() if sent is not None else None,
             "rebuilt": rebuilt.digest.hex(),
             "is_same": rebuilt.is_proven,
+            "covers": "model_call",
         },
         "request": {
             "model": attempt.model,
@@ -54,6 +59,7 @@ def projection_value(
             **request.chat_fields,
             "input": [msgspec.Raw(item.body) for item in rebuilt.items[page]],
         },
+        "wire": msgspec.Raw(wire) if wire is not None else None,
         "input_count": len(rebuilt.items),
         "input_offset": page.start,
         "items": [_item_value(item) for item in rebuilt.items[page]],

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, with_settings
@@ -25,6 +26,7 @@ _ALTERNATION = "roles must alternate"
 _REASONING = re.compile(r"reasoning_content.{0,80}(unsupported|not (supported|permitted|allowed))"
                         r"|(unsupported|not permitted|unexpected).{0,80}reasoning_content",
                         re.IGNORECASE | re.DOTALL)  # fmt: skip
+_STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _SET_BY_US = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -109,8 +111,7 @@ class ChatProvider:
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Write the answer's events as its chunks arrive."""
-        extra = {"stream": True, "stream_options": {"include_usage": True}}
-        body, params = self._request(call, extra)
+        body, params = self._request(call, _STREAM)
         output = self._output(call, params)
         try:
             await self._upstream.stream(PATH, body, _ChunkSink(output, sink), may_repeat=True)
@@ -151,6 +152,12 @@ class ChatProvider:
         params = self._params(call, written.settings)
         head = _encode({"model": call.model, **params.params, **(extra or {})})
         return [head[:-1] + b',"messages":[', *written.pieces, b"]}"], params
+
+    def wire_body(self, call: ModelCall) -> bytes:
+        """Return the body of a call."""
+        # Without its session: a history of earlier must not replace what is cached for the next.
+        body, _ = self._request(replace(call, session_id=None), _STREAM if call.is_stream else None)
+        return b"".join(body)
 
     def _params(self, call: ModelCall, settings: Settings) -> ChatParams:
         fields = with_settings(call.fields, settings) if settings else call.fields

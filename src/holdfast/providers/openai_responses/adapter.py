@@ -216,6 +216,17 @@ class ResponsesProvider:
             items = (b",".join([_with_server_call_id(item, state.calls) for item in new]),)
         return [_encode(body)[:-1] + b',"input":[', *items, b"]}"]
 
+    def wire_body(self, call: ModelCall) -> bytes | None:
+        """Return the body of a call; None where it has ids of the server's state."""
+        is_stored = call.keeps_state and self.state_use(call.model) is not None
+        if call.state is not None or (is_stored and self._mode == "conversation"):
+            return None
+        body = self._params(call, UpstreamState() if is_stored else None)
+        if call.is_stream:
+            body["stream"] = True
+        items = self._replay(call).write(call.items).items or (EMPTY_INPUT,)
+        return b"".join((_encode(body)[:-1], b',"input":[', b",".join(items), b"]}"))
+
     def _replay(self, call: ModelCall) -> Replay:
         owner = self._upstream.seal_owner(call.model)
         return Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)

@@ -278,6 +278,7 @@ def _entries(of: Session, first: int, last: int) -> Plan[list[Items]]:
         for seq, packed in (yield from item_entries(owner, start, end)):
             items = read_items(packed)
             at = seq - len(items.listed) + 1
-            items.listed = items.listed[max(start - at, 0) : end - at + 1]
+            # The entries may reach beyond the range.
+            items.listed = items.listed[max(start - at, 0) : max(end - at + 1, 0)]
             found.append(items)
     return found

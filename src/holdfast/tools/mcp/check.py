@@ -37,4 +37,6 @@ async def _check(settings: McpSettings) -> ServerCheck:
         return ServerCheck(settings.name, False, str(exc) or type(exc).__name__)
     finally:
         await connection.close()
-    return ServerCheck(settings.name, True, f"answers, {len(tools)} tool(s)")
+    left_out = ", ".join(connection.malformed)
+    note = f"; left out, because malformed: {left_out}" if left_out else ""
+    return ServerCheck(settings.name, True, f"answers, {len(tools)} tool(s){note}")

@@ -29,8 +29,9 @@ from mcp_types import (
 from holdfast._version import __version__
 from holdfast.engine.logging import log
 from holdfast.ports.tools import ToolImage, ToolResult
-from holdfast.tools.mcp.naming import ListedTool
+from holdfast.tools.mcp.naming import MAX_TOOLS, ListedTool
 from holdfast.tools.mcp.stdio import ServerProcess, open_process
+from holdfast.tools.mcp.tool_lists import checked_lists
 from holdfast.tools.settings import McpSettings
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -70,6 +71,8 @@ class McpConnection:
         self._in_flight = 0
         """Calls that the server was sent and has not answered."""
         self.tools: list[ListedTool] = []
+        self.malformed: dict[str, None] = {}
+        """Names of listed tools that are left out because they are not well-formed."""
         self._listed_at: float | None = None
         self._list_version = 0
         """Counts the server's notices that its list has changed."""
@@ -105,6 +108,7 @@ class McpConnection:
             monotonic() - self._listed_at > LIST_SECONDS and not self._in_flight
         ):
             version = self._list_version
+            self.malformed = {}
             self.tools = await self._request(_list_all, self.settings.start_seconds)
             # A list that changed while it was read is read again the next time.
             self._listed_at = monotonic() if version == self._list_version else None
@@ -272,12 +276,13 @@ class McpConnection:
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             if settings.command:
-                transport: Any = open_process(settings, state)
+                streams: Any = open_process(settings, state)
             else:
                 timeout = httpx2.Timeout(settings.start_seconds, read=None)
                 http = httpx2.AsyncClient(headers=settings.headers(), timeout=timeout)
                 await stack.enter_async_context(http)
-                transport = streamable_http_client(settings.url, http_client=http)
+                streams = streamable_http_client(settings.url, http_client=http)
+            transport: Any = checked_lists(streams, self._note_malformed)
             client = Client(
                 transport,
                 message_handler=self._handle_notice,
@@ -291,6 +296,10 @@ class McpConnection:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._list_version += 1
             self._listed_at = None
+
+    def _note_malformed(self, name: str) -> None:
+        if len(self.malformed) < MAX_TOOLS:
+            self.malformed[name] = None
 
     def _has_ended(self) -> bool:
         return self._task is None or self._task.done() or self._state.ended.is_set()

@@ -56,7 +56,8 @@ class McpServers:
         if settings is None:
             return [], None
         try:
-            listed = await (await self._connection(settings, caller)).list_tools()
+            connection = await self._connection(settings, caller)
+            listed = await connection.list_tools()
         except Exception as exc:  # noqa: BLE001 - the turn goes on without this server
             log.warning(
                 "mcp.server_unavailable",
@@ -70,6 +71,12 @@ class McpServers:
         # Of two tools with one name the first is offered: it must not hide the second one's note.
         offered = {tool.function for tool in tools}.difference(disabled)
         self._disabled.note((settings.tenant, settings.name), disabled, offered, "size or name")
+        self._disabled.note(
+            (settings.tenant, settings.name, "malformed"),
+            connection.malformed,
+            {tool.name for tool in tools},
+            f"malformed in the list of server {settings.name}",
+        )
         return tools, ListedServer(settings.name, [_shown(tool) for tool in tools])
 
     async def call(
@@ -126,8 +133,16 @@ class McpServers:
             state = "ready" if ready else "failed" if errors else "idle"
             count = max((len(each.tools) for each in ready), default=0)
             error = errors[0] if state == "failed" else None
+            left_out = sorted({tool for each in ready for tool in each.malformed})
             found.append(
-                ServerStatus(name=name, tenant=tenant, state=state, tools=count, error=error)
+                ServerStatus(
+                    name=name,
+                    tenant=tenant,
+                    state=state,
+                    tools=count,
+                    error=error,
+                    left_out=left_out,
+                )
             )
         return found
 

@@ -126,7 +126,7 @@ class TurnPage extends PageElement {
   proof(shown) {
     const { is_same: isSame, recorded, rebuilt } = shown.proof;
     const [tone, title, text] = isSame
-      ? ["good", "Proven", "The request below was rebuilt from the log, and its digest is the one that was stored when it was sent."]
+      ? ["good", "Proven", "The request below was rebuilt from the log, and its digest is the one that was stored when it was sent. It is shown as the upstream's adapter got it; the API shows the body itself with wire=true."]
       : isSame === null
         ? ["quiet", "Not proven", "No digest was stored: the run still works, or it was cut off. The request below is what the log says."]
         : ["bad", "Not the same", "The log no longer holds what was sent: something was erased since, or the request was shortened for this call alone."];
