@@ -169,6 +169,7 @@ async def open_application(
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
+                toolbox.preload()
                 yield application
         finally:
             for task in background:

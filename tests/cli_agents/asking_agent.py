@@ -2,7 +2,8 @@
 """A small agent of the Agent Client Protocol that asks before it makes a file.
 
 It runs as a program of its own, in the sandbox, with nothing but the standard library. On "make"
-it asks for permission; everything else it repeats.
+it asks for permission, on "wait" it waits until somebody opens the pipe `gate` in its directory,
+everything else it repeats.
 """
 
 import json
@@ -71,6 +72,9 @@ def main() -> None:
             last = text.rpartition("\n")[2]
             if last == "make" or "function_call_output" in last:
                 make()
+            elif last == "wait":
+                say("Waiting.")
+                Path("gate").read_text()
             else:
                 say(f"You said: {last}")
             result = {"stopReason": "end_turn"}

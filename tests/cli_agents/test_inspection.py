@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import ProviderFailure
+from holdfast.core.errors import InvalidSetting, ProviderFailure
 from holdfast.doctor.configuration import check_agents, check_upstreams
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.cli_agents.launcher import Launcher
@@ -113,3 +113,17 @@ async def test_an_agent_that_could_read_our_secrets_is_found(tmp_path: Path) -> 
     settings = agent(tmp_path, permissions="read", run_as="root")
     settings = replace(settings, runtime=replace(settings.runtime, protected=(secret,)))
     assert str(secret) in (await found(settings))["agent_unsafe"]
+
+
+@pytest.mark.parametrize("permissions", ["none", "read"])
+async def test_a_directory_that_the_agents_user_cannot_enter_is_named(
+    tmp_path: Path, permissions: str
+) -> None:
+    # Pytest's folders are for their owner alone.
+    settings = agent(tmp_path, permissions=permissions, run_as="61000-61001")
+    detail = (await found(settings))["agent_directory_broken"]
+    closed = next(path for path in reversed(tmp_path.parents) if not path.stat().st_mode & 0o001)
+    assert f"upstream claude: user 61000 (run_as) cannot enter {closed}" in detail
+    with pytest.raises(InvalidSetting, match="cannot enter"):
+        async with open_upstream_gateway(settings):
+            pass

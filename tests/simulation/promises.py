@@ -30,6 +30,7 @@ EXPLICIT_ENDS = {
     "turn_cancelled", "interrupted_by_turn", "rolled_back", "session_reset", "session_restored",
     "session_deleted",
 }  # fmt: skip
+HOLD_ENDS = {"tool_wait_expired", "approval_expired"}
 MADE_UP = (b'"interrupted: this call', b'"Summary of the conversation', b"bytes of this output are")
 """What stands in no log: it is told in the place of what was not, or not any more."""
 
@@ -127,7 +128,7 @@ def _end_is_stated(story: Story, turn: Turn) -> Breaches:
     """A turn ends by its own work or by an explicit request; a lost one may be sent again."""
     if turn.outcome == "cancelled" and turn.error_code not in EXPLICIT_ENDS:
         yield f"I2 {turn.id} was cancelled by {turn.error_code}"
-    is_left = turn.outcome == "interrupted" and turn.error_code != "tool_wait_expired"
+    is_left = turn.outcome == "interrupted" and turn.error_code not in HOLD_ENDS
     if is_left and turn.source in RUN_AGAIN:
         yield f"I2 {turn.id} ({turn.source}) was not run again: {turn.error_code}"
     if turn.outcome == "interrupted" and turn.error_code == "worker_lost" and not turn.is_retryable:

@@ -1,5 +1,6 @@
 """Clients that send their whole history and never saw the gateway's calls."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast.core.model.request import TurnRequest, read_request
 from holdfast.core.tools.requested import redact_tools
 from tests.in_process import Item, ScriptedModel, called, open_gateway, said
 from tests.tools.approvals import chat_text
-from tests.tools.toolboxes import SERVER, RecordingTools
+from tests.tools.toolboxes import SERVER, Gate, RecordingTools
 
 
 def _model() -> ScriptedModel:
@@ -71,6 +72,51 @@ async def test_a_responses_client_repeats_the_items_of_its_answer() -> None:
     assert model.shown[-1] == [
         "look here", "Looking.", "desk__echo()", "={}", "Found.", "thanks",
     ]  # fmt: skip
+
+
+async def test_a_history_without_the_message_that_joined_its_turn_hides_nothing() -> None:
+    def script(items: list[Item]) -> list[Item]:
+        if items[-1].get("type") == "message" and "look" in str(items[-1]["content"]):
+            return [called("desk__slow", "c1")]
+        return [said(f"seen {len(items)}")]
+
+    gate, model = Gate(), ScriptedModel(script)
+    async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        messages: list[Item] = [{"role": "user", "content": "look here"}]
+        first = asyncio.create_task(gateway.chat(messages, tools=[SERVER]))
+        await gate.entered.wait()
+        steer = gateway.respond("and mind this", headers={"X-On-Busy": "steer"}, tools=[SERVER])
+        joined = asyncio.create_task(steer)
+        await gateway.until_queued(1)
+        gate.opened.set()
+        messages += [{"role": "assistant", "content": chat_text(await first)}]
+        await joined
+        await gateway.chat([*messages, {"role": "user", "content": "thanks"}], tools=[SERVER])
+        await gateway.chat([*messages, {"role": "user", "content": "edited"}], tools=[SERVER])
+    turn = ["look here", "desk__slow()", "=opened", "and mind this", "seen 4"]
+    assert model.shown[-2] == [*turn, "thanks"]
+    assert model.shown[-1] == [*turn, "edited"]
+
+
+async def test_tool_outputs_sent_without_the_message_that_joined_them_hide_nothing() -> None:
+    def script(items: list[Item]) -> list[Item]:
+        if any(item.get("type") == "function_call_output" for item in items):
+            return [said(f"seen {len(items)}")]
+        return [called("mine", "c1")]
+
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    model = ScriptedModel(script)
+    async with open_gateway(model) as gateway:
+        history: list[Item] = [{"role": "user", "content": "go"}]
+        history += (await gateway.respond(history, tools=[mine])).json()["output"]
+        steer = gateway.respond("and mind this", headers={"X-On-Busy": "steer"}, tools=[mine])
+        joined = asyncio.create_task(steer)
+        await gateway.until_queued(1)
+        history.append({"type": "function_call_output", "call_id": "c1", "output": "done"})
+        history += (await gateway.respond(history, tools=[mine])).json()["output"]
+        await joined
+        await gateway.respond([*history, {"role": "user", "content": "thanks"}], tools=[mine])
+    assert model.shown[-1] == ["go", "mine()", "=done", "and mind this", "seen 4", "thanks"]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

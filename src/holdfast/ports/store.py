@@ -117,6 +117,9 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     """Whether it is hidden because a provider refused it; every other hidden item is left out."""
     is_instruction: bool = False
     """Whether it gives the session's instructions."""
+    is_joined: bool = False
+    """Whether it is a user's message behind the tool outputs of its turn, which it may have joined
+    from another client."""
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -234,6 +234,10 @@ class UpstreamSettings:
                 raise InvalidSetting(f"upstream {self.name}: an agent has no {name}")
         if self.state != "replay":
             raise InvalidSetting(f"upstream {self.name}: an agent has no state")
+        if self.tools:
+            raise InvalidSetting(
+                f"upstream {self.name}: an agent takes no tools of the gateway; remove tools"
+            )
         if self.api == "acp" and not self.command:
             raise InvalidSetting(f"upstream {self.name}: api = 'acp' needs a command")
         for variable in self.env:

@@ -23,6 +23,10 @@ from holdfast.tools.settings import ServerStatus
 class ServerTools(Protocol):
     """The MCP servers of all tenants."""
 
+    def preload(self) -> None:
+        """Begin to load the client library beside the event loop."""
+        ...
+
     def has(self, tenant: Tenant, label: str) -> bool:
         """Whether a tenant has a server of this name."""
         ...
@@ -129,6 +133,11 @@ class GatewayTools:
         """End what an earlier gateway left behind; servers start when they are needed."""
         if self._servers is not None:
             await self._servers.end_orphans()
+
+    def preload(self) -> None:
+        """Load what servers need in a thread; call it last, because the start needs the CPU."""
+        if self._servers is not None:
+            self._servers.preload()
 
     async def close(self) -> None:
         """End all servers."""

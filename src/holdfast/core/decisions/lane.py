@@ -11,9 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ids import RunId, WorkerId
+from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits, Queued, Started
@@ -23,6 +24,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 WORKER_LOST = "worker_lost"
 HOLD_EXPIRED = "tool_wait_expired"
+APPROVAL_EXPIRED = "approval_expired"
 CLOCK_TOLERANCE_SECONDS = 60.0
 """A turn that began so much later than now began before the clock was set back."""
 
@@ -248,11 +250,22 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
             )
         )
         draft.abort(run.id)
-    withdraw_approvals(draft, turn, is_late=code == HOLD_EXPIRED)
+    withdraw_approvals(draft, turn, is_late=code in (HOLD_EXPIRED, APPROVAL_EXPIRED))
     draft.raise_epoch()
     draft.free_lane()
     draft.wake()
     return turn
+
+
+def _why_hold_ended(session: Session) -> tuple[str, str]:
+    """Return code and message of a turn whose hold ran out."""
+    pending = read_pending_calls(session)
+    approvals = [call_id for call_id in pending if call_id.startswith(APPROVAL_PREFIX)]
+    if not approvals:
+        return HOLD_EXPIRED, "the client's tools did not answer in time"
+    if len(approvals) == len(pending):
+        return APPROVAL_EXPIRED, "nobody answered the approval request in time"
+    return HOLD_EXPIRED, "the client's tools and an approval request were not answered in time"
 
 
 class Settled(NamedTuple):
@@ -277,10 +290,10 @@ def end_dead_owner(
     if session.is_held:
         if not _is_hold_over(session, turn, facts.now):
             return Settled(False, facts.waiting)
-        message = "the client's tools did not answer in time"
+        code, message = _why_hold_ended(session)
         turn = stop_active(
-            draft, facts, "interrupted", code=HOLD_EXPIRED, message=message, is_retryable=False,
-        )  # fmt: skip
+            draft, facts, "interrupted", code=code, message=message, is_retryable=False
+        )
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
         # Who asks is alive, also where its lease ran out while the store was away.

@@ -62,6 +62,8 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """Whether the model is not shown it because its provider refused it."""
     is_unshown: bool = False
     """Whether the client may not have been shown it: text between steps of tools."""
+    is_joined: bool = False
+    """Whether it is a message that may have joined its turn from another client."""
     is_streaming: bool = False
     """Whether it stands for an answer in progress, of which any part may have been shown."""
 

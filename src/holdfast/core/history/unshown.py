@@ -15,10 +15,10 @@ from holdfast.core.model.gateway_items import ATTACHMENT, CALL, WORDS
 def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[LogEntry]:
     """Return the log with the entries marked that a client may lack.
 
-    These are the text before a call, words that stand for several items, and the message that
-    such words repeat.
+    These are the text before a call, words that stand for several items, the message that such
+    words repeat, and messages that joined a turn.
     """
-    if not any(entry.kind in (CALL, WORDS, ATTACHMENT) for entry in log):
+    if not any(entry.is_joined or entry.kind in (CALL, WORDS, ATTACHMENT) for entry in log):
         return log
     users = {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
     marked: list[LogEntry] = []
@@ -27,7 +27,8 @@ def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[
         if entry.kind in (CALL, WORDS):
             is_before = True
         is_text = entry.kind == "message" and entry.fingerprint not in users
-        if entry.kind in (WORDS, ATTACHMENT) or (is_text and is_before):
+        is_lacking = entry.is_joined or entry.kind in (WORDS, ATTACHMENT)
+        if is_lacking or (is_text and is_before):
             marked.append(replace(entry, is_unshown=True))
         else:
             marked.append(entry)

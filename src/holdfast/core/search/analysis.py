@@ -105,6 +105,11 @@ def query_phrase(text: str) -> tuple[list[str], bool]:
     return found, is_prefix
 
 
+def is_character(term: str) -> bool:
+    """Whether a term of a query is a single character, which also finds pairs that it begins."""
+    return len(term) == 1 and _has_unspaced(term) is not None
+
+
 def _pairs(run: str) -> list[str]:
     """Return the overlapping pairs of a run, and its last character, for queries of one."""
     return [*(run[index : index + 2] for index in range(len(run) - 1)), run[-1]]

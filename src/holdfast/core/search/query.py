@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.search.analysis import FoldedText, Term, query_phrase
+from holdfast.core.search.analysis import FoldedText, Term, is_character, query_phrase
 
 MAX_QUERY = 1000
 """Characters of a query."""
@@ -107,7 +107,13 @@ def _occurrences(folded: FoldedText, phrases: Sequence[Phrase]) -> Iterator[tupl
             part = list(recent)
             for phrase in phrases:
                 if _is_at(part, phrase):
-                    yield part[0].start, part[len(phrase.terms) - 1].end
+                    yield part[0].start, _end(part[len(phrase.terms) - 1], phrase)
+
+
+def _end(found: Term, phrase: Phrase) -> int:
+    """Return where a match ends: behind a single character, not behind the pair it begins."""
+    wanted = phrase.terms[-1]
+    return found.start + 1 if is_character(wanted) else found.end
 
 
 def _is_at(part: Sequence[Term], phrase: Phrase) -> bool:

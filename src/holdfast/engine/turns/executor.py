@@ -25,7 +25,7 @@ from holdfast.core.model.request import (
     response_id,
 )
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import RUN_AGAIN, Turn
+from holdfast.core.model.turn import RUN_AGAIN, Source, Turn
 from holdfast.core.openai.response import (
     RecordedAnswer,
     RecordedFailure,
@@ -37,6 +37,7 @@ from holdfast.core.openai.response import (
     usage_value,
 )
 from holdfast.core.tools.approval_words import approval_markdown
+from holdfast.core.tools.requested import read_tools, show_functions
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.core.transaction.outgoing import (
     bound_files,
@@ -121,12 +122,18 @@ class TurnExecutor:
         self._agents = AgentApprovals(gateway, self._caller, tools)
         self._records = ResponseRecords(gateway.read)
 
-    async def check(self, tenant: Tenant, request: TurnRequest, items: Sequence[NewItem]) -> None:
+    async def check(
+        self,
+        tenant: Tenant,
+        request: TurnRequest,
+        items: Sequence[NewItem],
+        source: Source = "user",
+    ) -> None:
         """Raise for a request that the model's provider cannot express, before it is accepted."""
         if self._tools is not None and (
             "tools" in request.fields or "tools" in request.chat_fields
         ):
-            request = self._tools.check(tenant, request)
+            request = self._tools.check(tenant, request, source)
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
         bodies: list[bytes] = []
@@ -197,10 +204,24 @@ class TurnExecutor:
             return await self._answer_fixed(request, request.fixed_answer)
         if request.is_compaction and self._fitter is not None:
             return await self._compact(self._fitter, run, request, writer), None
-        if self._tools is not None and self._tools.applies(request):
+        requested = read_tools(request) if self._tools is not None else None
+        if requested is not None and not self._takes_functions(request.model):
+            # They come from the configuration: a client's request was refused.
+            log.info("tools.left_out", turn_id=run.turn.id, model=request.model)
+            request, requested = show_functions(request, requested, ()), None
+        if self._tools is not None and requested is not None:
             tool_turn = await self._tools.run(run, request, writer)
             return tool_turn.answer, tool_turn
         return await self._agents.run(run, request, writer)
+
+    def _takes_functions(self, model: str) -> bool:
+        """Whether the provider of a model takes functions; a command-line agent does not."""
+        tools = msgspec.Raw(msgspec.json.encode([{"type": "function", "name": "any"}]))
+        try:
+            self._route(model).check(ModelCall(model=model, items=(), fields={"tools": tools}))
+        except InvalidInput:
+            return False
+        return True
 
     async def _prepare(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None

@@ -453,5 +453,6 @@ def _entry(entry: OutlineEntry) -> LogEntry:
     if entry.torn_body is not None:
         partial_text = text_of(_read_content(entry.torn_body).content)
     return LogEntry(
-        entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id, entry.is_refused
-    )
+        entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id, entry.is_refused,
+        is_joined=entry.is_joined,
+    )  # fmt: skip

@@ -30,9 +30,11 @@ from holdfast.core.model.gateway_items import (
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
+from holdfast.core.model.turn import Source
 from holdfast.core.tools.approval_words import CODE_LETTERS
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
 from holdfast.core.tools.requested import (
+    FunctionTool,
     read_tools,
     show_functions,
     without_tools,
@@ -62,6 +64,12 @@ NOBODY_TO_ASK = "The call was not run: it needs an approval, and nobody is there
 GONE = "The call was not run: the tool is not available any more."
 CHANGED = "The call was not run: the tool changed after the approval was requested."
 LIMIT = "The call was not run: the turn has reached its limit of tool calls."
+ANY_FUNCTION = FunctionTool(
+    function="any", description="", parameters=msgspec.Raw(b'{"type":"object"}')
+)
+"""Stands for the functions of a turn before its tools are known."""
+CONFIGURED: frozenset[Source] = frozenset({"channel", "cron"})
+"""Sources of turns whose tools come from the configuration, not from a client."""
 UNATTENDED = frozenset({"cron"})
 """Sources of turns in which nobody can approve a call."""
 
@@ -83,17 +91,18 @@ class ToolLoop:
         self._toolbox = toolbox
         self._settings = settings or ToolSettings()
 
-    def check(self, tenant: Tenant, request: TurnRequest) -> TurnRequest:
-        """Raise for tools that do not exist; return the request as its upstream may see it."""
+    def check(self, tenant: Tenant, request: TurnRequest, source: Source) -> TurnRequest:
+        """Raise for tools that do not exist; return the request as its upstream may see it.
+
+        A client's request has a function in it, which the provider may refuse. A configured tool
+        is left out where the provider takes none.
+        """
         requested = read_tools(request)
         if requested is None:
             return request
         self._toolbox.check(tenant, requested)
-        return show_functions(request, requested, ())
-
-    def applies(self, request: TurnRequest) -> bool:
-        """Whether a request uses tools of the gateway."""
-        return read_tools(request) is not None
+        functions = () if source in CONFIGURED else (ANY_FUNCTION,)
+        return show_functions(request, requested, functions)
 
     async def run(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None

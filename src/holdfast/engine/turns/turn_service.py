@@ -137,7 +137,7 @@ class TurnService:
 
         With `is_deferred` the caller executes the turn: see `TurnTicket.unstarted`.
         """
-        await self._executor.check(accept.tenant, request, accept.items)
+        await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
             async with self.in_flight.held(
                 accept.tenant, key=accept.key, session_id=accept.session_id

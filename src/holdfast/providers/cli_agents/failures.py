@@ -47,6 +47,15 @@ def agent_timeout(seconds: float) -> ProviderFailure:
     return _failure(text, "terminal", 504, "agent_timeout")
 
 
+def agent_busy(seconds: float, max_processes: int) -> ProviderFailure:
+    """Return the failure of a turn that got no process; the agent was not asked."""
+    text = (
+        f"no process of the agent became free within {seconds:g} s "
+        f"(max_processes = {max_processes}); the agent was not asked"
+    )
+    return _failure(text, "transient", 503, "agent_busy")
+
+
 def agent_broken(message: str) -> ProviderFailure:
     """Return the failure of an agent that does not keep to its protocol."""
     return _failure(message, "terminal", 502, "agent_broken_answer")

@@ -43,6 +43,9 @@ async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
         *_check_login(settings, agent, launcher),
         *await asyncio.to_thread(_check_directory, settings.runtime.root / settings.name),
     ]
+    closed = await launcher.find_closed()
+    if closed is not None:
+        return [*problems, AgentProblem("agent_directory_broken", closed)]
     try:
         await launcher.check()
     except HoldfastError as error:

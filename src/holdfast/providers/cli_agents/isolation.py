@@ -29,6 +29,7 @@ _SYSTEM_FILES = (
     "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/resolv.conf",
     "/etc/ssl",
 )  # fmt: skip
+_ENTER = 'for path; do if [ ! -x "$path" ]; then echo "$path"; exit; fi; done'
 _PROBE = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done; echo done'
 
 
@@ -103,16 +104,48 @@ def _needed(path: Path) -> list[Path]:
     return [one for one in found if not any(str(one).startswith(f"{name}/") for name in _SYSTEM)]
 
 
+async def find_closed(settings: UpstreamSettings, account: UnixAccount) -> str | None:
+    """Return what is wrong where an agent's user cannot enter the directories of its sessions."""
+    root = _make_root(settings, 0o711)
+    bases = [root, *([Path(settings.workdir.partition("{")[0])] if settings.workdir else [])]
+    folders = [folder for base in bases for folder in (*reversed(base.parents), base)]
+    paths = [str(folder) for folder in folders if folder.is_dir()]
+    command = ["/bin/sh", "-c", _ENTER, "sh", *paths]
+    process = await AgentProcess.start(
+        Launch(command=command, env={"PATH": os.defpath}, cwd=Path("/"), account=account)
+    )
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            closed = await process.read_line()
+    except TimeoutError:
+        return None  # a machine this busy: the agent itself will tell
+    finally:
+        await asyncio.shield(process.kill())
+    if closed is None:
+        return None
+    return (
+        f"upstream {settings.name}: user {account.uid} (run_as) cannot enter "
+        f"{os.fsdecode(closed)}, where the agent's directories are; allow it to pass "
+        "(chmod o+x), or set XDG_DATA_HOME to another directory"
+    )
+
+
+def _make_root(settings: UpstreamSettings, mode: int) -> Path:
+    """Create the directory of all sessions of an upstream."""
+    root = settings.runtime.root / settings.name
+    root.mkdir(mode=mode, parents=True, exist_ok=True)
+    root.chmod(mode)
+    return root
+
+
 async def refuse_readable(
     settings: UpstreamSettings,
     sandbox: Sandbox | None,
     accounts: tuple[UnixAccount, UnixAccount] | None,
 ) -> None:
     """Raise if an isolated process can read what is not its own."""
-    root = settings.runtime.root / settings.name
     mode = 0o711 if accounts is not None else 0o700
-    root.mkdir(mode=mode, parents=True, exist_ok=True)
-    root.chmod(mode)
+    root = _make_root(settings, mode)
     mine, theirs = accounts or (None, None)
     with tempfile.TemporaryDirectory(prefix="probe-", dir=root) as folder:
         os.chmod(folder, mode)

@@ -12,7 +12,12 @@ from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, home_file
-from holdfast.providers.cli_agents.isolation import Sandbox, read_accounts, refuse_readable
+from holdfast.providers.cli_agents.isolation import (
+    Sandbox,
+    find_closed,
+    read_accounts,
+    refuse_readable,
+)
 from holdfast.providers.cli_agents.process import AgentProcess, Launch
 from holdfast.providers.settings import UpstreamSettings
 
@@ -134,9 +139,16 @@ class Launcher:
         readable = [self.program, *([self.credentials] if self.credentials else [])]
         return Sandbox(tuple(readable), self._path)
 
+    async def find_closed(self) -> str | None:
+        """Return what is wrong where the agent's user cannot enter its directories."""
+        return await find_closed(self._settings, self.accounts[0]) if self.accounts else None
+
     async def check(self) -> None:
-        """Raise `InvalidSetting` where an agent with tools could read what is not its own."""
+        """Raise `InvalidSetting` where an agent cannot run, or could read what is not its own."""
         settings = self._settings
+        closed = await self.find_closed()
+        if closed is not None:
+            raise InvalidSetting(closed)
         if not settings.needs_wall:
             return
         await refuse_readable(

@@ -26,7 +26,12 @@ from holdfast.providers.cli_agents.directories import (
     SessionDirectory,
     this_gateway,
 )
-from holdfast.providers.cli_agents.failures import agent_failure, agent_timeout, stale_session
+from holdfast.providers.cli_agents.failures import (
+    agent_busy,
+    agent_failure,
+    agent_timeout,
+    stale_session,
+)
 from holdfast.providers.cli_agents.launcher import Launcher
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.params import check_fields, instructions_of
@@ -38,6 +43,8 @@ from holdfast.providers.items.seal_owner import account_of
 from holdfast.providers.settings import UpstreamSettings, is_name
 
 DEFAULT_MODEL = "default"
+WAIT_SECONDS = 1800.0
+"""How long a turn waits for a process, or for its directory, before its own time begins."""
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,199}")
 
 
@@ -133,12 +140,12 @@ class CliAgentProvider:
 
     async def _run(self, call: ModelCall, sink: EventSink | None) -> Answer:
         name = call.session_id or uuid.uuid4().hex
-        seconds = self._settings.turn_seconds
         output = AgentOutput(self._new_id, sink)
+        limit = _TimeLimit(self._settings)
         try:
             # Sessions that share a working directory must not work in it at the same time.
             turn = "shared" if self._settings.shared else name
-            async with asyncio.timeout(seconds), self._locked(turn):
+            async with limit.timeout, self._locked(turn):
                 directory = (
                     self.directories.session(name)
                     if call.session_id
@@ -146,22 +153,29 @@ class CliAgentProvider:
                 )
                 directory.create()
                 try:
-                    async with directory.locked(seconds):
-                        return await self._run_locked(call, name, directory, output)
+                    async with directory.locked(self._settings.turn_seconds):
+                        agent = await self._pool.take(name)
+                        limit.begin_turn()
+                        return await self._run_in_place(call, name, directory, output, agent)
                 finally:
                     if directory.is_temporary:
                         await asyncio.to_thread(directory.remove)
         except TimeoutError as exc:
-            raise agent_timeout(seconds) from exc
+            raise limit.failure() from exc
 
-    async def _run_locked(
-        self, call: ModelCall, name: str, directory: SessionDirectory, output: AgentOutput
+    async def _run_in_place(
+        self,
+        call: ModelCall,
+        name: str,
+        directory: SessionDirectory,
+        output: AgentOutput,
+        agent: RunningAgent | None,
     ) -> Answer:
-        version = await self.launcher.version()
-        state = self._read_state(call.state, directory, version)
-        agent = await self._pool.take(name)
+        """Run a call in a place of the pool, with the session's warm agent if there is one."""
         is_kept = False
         try:
+            version = await self.launcher.version()
+            state = self._read_state(call.state, directory, version)
             if agent is not None and agent.asked and not _answers(call, agent.asked):
                 agent.token = ""  # nobody can go on with a turn that waits
             agent = await self._prepare(agent, self._request(call, directory, state), state)
@@ -322,6 +336,27 @@ class CliAgentProvider:
             lock.users -= 1
             if not lock.users:
                 self._locks.pop(name, None)
+
+
+class _TimeLimit:
+    """The time that a call has: first to wait for a process, then for the agent's turn."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.timeout = asyncio.timeout(WAIT_SECONDS)
+        self._settings = settings
+        self._has_process = False
+
+    def begin_turn(self) -> None:
+        """Begin the time of the turn: a process may be started for it."""
+        self._has_process = True
+        now = asyncio.get_running_loop().time()
+        self.timeout.reschedule(now + self._settings.turn_seconds)
+
+    def failure(self) -> ProviderFailure:
+        """Return the failure of a call whose time is over."""
+        if self._has_process:
+            return agent_timeout(self._settings.turn_seconds)
+        return agent_busy(WAIT_SECONDS, self._settings.max_processes)
 
 
 class _CountedLock:

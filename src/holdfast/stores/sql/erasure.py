@@ -22,9 +22,21 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.lookups import find_number, session_row
-from holdfast.stores.sql.plan import Ask, Plan, every, one
+from holdfast.stores.sql.plan import Ask, Plan, Statement, every, one
 from holdfast.stores.sql.search import statements as search
 
+ERASURES = (
+    Statement("erase_partials", "delete from partials where session = ?1"),
+    Statement("erase_queue", "delete from queue where session = ?1"),
+    Statement("erase_late_writes", "delete from late_writes where session = ?1"),
+    Statement("erase_journals", "delete from journals where session = ?1"),
+)
+"""By the session's number in the log."""
+ERASURES_BY_ID = (
+    Statement("erase_completions", "delete from completions where session_id = ?1"),
+    Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
+    Statement("erase_item_places", "delete from item_places where session_id = ?1"),
+)
 AT_ONCE = 256
 """Entries that are read and written back together."""
 
@@ -78,8 +90,8 @@ def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
 def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
     no = session_no(session_id)
     of_views = (search.REMOVE_SESSION, search.REMOVE_ACTIVITY)
-    asks: list[Ask] = [(statement, (no,)) for statement in (*sql.ERASURES, *of_views)]
-    asks += [(statement, (session_id,)) for statement in (*sql.ERASURES_BY_ID, ERASE_MESSAGES)]
+    asks: list[Ask] = [(statement, (no,)) for statement in (*ERASURES, *of_views)]
+    asks += [(statement, (session_id,)) for statement in (*ERASURES_BY_ID, ERASE_MESSAGES)]
     n = 0
     while True:
         rows = yield from every(sql.ENTRIES, no, n + 1, n + AT_ONCE, AT_ONCE)

@@ -15,6 +15,7 @@ from holdfast.core.compaction.records import (
 )
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.model.gateway_items import ATTACHMENT, COMPLETION, is_user_message
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
@@ -23,6 +24,7 @@ from holdfast.core.model.records import (
     visible_spans,
 )
 from holdfast.core.model.session import Session
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
@@ -30,7 +32,7 @@ from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import read_session, unpack_items
+from holdfast.stores.sql.entries import Items, read_items, read_session, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -38,7 +40,7 @@ from holdfast.stores.sql.lookups import (
     find_hidden_ranges,
     find_items,
     find_lineage,
-    find_states,
+    find_owners,
     find_turn,
     heads_of,
     item_entries,
@@ -47,6 +49,9 @@ from holdfast.stores.sql.lookups import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, every
+
+_STEP_OUTPUTS = OUTPUT_KINDS | {COMPLETION, ATTACHMENT}
+"""Kinds of items behind which the input of other requests may join a turn."""
 
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
@@ -244,10 +249,35 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from find_states(of, first, last)
-    return [
-        OutlineEntry(
-            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
-        )
-        for seq, one in enumerate(states, first)
-    ]
+    found: list[OutlineEntry] = []
+    turn, is_after_output = 0, False
+    for entry in (yield from _entries(of, first, last)):
+        if entry.turn_number != turn:
+            turn, is_after_output = entry.turn_number, False
+        for one in entry.listed:
+            is_joined = is_after_output and one.kind == "message" and is_user_message(one.body)
+            is_after_output = is_joined or one.kind in _STEP_OUTPUTS
+            torn_body = one.body if one.is_partial else None
+            found.append(
+                OutlineEntry(
+                    first + len(found),
+                    one.kind,
+                    one.fingerprint,
+                    torn_body,
+                    one.call_id,
+                    is_joined=is_joined,
+                )
+            )
+    return found
+
+
+def _entries(of: Session, first: int, last: int) -> Plan[list[Items]]:
+    """Return a range of items, those of each entry with the number of their turn."""
+    found: list[Items] = []
+    for owner, start, end in (yield from find_owners(of, first, last)):
+        for seq, packed in (yield from item_entries(owner, start, end)):
+            items = read_items(packed)
+            at = seq - len(items.listed) + 1
+            items.listed = items.listed[max(start - at, 0) : end - at + 1]
+            found.append(items)
+    return found

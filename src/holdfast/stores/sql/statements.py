@@ -219,7 +219,7 @@ LIST_BY_ACTIVITY = Statement(
     "order by v.at desc, v.session desc limit ?7",
 )
 
-# ── LaneCache and queues ────────────────────────────────────────────────────────────────────────
+# ── Lanes and queues ────────────────────────────────────────────────────────────────────────
 
 HOLD_LANE = Statement(
     "hold_lane",
@@ -552,21 +552,6 @@ API_KEY_BY_ID = Statement(
 )
 API_KEYS = Statement("api_keys", f"select {columns(ApiKeyRow)} from api_keys order by id")
 
-# ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
-
-ERASURES = (
-    Statement("erase_partials", "delete from partials where session = ?1"),
-    Statement("erase_queue", "delete from queue where session = ?1"),
-    Statement("erase_late_writes", "delete from late_writes where session = ?1"),
-    Statement("erase_journals", "delete from journals where session = ?1"),
-)
-"""By the session's number in the log."""
-ERASURES_BY_ID = (
-    Statement("erase_completions", "delete from completions where session_id = ?1"),
-    Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
-    Statement("erase_item_places", "delete from item_places where session_id = ?1"),
-)
-
 # ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
 ADD_WORKER = Statement(
@@ -581,7 +566,6 @@ CUT_LEASES = Statement("cut_leases", "update workers set alive_until = ?1 where 
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
-
 
 # Sessions that a worker without a live lease still runs or waits in, or that were held too long.
 # Each part stops by itself: page after page of many orphans must not look at all of them again.

@@ -33,7 +33,16 @@ class McpServers:
     def __init__(self, settings: Sequence[McpSettings]) -> None:
         self._settings = {(each.tenant, each.name): each for each in settings}
         self._connections: dict[_Key, McpConnection] = {}
+        self._loading: asyncio.Task[type[McpConnection]] | None = None
         self._disabled = DisabledTools()
+
+    def preload(self) -> None:
+        """Begin to load the client library in a thread: it takes a second or more of CPU."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(
+                asyncio.to_thread(_load_connection_class), name="holdfast-mcp-load"
+            )
+            self._loading.add_done_callback(_log_failure)
 
     def has(self, tenant: Tenant, label: str) -> bool:
         """Whether a tenant has a server of this name."""
@@ -74,17 +83,22 @@ class McpServers:
         return await connection.call(tool.name, arguments)
 
     async def _connection(self, settings: McpSettings, caller: ToolCaller) -> "McpConnection":
-        # Loaded here: the client library takes a second, and most gateways have no servers.
-        from holdfast.tools.mcp.connection import McpConnection
-
+        connection_class = await self._connection_class()
         session_id = caller.session.id if settings.per == "session" else ""
         key = (settings.tenant, settings.name, session_id)
         connection = self._connections.get(key)
         if connection is None:
-            connection = self._connections[key] = McpConnection(settings)
+            connection = self._connections[key] = connection_class(settings)
             if session_id:
                 await self._make_room(key)
         return connection
+
+    async def _connection_class(self) -> "type[McpConnection]":
+        """Return the class of connections; the event loop goes on while it is loaded."""
+        self.preload()
+        assert self._loading is not None
+        # Shielded: a caller that leaves must not stop the import for the others.
+        return await asyncio.shield(self._loading)
 
     async def _make_room(self, new: _Key) -> None:
         """Close connections of sessions: those that are idle, and the oldest beyond the limit."""
@@ -125,8 +139,21 @@ class McpServers:
 
     async def close(self) -> None:
         """End all servers."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(each.close() for each in connections))
+
+
+def _load_connection_class() -> "type[McpConnection]":
+    from holdfast.tools.mcp.connection import McpConnection
+
+    return McpConnection
+
+
+def _log_failure(loading: "asyncio.Task[type[McpConnection]]") -> None:
+    if not loading.cancelled() and (error := loading.exception()) is not None:
+        log.error("mcp.client_not_loaded", reason=str(error)[:300])
 
 
 def _shown(tool: Tool) -> msgspec.Raw:

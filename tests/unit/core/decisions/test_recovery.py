@@ -269,6 +269,28 @@ def test_a_hold_that_ran_out_is_ended_though_nobody_came() -> None:
     assert answer(decision, Session).status(has_live_owner=False) == "idle"
 
 
+@pytest.mark.parametrize(
+    ("pending", "code", "reason"),
+    [
+        ('["call_1"]', "tool_wait_expired", "the client's tools did not"),
+        ('["mcpr_1","mcpr_2"]', "approval_expired", "nobody answered the approval"),
+        ('["mcpr_1","call_1"]', "tool_wait_expired", "tools and an approval request"),
+    ],
+)
+def test_a_hold_that_ran_out_says_what_was_not_answered(
+    pending: str, code: str, reason: str
+) -> None:
+    facts = held(until=NOW)
+    assert facts.session is not None
+    assert facts.active is not None
+    session = replace(facts.session, pending_calls=pending)
+    decision = recover(a_recover(), replace(facts, session=session, open_turns=(facts.active,)))
+    turn = only(decision, TurnSaved).turn
+    assert turn.error_code == code
+    assert turn.error_message is not None
+    assert reason in turn.error_message
+
+
 def test_a_hold_that_still_runs_is_left_alone() -> None:
     facts = held(until=NOW + 1, gone_owners=GONE)
     assert facts.active is not None

@@ -82,6 +82,27 @@ def test_words_phrases_and_prefixes_are_told_apart() -> None:
     assert len(parse_query(" ".join(f"w{n}" for n in range(50)))) == MAX_PHRASES
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "marked"),
+    [
+        ("我们明天去北京看长城", "北", ["北"]),
+        ("我们明天去北京看长城", "城", ["城"]),
+        ("北北京", "北", ["北北"]),
+        ("한국어 텍스트입니다", "텍", ["텍"]),
+        ("한국어 텍스트입니다", "텍스", ["텍스"]),
+        ("v2北京", "v2北", ["v2北"]),
+        ("ﾊﾟﾝとパン", "パ", ["パ"]),
+        ("a holdfast b", "hold*", ["holdfast"]),
+    ],
+)
+def test_what_was_searched_for_is_marked_and_no_more(
+    text: str, query: str, marked: list[str]
+) -> None:
+    shown = snippet(text, parse_query(query))
+    assert shown is not None
+    assert [shown.text[start:end] for start, end in shown.highlights] == marked
+
+
 def test_a_snippet_shows_the_first_match_and_marks_all_it_shows() -> None:
     text = "word " * 100 + "the needle, and again the\nNeedle"
     shown = snippet(text, parse_query("needle"))

@@ -13,6 +13,7 @@ from holdfast.stores.postgres.dialect import (
     together,
     write_many,
 )
+from holdfast.stores.sql import erasure
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Statement
 
@@ -21,7 +22,7 @@ UPSERT = " on conflict (a) do update set b = excluded.b"
 TEXT_INT = Parameters(("text", "int8"))
 EVERY_WRITE = [
     one
-    for one in [*vars(sql).values(), *sql.ERASURES, *sql.ERASURES_BY_ID]
+    for one in [*vars(sql).values(), *erasure.ERASURES, *erasure.ERASURES_BY_ID]
     if isinstance(one, Statement) and not one.text.startswith("select")
 ]
 
