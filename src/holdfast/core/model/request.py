@@ -77,14 +77,22 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
 
 DIGEST_BYTES = 16
 """Size of a request's digest."""
+JOINED_BYTES = 1024 * 1024
+"""Items are hashed in one step up to this size; more are not copied for it."""
 
 
 def hash_items(bodies: Sequence[bytes], hasher: blake2b | None = None) -> blake2b:
     """Return a hash of items, each ended by a line feed; with `hasher`, continue that one."""
     hasher = hasher or blake2b(digest_size=DIGEST_BYTES)
-    if bodies:
-        hasher.update(b"\n".join(bodies))
-        hasher.update(b"\n")
+    if not bodies:
+        return hasher
+    if len(bodies) > 1 and sum(map(len, bodies)) > JOINED_BYTES:
+        for body in bodies:
+            hasher.update(body)
+            hasher.update(b"\n")
+        return hasher
+    hasher.update(b"\n".join(bodies))
+    hasher.update(b"\n")
     return hasher
 
 

@@ -82,6 +82,9 @@ class ResponsesApi:
             except SessionMoved:
                 continue
             break
+        # The log has the items: a large input is not held while the model answers.
+        parsed.items.clear()
+        del items
         if turn_request.is_stream:
             return self._turns.stream(request, ticket)
         if turn_request.is_background:

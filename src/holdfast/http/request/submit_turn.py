@@ -116,7 +116,7 @@ class TurnSubmitter:
                 items = await self._with_approvals(request, target, items)
                 break
         is_short = 0 < len(request.content) <= INLINE_HASH_BYTES
-        digest = hash_request(request) if is_short else await body_hash(request)
+        digest = hash_request(request) if is_short else await _hash_and_drop(request)
         is_keyless = headers.key is None and target.session_id is None
         repeated = (
             await self._repeat_keyless(request, turn_request, headers, digest)
@@ -494,6 +494,17 @@ async def body_hash(request: Request) -> bytes:
         return hash_request(request)
     # The hash of a large body takes long, and hashlib releases the interpreter lock.
     return await asyncio.to_thread(hash_request, request)
+
+
+async def _hash_and_drop(request: Request) -> bytes:
+    """Return the request's hash, and drop a large body: its items are decoded by now."""
+    if not request.digest:
+        digest = await body_hash(request)
+        if len(request.content) <= INLINE_HASH_BYTES:
+            return digest
+        # Its items still count as bytes in flight until the turn is accepted.
+        request.digest, request.content = digest, b""
+    return request.digest
 
 
 def hash_request(request: Request) -> bytes:

@@ -57,6 +57,8 @@ class Request:
     """Reply headers that name the request's session and turn, once they are known."""
     content = b""
     """The body, once it has been read."""
+    digest = b""
+    """The hash of a body that was dropped after it was decoded."""
     received_bytes = 0
     """Size of the body that was read; it stays known after the body is dropped."""
     sent_bytes = 0
