@@ -43,11 +43,11 @@ LIMITS: dict[str, Limit] = {
     # A session of 5 turns whose last answer was regenerated 10 and 300 times.
     "rewinds, chat, turn": Limit(1.1, FLAT),
     "rewinds, chat, regenerate": Limit(1.1, FLAT),
-    "rewinds, chat, page": Limit(1.1, FLAT),
+    "rewinds, chat, page": Limit(1.15, FLAT),
     "rewinds, chat, view": Limit(1.1, FLAT),
     "rewinds, responses, turn": Limit(1.1, FLAT),
     "rewinds, responses, regenerate": Limit(1.1, FLAT),
-    "rewinds, responses, page": Limit(1.1, FLAT),
+    "rewinds, responses, page": Limit(1.15, FLAT),
     "rewinds, responses, view": Limit(1.1, FLAT),
     # Chains of 5 and 100 forks with equally many turns.
     "depth, chat, turn": Limit(1.1, FLAT),
