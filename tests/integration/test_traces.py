@@ -305,12 +305,4 @@ async def test_the_page_shows_what_a_failing_turn_leaves(provider: ProviderSimul
     assert shown
     for sample in shown:
         assert sample in scrape.splitlines()
-    turn, *steps = normal(trace).splitlines()
-    block = page.partition(turn + "\n")[2].partition("\n```")[0].splitlines()
-    assert sorted(steps) == sorted(block)
-    assert _timed_as_they_ran(steps) == _timed_as_they_ran(block)
-
-
-def _timed_as_they_ran(steps: list[str]) -> list[str]:
-    """Return the commits and calls: other steps are dated afterwards, by what they took."""
-    return [step for step in steps if step.startswith(("  commit", "  chat"))]
+    assert normal(trace) in page, trace

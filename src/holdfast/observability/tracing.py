@@ -59,6 +59,8 @@ class _TurnTrace:
         self.has_turn = False
         """Whether the request was accepted as a turn, which may outlive it."""
         self.error_code: str | None = None
+        self.call_started_at = self.call_ended_at = 0
+        """When the last model call started and ended, in nanoseconds of the wall clock."""
         self.span: Span = tracer.start_span(
             "turn",
             context=_parent(request.traceparent),
@@ -68,10 +70,15 @@ class _TurnTrace:
         self._inside = trace.set_span_in_context(self.span)
 
     def add(
-        self, name: str, seconds: float, attributes: Attributes | None = None, *, ago: float = 0.0
+        self,
+        name: str,
+        seconds: float,
+        attributes: Attributes | None = None,
+        *,
+        ended_at: int | None = None,
     ) -> None:
-        """Add a step that took `seconds` and ended `ago` seconds before now."""
-        ended_at = time.time_ns() - _duration(ago)
+        """Add a step that took `seconds`, until now or until a given time."""
+        ended_at = time.time_ns() if ended_at is None else ended_at
         span = self.start(name, attributes, started_at=ended_at - _duration(seconds))
         if span is not None:
             span.end(ended_at)
@@ -139,8 +146,11 @@ class TracingMeter(PrometheusMeter):
     ) -> None:
         """Record how the request was built; the attempt has a span of its own already."""
         super().upstream_answered(name, outcome, seconds, projection_seconds)
-        if projection_seconds:
-            self._add("projection", projection_seconds, ago=seconds)
+        found = self.current() if projection_seconds else None
+        if found is not None:
+            # It ended when the call started: exactly then, so that spans stay in order.
+            ended_at = found.call_started_at or time.time_ns() - _duration(seconds)
+            found.add("projection", projection_seconds, ended_at=ended_at)
 
     def healed(self, failure_class: str, action: str, seconds: float) -> None:
         """Record the treatment of a failure, with its pause."""
@@ -149,7 +159,13 @@ class TracingMeter(PrometheusMeter):
             "holdfast.failure_class": failure_class,
             "holdfast.heal.action": action,
         }
-        self._add("heal", seconds, attributes)
+        found = self.current()
+        if found is None:
+            return
+        if seconds and found.call_ended_at:
+            # It began with the end of the failed call: before everything that was done for it.
+            seconds = (time.time_ns() - found.call_ended_at) / _NANOSECONDS
+        found.add("heal", seconds, attributes)
 
     def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
         """Record a tool call."""
@@ -194,12 +210,10 @@ class TracingMeter(PrometheusMeter):
         if flush.is_alive():
             log.warning("otel.not_flushed", seconds=FLUSH_SECONDS)
 
-    def _add(
-        self, name: str, seconds: float, attributes: Attributes | None = None, *, ago: float = 0.0
-    ) -> None:
+    def _add(self, name: str, seconds: float, attributes: Attributes | None = None) -> None:
         found = self.current()
         if found is not None:
-            found.add(name, seconds, attributes, ago=ago)
+            found.add(name, seconds, attributes)
 
 
 # ── wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -340,9 +354,12 @@ class _TracedProvider:
         request = current_request.get()
         found = self._meter.current() if request is not None else None
         attributes = _call_attributes(self._provider.name, call)
-        span = found.start(f"chat {call.model}", attributes, is_remote=True) if found else None
-        if request is None or span is None:
+        began_at = time.time_ns()
+        name = f"chat {call.model}"
+        span = found.start(name, attributes, started_at=began_at, is_remote=True) if found else None
+        if request is None or found is None or span is None:
             return await answering
+        found.call_started_at = began_at
         parent, request.traceparent = request.traceparent, _traceparent(span)
         started_at = time.monotonic()
         try:
@@ -365,7 +382,8 @@ class _TracedProvider:
             first = request.first_token_at
             if call.is_stream and first is not None and first >= started_at:
                 span.set_attribute("gen_ai.response.time_to_first_chunk", first - started_at)
-            span.end()
+            found.call_ended_at = time.time_ns()
+            span.end(found.call_ended_at)
             request.traceparent = parent
 
 
