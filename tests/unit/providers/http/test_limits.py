@@ -175,18 +175,24 @@ async def test_a_sink_that_is_full_stops_decompression() -> None:
     assert 0 < sink.most <= http.INFLATE_STEP_BYTES
 
 
+def repeating(piece: bytes, first: bytes = b"") -> Script:
+    """Return a server that answers with a stream of the same piece without end."""
+
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD + b"\r\n" + first)
+        while True:
+            await connection.say(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    return script
+
+
 async def test_an_endless_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "MAX_STREAM_BYTES", 1 << 20)
     event = b"data: %b\n\n" % (b"x" * 10_000)
 
-    async def script(connection: RawConnection) -> None:
-        await connection.request()
-        await connection.say(HEAD + b"\r\n")
-        while True:
-            await connection.say(b"%x\r\n%b\r\n" % (len(event), event))
-
     with pytest.raises(ProviderFailure, match="exceeds 1048576 bytes") as caught:
-        await stream(script)
+        await stream(repeating(event))
     assert caught.value.provider_code == "upstream_answer_too_long"
 
 
@@ -194,14 +200,8 @@ async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(SseSplitter.__init__, "__defaults__", (1 << 20,))
     piece = b"x" * 65_536
 
-    async def script(connection: RawConnection) -> None:
-        await connection.request()
-        await connection.say(HEAD + b"\r\n6\r\ndata: \r\n")
-        while True:
-            await connection.say(b"%x\r\n%b\r\n" % (len(piece), piece))
-
     with pytest.raises(ProviderFailure, match="event of the upstream's answer exceeds"):
-        await stream(script)
+        await stream(repeating(piece, b"6\r\ndata: \r\n"))
 
 
 async def relay(script: Script) -> list[bytes]:
@@ -224,14 +224,8 @@ async def test_an_endless_stream_that_is_relayed_is_refused(
     monkeypatch.setattr(relays, "MAX_EVENT_BYTES", 1 << 15)
     event = b"data: %b%b" % (b"x" * 10_000, end)
 
-    async def script(connection: RawConnection) -> None:
-        await connection.request()
-        await connection.say(HEAD + b"\r\n")
-        while True:
-            await connection.say(b"%x\r\n%b\r\n" % (len(event), event))
-
     with pytest.raises(ProviderFailure, match="answer exceeds 1048576 bytes") as caught:
-        await relay(script)
+        await relay(repeating(event))
     assert caught.value.provider_code == "upstream_answer_too_long"
 
 
@@ -239,14 +233,8 @@ async def test_an_endless_line_that_is_relayed_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(relays, "MAX_EVENT_BYTES", 1 << 20)
     piece = b"x" * 65_536
 
-    async def script(connection: RawConnection) -> None:
-        await connection.request()
-        await connection.say(HEAD + b"\r\n6\r\ndata: \r\n")
-        while True:
-            await connection.say(b"%x\r\n%b\r\n" % (len(piece), piece))
-
     with pytest.raises(ProviderFailure, match="event of the upstream's answer exceeds"):
-        await relay(script)
+        await relay(repeating(piece, b"6\r\ndata: \r\n"))
 
 
 async def test_an_end_mark_is_told_to_the_sink() -> None:
