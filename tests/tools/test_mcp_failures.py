@@ -227,15 +227,16 @@ async def test_a_stream_says_that_a_server_is_not_there(tmp_path: Path) -> None:
     assert listed["error"] == "the server odd is not available"
 
 
-def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
+def _start_server(command: str, *arguments: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """Start a process that runs an MCP server, as a gateway does; return both."""
     script = textwrap.dedent(
-        """
+        f"""
         import asyncio
         from holdfast.tools.mcp.stdio import ServerProcess, open_process
         from holdfast.tools.settings import McpSettings
 
         async def main():
-            settings = McpSettings(name="odd", command="/bin/sleep", args=("600",))
+            settings = McpSettings(name="odd", command={command!r}, args={arguments!r})
             async with open_process(settings, ServerProcess()):
                 print("started", flush=True)
                 await asyncio.sleep(600)
@@ -247,9 +248,13 @@ def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
     assert gateway.stdout is not None
     assert gateway.stdout.readline() == "started\n"
     (server,) = psutil.Process(gateway.pid).children()
+    return gateway, server
+
+
+def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
+    gateway, server = _start_server("/bin/sleep", "600")
     gateway.send_signal(signal.SIGKILL)
-    gateway.wait()
-    gateway.stdout.close()
+    gateway.communicate()
     _, alive = psutil.wait_procs([server], timeout=20)
     for process in alive:
         process.kill()
@@ -257,26 +262,8 @@ def test_a_server_that_reads_nothing_dies_with_its_gateway() -> None:
 
 
 def test_what_a_hung_server_started_is_ended_when_a_gateway_starts() -> None:
-    script = textwrap.dedent(
-        """
-        import asyncio
-        from holdfast.tools.mcp.stdio import ServerProcess, open_process
-        from holdfast.tools.settings import McpSettings
-
-        async def main():
-            tail = ("-c", "sleep 600 <&- & setsid sleep 600 <&- & wait")
-            settings = McpSettings(name="odd", command="/bin/sh", args=tail)
-            async with open_process(settings, ServerProcess()):
-                print("started", flush=True)
-                await asyncio.sleep(600)
-
-        asyncio.run(main())
-        """
-    )
-    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert gateway.stdout is not None
-    assert gateway.stdout.readline() == "started\n"
-    (server,) = psutil.Process(gateway.pid).children()
+    command = "sleep 600 <&- & setsid sleep 600 <&- & wait"
+    gateway, server = _start_server("/bin/sh", "-c", command)
     children: list[psutil.Process] = []
     while sum(child.name() == "sleep" for child in children) < 2:
         children = server.children(recursive=True)
@@ -286,8 +273,7 @@ def test_what_a_hung_server_started_is_ended_when_a_gateway_starts() -> None:
         kill_orphans()
         assert orphan.is_running(), "its gateway lives"
         gateway.send_signal(signal.SIGKILL)
-        gateway.wait()
-        gateway.stdout.close()
+        gateway.communicate()
         psutil.wait_procs([server], timeout=20)
         kill_orphans()
         _, alive = psutil.wait_procs([orphan], timeout=20)
