@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.clients.environments import node_with
 from tests.console.conftest import ARTEFACTS, Gateway, show
@@ -208,6 +208,22 @@ def test_a_session_is_reset_restored_and_forked(page: Page, gateway: Gateway) ->
     page.goto(f"{gateway.url}/console#/sessions/{third}/generations")
     expect(page.locator(".graph-rows li.is-current")).to_contain_text("Generation 3")
     expect(page.get_by_text("fork behind item 2")).to_be_visible()
+
+
+def test_a_late_answer_about_another_session_is_not_shown(page: Page, gateway: Gateway) -> None:
+    gateway.say("left", "hello")
+    gateway.say("opened", "hello")
+    left, opened = gateway.session("left")["id"], gateway.session("opened")["id"]
+    held: list[Route] = []
+    page.route(f"**/v1/sessions/{left}", lambda route: held.append(route))
+    with page.expect_request(f"**/v1/sessions/{left}"):
+        show(page, gateway, f"/sessions/{left}")
+    page.evaluate("id => { location.hash = `#/sessions/${id}` }", opened)
+    expect(page.get_by_role("heading", name="opened")).to_be_visible()
+    with page.expect_response(f"**/v1/sessions/{left}"):
+        held[0].continue_()
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    expect(page.get_by_role("heading", name="opened")).to_be_visible()
 
 
 def test_a_compaction_is_listed_with_its_summary_and_undone(page: Page, gateway: Gateway) -> None:

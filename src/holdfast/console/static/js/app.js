@@ -1,6 +1,6 @@
 /** The shell: navigation, sign-in, theme, and the page that the address names. */
 
-import { html, nothing } from "../vendor/lit.js";
+import { html, nothing, repeat } from "../vendor/lit.js";
 import { ApiError, get, hasKey, signIn, signOut } from "./api.js";
 import { isConnected, restart, stop } from "./live.js";
 import { errorState, PageElement } from "./ui.js";
@@ -126,13 +126,22 @@ customElements.define("hf-app", App);
 /** @param {string[]} route */
 function page(route) {
   const [name, id, tab] = route;
-  if (name === "sessions" && id) return html`<hf-session .sessionId=${id} .tab=${tab ?? "transcript"}></hf-session>`;
-  if (name === "turns" && id) return html`<hf-turn .turnId=${id}></hf-turn>`;
+  if (name === "sessions" && id) return forOne(id, html`<hf-session .sessionId=${id} .tab=${tab ?? "transcript"}></hf-session>`);
+  if (name === "turns" && id) return forOne(id, html`<hf-turn .turnId=${id}></hf-turn>`);
   if (name === "chat") return html`<hf-chat .sessionId=${id ?? ""}></hf-chat>`;
   if (name === "operations") return html`<hf-operations></hf-operations>`;
   if (name === "usage") return html`<hf-usage></hf-usage>`;
   if (name === "keys") return html`<hf-keys></hf-keys>`;
   return html`<hf-sessions></hf-sessions>`;
+}
+
+/**
+ * Give each id an element of its own: a late answer about another one changes nothing that is shown.
+ * @param {string} id
+ * @param {unknown} element
+ */
+function forOne(id, element) {
+  return repeat([id], (key) => key, () => element);
 }
 
 function readRoute() {

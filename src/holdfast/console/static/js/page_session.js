@@ -64,13 +64,6 @@ class SessionPage extends PageElement {
 
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
-    if (changed.has("sessionId")) {
-      this.session = null;
-      this.turns = [];
-      this.compactions = [];
-      this.replaced.clear();
-      this.editedMetadata = null;
-    }
     if (changed.has("sessionId") || changed.has("tab")) void this.load();
   }
 

@@ -43,9 +43,15 @@ class SessionsPage extends PageElement {
     void serves("/v1/search").then((is) => { this.searchesContent = is; this.requestUpdate(); });
   }
 
-  /** @param {Record<string, string | number | undefined>} [more] */
-  readPage(more = {}) {
-    return get("/v1/sessions", { limit: PAGE, sort: "activity", status: this.status, generations: this.generations || undefined, ...more });
+  /**
+   * Read a page, again if the filter changed meanwhile.
+   * @param {Record<string, string | number | undefined>} [more]
+   * @returns {Promise<any>}
+   */
+  async readPage(more = {}) {
+    const { status, generations } = this;
+    const page = await get("/v1/sessions", { limit: PAGE, sort: "activity", status, generations: generations || undefined, ...more });
+    return status === this.status && generations === this.generations ? page : this.readPage(more);
   }
 
   load() {

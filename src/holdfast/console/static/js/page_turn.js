@@ -43,9 +43,7 @@ class TurnPage extends PageElement {
 
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
-    if (!changed.has("turnId")) return;
-    this.turn = this.shown = this.step = null;
-    void this.load();
+    if (changed.has("turnId")) void this.load();
   }
 
   load() {

@@ -25,7 +25,8 @@ class UsagePage extends PageElement {
   }
 
   load() {
-    const [, interval, days] = RANGES[this.range];
+    const { range } = this;
+    const [, interval, days] = RANGES[range];
     const to = Math.floor(Date.now() / 1000) + 1;
     return this.attempt(async () => {
       const report = await get("/v1/usage", { from: to - days * 86_400, to, interval });
@@ -36,7 +37,7 @@ class UsagePage extends PageElement {
         report.next_from = next.next_from;
         report.is_complete = next.is_complete;
       }
-      this.report = report;
+      if (range === this.range) this.report = report;
     });
   }
 
