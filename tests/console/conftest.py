@@ -163,7 +163,11 @@ def show(page: Page, gateway: Gateway, route: str) -> None:
 def hold(page: Page, pattern: str) -> list[Route]:
     """Hold requests back; return a list that fills with them."""
     held: list[Route] = []
-    page.route(pattern, held.append)
+
+    def keep(route: Route) -> None:
+        held.append(route)
+
+    page.route(pattern, keep)
     return held
 
 
