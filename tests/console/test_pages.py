@@ -179,6 +179,8 @@ def test_a_turn_shows_the_proven_request_and_why_it_changed(
     ).to_be_visible()
     page.get_by_role("button", name="JSON").click()
     expect(page.locator(".code").last).to_contain_text('"input": [')
+    page.get_by_role("button", name="Request 1", exact=True).click()
+    expect(page.get_by_text("The provider continued from its own memory")).to_be_visible()
 
 
 def test_the_time_line_names_each_heal(page: Page, gateway: Gateway, story: str) -> None:
