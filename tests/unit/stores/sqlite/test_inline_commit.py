@@ -366,3 +366,20 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
         assert await readers("long", INLINE_READ_ROWS) == {True}
         assert await readers("long", None) == {False}
         assert await readers("long", INLINE_READ_ROWS + 1) == {False}
+
+
+async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, places = StoreClient(store), []
+        for key, count in (("short", INLINE_READ_ROWS), ("long", INLINE_READ_ROWS + 1)):
+            await caller.append(*map(str, range(count)), key=key)
+            view = await store.read.session(DEFAULT_TENANT, key=Key(key))
+            assert view is not None
+            store._transcripts.clear()
+            kind.asked.clear()
+            assert len(await store.read.context(view.session)) == count
+            here = threading.get_ident()
+            places.append({at == here for sql, at in kind.asked if "items from log" in sql})
+        assert places == [{True}, {False}]
