@@ -156,7 +156,7 @@ class SqlReader:
 
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
         """Return how to read so many items: on the event loop, if they are few and all its own."""
-        is_short = rows <= INLINE_READ_ROWS and session.parent_id is None
+        is_short = rows + session.record_no <= INLINE_READ_ROWS and session.parent_id is None
         return self._inline if self._inline is not None and is_short else self._run
 
     async def quarantined(self, session: Session) -> frozenset[int]:
