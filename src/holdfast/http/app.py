@@ -321,7 +321,11 @@ class Application:
                     reply = Reply(b"", status=204, headers=[])
                 else:
                     # The route first: a rejected request is logged and counted by it too.
-                    methods = self._routes.find(request)
+                    methods = self._routes.exact.get(request.path)
+                    if methods is not None:
+                        request.route = request.path
+                    else:
+                        methods = self._routes.find(request)
                     await self._authenticator.authenticate(request)
                     context.tenant = request.tenant
                     endpoint: Endpoint = self._relay_or_404
