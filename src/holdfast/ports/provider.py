@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.stream_events import Delta
@@ -76,6 +77,13 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of the call, as JSON."""
 
 
+class TextAnswer(msgspec.Struct, frozen=True):
+    """An answer that is one message of one text."""
+
+    item: NewItem
+    text: str
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A model's final answer, or the part of it before an agent asks for permission."""
 
@@ -89,6 +97,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state that the next call may chain to."""
     fields: dict[str, msgspec.Raw] = {}
     """Fields of the provider's response to copy into ours, such as `service_tier`."""
+    plain: TextAnswer | None = None
+    """The only item once more, read, where the adapter has done that already."""
     request: PermissionRequest | None = None
     """What the agent waits for; a call with the answer among its `permissions` goes on."""
 

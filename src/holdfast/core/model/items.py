@@ -132,7 +132,16 @@ def message(role: str, text: str) -> NewItem:
         body = _encode(value)
     except (TypeError, UnicodeEncodeError) as exc:
         raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
-    return NewItem(body, "message", None, None, _hashed(f"{role}\0{text.strip()}"))
+    return text_item(body, role, text)
+
+
+def text_item(body: bytes, role: str, text: str, item_id: str | None = None) -> NewItem:
+    """Return the item of a message whose only content is a text: what `read_item` returns."""
+    said = f"{role}\0{text.strip()}"
+    if "\r" in said or not said.isascii():
+        said = comparable_text(said)
+    fingerprint = blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return NewItem(body, "message", item_id, None, fingerprint)
 
 
 def _fingerprint(kind: str, head: _Head) -> bytes:

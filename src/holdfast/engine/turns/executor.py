@@ -276,7 +276,10 @@ class TurnExecutor:
         writer: JournalWriter | None,
         tool_turn: ToolTurn | None = None,
     ) -> TurnResult:
-        items = tuple(map(read_item, answer.items))
+        plain = answer.plain
+        if plain is not None and (len(answer.items) != 1 or answer.items[0] is not plain.item.body):
+            plain = None  # something was added to the answer
+        items = (plain.item,) if plain is not None else tuple(map(read_item, answer.items))
         recorded = record_answer(answer, self._gateway.clock.now(), run.sent)
         is_completed = answer.status == "completed"
         if writer is not None:
@@ -293,7 +296,21 @@ class TurnExecutor:
             journal=journal,
         )
         output = answer.items if tool_turn is None else tool_turn.output
-        # The rest concerns few turns.
+        is_usual = plain is not None and tool_turn is None and request.delivery is None
+        if not is_usual or request.is_stored or request.history_hash:
+            command = self._with_options(command, request, answer, tool_turn)
+        ended = await run.finish(command)
+        text = plain.text if plain is not None and is_usual else None
+        facts = response_facts(run, request, recorded.status, output, recorded, text)
+        if writer is not None:
+            writer.end(journal, facts)
+        return TurnResult(ended.turn, ended.session, facts)
+
+    def _with_options(
+        self, command: Finish, request: TurnRequest, answer: Answer, tool_turn: ToolTurn | None
+    ) -> Finish:
+        """Return the end of a run with what only some turns have: calls, tools, deliveries."""
+        items, is_completed = command.items, answer.status == "completed"
         for item in items:
             if item.kind in CLIENT_CALLS and is_completed:
                 command = replace(command, pending_calls=_pending_calls(items))
@@ -307,16 +324,13 @@ class TurnExecutor:
             command = replace(
                 command, history_hash=_extend_history_hash(request.history_hash, items)
             )
+        output = answer.items if tool_turn is None else tool_turn.output
         if request.delivery is not None and not command.pending_calls:
             outbox = self._messages(request, request.delivery, answer, output)
             command = replace(command, outbox=outbox)
         elif request.delivery is not None and tool_turn is not None:
             command = replace(command, outbox=self._requests(request, request.delivery, output))
-        ended = await run.finish(command)
-        facts = response_facts(run, request, recorded.status, output, recorded)
-        if writer is not None:
-            writer.end(journal, facts)
-        return TurnResult(ended.turn, ended.session, facts)
+        return command
 
     def _messages(
         self, request: TurnRequest, delivery: Delivery, answer: Answer, output: Sequence[bytes]
@@ -574,14 +588,16 @@ def response_facts(
     status: ResponseStatus,
     output: Sequence[bytes],
     recorded: RecordedAnswer | None,
+    text: str | None = None,
 ) -> ResponseFacts:
-    """Return the response that a run gives."""
+    """Return the response that a run gives; `text` is that of an output of one plain message."""
     return ResponseFacts(
         id=response_id(run.turn.id, run.turn.step),
         request=request,
         created_at=run.turn.accepted_at,
         status=status,
         output=output,
+        text=text,
         answer=recorded,
         conversation_id=conversation_id(run.session.id) if request.is_conversation else None,
     )
