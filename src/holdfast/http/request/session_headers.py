@@ -17,7 +17,7 @@ from holdfast.http.server.types import Header, Request, header_text
 OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 
 
-CACHED_KEYS = 1024
+CACHED_KEYS = 4096
 MAX_DIGITS = 6
 MAX_ID = 255
 _SINGLE = (
