@@ -362,7 +362,7 @@ class Application:
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
             request.is_delivered = True
-            self._gateway.delivered(*reply.delivers)
+            self._gateway.delivered.add(reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""

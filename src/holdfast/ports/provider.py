@@ -5,6 +5,7 @@ for another API translates at its edge.
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -44,9 +45,12 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """Answers to an agent's requests for permission, by the ids of the calls."""
 
 
-def call_params(call: ModelCall) -> tuple[object, ...]:
-    """Return everything of a call that a digest covers beside its items."""
-    return (
+_encode = msgspec.json.Encoder().encode
+
+
+def digest_call(hasher: blake2b, call: ModelCall) -> bytes:
+    """Return the digest of a call: `hasher` has its items, everything else is added here."""
+    params = (
         call.model,
         call.fields,
         call.chat_fields,
@@ -56,6 +60,9 @@ def call_params(call: ModelCall) -> tuple[object, ...]:
         call.state.covers_seq if call.state is not None else None,
         len(call.new_items),
     )
+    hasher.update(b"\0")
+    hasher.update(_encode(params))
+    return hasher.digest()
 
 
 class StateUse(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
+from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -35,7 +35,7 @@ from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
+from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
 from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
@@ -221,7 +221,7 @@ class ModelCaller:
             call = replace(call, state=state, new_items=new_items)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            hash_params(hasher, call_params(call)),
+            digest_call(hasher, call),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,

@@ -169,7 +169,9 @@ class TurnExecutor:
             try:
                 if writer is not None or request.delivery is not None or request.waits_for_parent:
                     await self._prepare(run, request, writer)
-                if run.turn.step or run.turn.attempts > 1 or _is_special(request):
+                has_tools = "tools" in request.fields or "tools" in request.chat_fields
+                is_special = has_tools or request.is_compaction or request.fixed_answer is not None
+                if is_special or run.turn.step or run.turn.attempts > 1:
                     answer, tool_turn = await self._answer(run, request, writer)
                 else:
                     tool_turn = None
@@ -512,12 +514,6 @@ def _is_clients_mistake(error: HoldfastError) -> bool:
     if isinstance(error, ProviderFailure):
         return error.refuses_input or error.status in CLIENT_STATUSES
     return isinstance(error, InvalidInput)
-
-
-def _is_special(request: TurnRequest) -> bool:
-    """Whether a request needs more than one call of a model, or none."""
-    has_tools = "tools" in request.fields or "tools" in request.chat_fields
-    return has_tools or request.is_compaction or request.fixed_answer is not None
 
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:

@@ -136,7 +136,9 @@ class TurnSubmitter:
                 ticket.start()
                 ticket = await self._after_hold(request, turn_request, ticket, new_items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-            request.release_body()
+            request.content = b""
+            if request.reserved_bytes:
+                request.release_body()
         except BaseException:
             # An accepted turn is executed, whatever becomes of its request.
             ticket.start()

@@ -217,18 +217,14 @@ def header_text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-class Reply:
+class Reply(msgspec.Struct):
     """A complete response."""
 
+    body: bytes
+    status: int = 200
+    headers: list[Header] = msgspec.field(default_factory=lambda: [JSON])
     delivers: tuple[TurnId, int] | None = None
     """The turn and step that this reply answers; marked as delivered once it was sent."""
-
-    def __init__(
-        self, body: bytes, *, status: int = 200, headers: Iterable[Header] = (JSON,)
-    ) -> None:
-        self.body = body
-        self.status = status
-        self.headers = list(headers)
 
 
 class StreamingReply(ABC):
@@ -326,7 +322,7 @@ _encode = msgspec.json.Encoder().encode
 
 def json_reply(value: Any, *, status: int = 200, headers: Iterable[Header] = ()) -> Reply:
     """Return a value as a JSON response."""
-    return Reply(_encode(value), status=status, headers=(JSON, *headers))
+    return Reply(_encode(value), status=status, headers=[JSON, *headers])
 
 
 class Routes:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.model.item_ids import with_place
-from holdfast.core.model.items import text_item
+from holdfast.core.model.items import message
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import complete_usage, usage_value
 from holdfast.ports.provider import Answer, TextAnswer
@@ -78,7 +78,7 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
     tier = completion.service_tier
     return Answer(
         items=[body],
-        plain=TextAnswer(text_item(body, "assistant", text, item_id), text),
+        plain=TextAnswer(message("assistant", text, body, item_id), text),
         usage=usage,
         usage_detail=usage_detail,
         fields={"service_tier": msgspec.Raw(_encode(tier))} if tier else {},
