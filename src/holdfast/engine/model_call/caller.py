@@ -219,17 +219,27 @@ class ModelCaller:
         if attempt.state is not None:
             state, new_items = attempt.state
             call = replace(call, state=state, new_items=new_items)
+        requested = call
+        if run.requested is not None:
+            requested = self._as_requested(run.requested, call)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            digest_call(hasher, call),
+            digest_call(hasher, requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,
             not attempt.allows_opaque,
             attempt.is_plain,
             attempt.left_out,
+            run.session.head_seq if run.requested is not None else None,
         )
         return call
+
+    def _as_requested(self, request: TurnRequest, call: ModelCall) -> ModelCall:
+        """Return the call with the tools that were asked for: what they are is in no log."""
+        if self._fitter is not None:
+            request = self._fitter.strip_gateway_fields(request)
+        return replace(call, fields=request.fields, chat_fields=request.chat_fields)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 
