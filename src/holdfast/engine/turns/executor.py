@@ -18,12 +18,7 @@ from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
 from holdfast.core.model.gateway_items import ATTACHMENT
 from holdfast.core.model.items import NewItem, item_value, message, read_item
-from holdfast.core.model.request import (
-    SentRequest,
-    TurnRequest,
-    conversation_id,
-    response_id,
-)
+from holdfast.core.model.request import SentRequest, TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Source, Turn
 from holdfast.core.openai.response import (
@@ -39,12 +34,7 @@ from holdfast.core.openai.response import (
 from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.tools.requested import read_tools, show_functions
 from holdfast.core.transaction.commands import Finish, StoredCompletion
-from holdfast.core.transaction.outgoing import (
-    bound_files,
-    output_files,
-    output_text,
-    to_message,
-)
+from holdfast.core.transaction.outgoing import bound_files, output_files, output_text, to_message
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
@@ -74,8 +64,6 @@ CLIENT_CALLS = frozenset(
     }
 )  # fmt: skip
 """Kinds of calls that the client's own tools answer."""
-
-
 INLINE_ITEMS = 500
 """How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
@@ -325,9 +313,10 @@ class TurnExecutor:
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
         if request.history_hash:
-            command = replace(
-                command, history_hash=_extend_history_hash(request.history_hash, items)
-            )
+            # Later requests find this answer by the hash of the history up to it.
+            answered = [(item.fingerprint, item.call_id) for item in items]
+            history_hash = extend_hash(request.history_hash, answered)
+            command = replace(command, history_hash=history_hash)
         output = answer.items if tool_turn is None else tool_turn.output
         if request.delivery is not None and not command.pending_calls:
             outbox = self._messages(request, request.delivery, answer, output)
@@ -559,11 +548,6 @@ def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
         for item in items
         if item.kind in CLIENT_CALLS and item.call_id and item.call_id not in answered
     )
-
-
-def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> bytes:
-    """Return the hash of the history including this answer, by which later requests find it."""
-    return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
 
 
 def record_answer(
