@@ -26,7 +26,7 @@ from holdfast.testing.clock import ManualClock
 
 FOLDER = "HOLDFAST_TEST_POSTGRES"
 START_TRIES = 3
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 TEMPLATE = "holdfast_template"
 
 _START = """
@@ -182,13 +182,14 @@ class Databases:
         self._server.execute(f"drop database {name} with (force)")
 
 
-# Cut off who is left, then make every table as in a new store. It raises if the schema is another.
+# Cut off who is left and wait until they are gone: a commit of theirs may be under way. Then make
+# every table as in a new store. It raises if the schema is another.
 _SWEEP = """
 set session_replication_role = replica;
 do $$
 declare name text;
 begin
-  perform pg_terminate_backend(pid) from pg_stat_activity
+  perform pg_terminate_backend(pid, 20000) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid();
   if exists (select 1 from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
              where d.datname = current_database())

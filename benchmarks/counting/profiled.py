@@ -158,7 +158,6 @@ def calls_per_chunk(folder: Path, api: str) -> float:
     async def measure(gateway: ProfiledGateway) -> float:
         async with serving(Upstream(), port) as upstream, connected(gateway.port) as connection:
             upstream.is_holding = True
-            # The periodic checkpoint of partial text can fall into a stream: the least counts.
             return min([await _stream(gateway, upstream, connection, api) for _ in range(_STREAMS)])
 
     with profiled_gateway(folder, folder / f"stream-{api}.db", api, port) as gateway:

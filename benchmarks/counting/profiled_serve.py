@@ -1,10 +1,10 @@
 """Run `holdfast` with counters for Python calls, Python lines and SQLite work.
 
 `python -m benchmarks.counting.profiled_serve CONTROL serve --port …` behaves as `holdfast serve …`.
-It observes the process through the interpreter and the `sqlite3` module. All short commits are made
-on the event loop, however slow the disk is: counts must not depend on the machine. A client that
-connects to the Unix socket CONTROL gets the counters as one line of JSON, once they have stopped
-changing.
+It observes the process through the interpreter and the `sqlite3` module. Counts must not depend on
+the machine: all short commits are made on the event loop, however slow the disk is, and nothing is
+done at regular times, however long an operation takes. A client that connects to the Unix socket
+CONTROL gets the counters as one line of JSON, once the process is idle.
 """
 
 import importlib.util
@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -25,6 +24,9 @@ QUIET_SECONDS = 0.01
 """The counters are read when they have not changed for this long."""
 STEP_SIZE = 10
 """SQLite reports every so many instructions of its virtual machine."""
+NEVER_SECONDS = 24 * 3600.0
+"""Longer than any measurement."""
+THREADS = "/proc/self/task"
 
 
 class Counters:
@@ -104,22 +106,25 @@ def _settled(counters: Counters) -> dict[str, int]:
     while True:
         before = counters.totals()
         time.sleep(QUIET_SECONDS)
-        if not _is_running() and counters.totals() == before:
+        if counters.totals() == before and not _is_busy():
             return before
 
 
-def _is_running() -> bool:
-    """Whether another thread of this process runs or wants to run."""
+def _is_busy() -> bool:
+    """Whether another thread works, waits for the disk, or is ready and has not got a CPU yet."""
+    if not os.path.isdir(THREADS):
+        return False
     own = str(threading.get_native_id())
-    for thread in os.listdir("/proc/self/task"):
-        if thread != own:
-            try:
-                state = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(") ")[2][0]
-            except (FileNotFoundError, ProcessLookupError):
-                return True
-            if state in "RD":
-                return True
-    return False
+    return any(_state(thread) in "RD" for thread in os.listdir(THREADS) if thread != own)
+
+
+def _state(thread: str) -> str:
+    """Return the state of a thread as Linux writes it: R is ready or running, D is in the disk."""
+    try:
+        with open(f"{THREADS}/{thread}/stat") as file:
+            return file.read().rpartition(") ")[2][0]
+    except OSError:
+        return "X"  # it has ended
 
 
 def _answer(listener: socket.socket, counters: Counters) -> None:
@@ -128,6 +133,20 @@ def _answer(listener: socket.socket, counters: Counters) -> None:
         with connection:
             value = {"totals": _settled(counters), "functions": counters.by_function()}
             connection.sendall(json.dumps(value).encode())
+
+
+def _keep_quiet() -> None:
+    """Make all short commits at once, and do nothing at regular times."""
+    from holdfast.engine.sessions import worker
+    from holdfast.engine.streaming import journal_writer
+    from holdfast.stores.sqlite import inline_commit
+
+    # They are constants elsewhere.
+    setattr(inline_commit, "QUICK_SECONDS", math.inf)  # noqa: B010
+    setattr(journal_writer, "CHECKPOINT_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(worker, "DEAD_WORKER_POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
+    os.environ["HOLDFAST_LANES_LEASE_SECONDS"] = str(NEVER_SECONDS)
+    os.environ["HOLDFAST_LANES_POLL_SECONDS"] = str(NEVER_SECONDS)
 
 
 def main() -> None:
@@ -146,10 +165,8 @@ def main() -> None:
     threading.setprofile(counters.profile)
     threading.settrace(counters.trace)
     from holdfast.cli import main as run
-    from holdfast.stores.sqlite import inline_commit
 
-    setattr(inline_commit, "QUICK_SECONDS", math.inf)  # noqa: B010  # it is a constant elsewhere
-
+    _keep_quiet()
     sys.settrace(counters.trace)
     sys.setprofile(counters.profile)
     run()

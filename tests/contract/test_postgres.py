@@ -447,7 +447,10 @@ async def test_nothing_is_decided_on_a_lane_that_is_not_committed(
 
 
 async def _is_waited_for(connection: asyncpg.Connection) -> bool:
-    asked = "select exists (select 1 from pg_locks where not granted)"
+    asked = (
+        "select exists (select 1 from pg_stat_activity where datname = current_database() "
+        "and pg_backend_pid() = any(pg_blocking_pids(pid)))"
+    )
     return bool(await connection.fetchval(asked))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.transaction.commands import Delete, Hide
 from holdfast.stores.sql.search import follower
-from holdfast.testing.search_contract import found, index, next_backlog
+from holdfast.testing.search_contract import found, index, next_backlog, whole_backlog
 from holdfast.testing.store_client import StoreClient
 
 
@@ -62,7 +62,7 @@ async def test_erased_items_leave_no_row_also_if_they_were_being_indexed(
     for texts in (["w1"], ["w2", "w3", "w4"], ["w5"], ["w6", "w7"], ["w8"]):
         session = (await caller.append(*texts, key="k")).session
     await caller.append("another session", key="other")
-    late = await next_backlog(caller)
+    late = await whole_backlog(caller)
     await _hide(caller, session.id, seqs)
     assert await caller.submit(late)
     assert await _indexed(store_url) == 9
@@ -91,7 +91,7 @@ async def test_a_session_that_was_deleted_while_it_was_indexed_leaves_no_row(
     caller: StoreClient, store_url: str
 ) -> None:
     session = (await caller.append("w1", "w2", key="k")).session
-    late = await next_backlog(caller)
+    late = await whole_backlog(caller)
     await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
     assert await caller.submit(late)
     await index(caller)
@@ -102,10 +102,11 @@ async def test_a_session_that_was_deleted_while_it_was_indexed_leaves_no_row(
 async def test_a_batch_ends_where_its_items_are_many_bytes(
     caller: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "READ_ROWS", 2)
-    monkeypatch.setattr(follower, "MAX_READ_BYTES", 1000)
     for number in range(6):
         await caller.append("x" * 600, key=f"k{number}")
+    await whole_backlog(caller)
+    monkeypatch.setattr(follower, "READ_ROWS", 2)
+    monkeypatch.setattr(follower, "MAX_READ_BYTES", 1000)
     sizes = []
     while await caller.store.search.backlog():
         batch = await next_backlog(caller)

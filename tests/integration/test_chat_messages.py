@@ -70,7 +70,7 @@ def _message(message_id: int, text: str) -> dict[str, object]:
 
 async def _until_sent(room: ChatRoom) -> None:
     counts = room.gateway.engine.store.channels.counts
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await counts():
             pass
 

@@ -23,9 +23,9 @@ async def _findings(room: ChatRoom) -> list[tuple[str, str]]:
 async def _until_failing(room: ChatRoom) -> str:
     """Wait until the store knows of a failure; return what doctor says."""
     async with asyncio.timeout(20):
-        while not await _findings(room):
+        while not (found := await _findings(room)):
             pass
-    ((code, detail),) = await _findings(room)
+    ((code, detail),) = found
     assert code == "channel_failing"
     return detail
 

@@ -11,7 +11,8 @@ from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream
 
 KEEP_ALIVE = ": keep-alive"
-SECOND = StreamSettings(keep_alive_seconds=1.0)
+NO_KEEP_ALIVE = StreamSettings(keep_alive_seconds=600.0)
+"""What is sent is sent because of a commit."""
 
 
 class _LateReader:
@@ -71,7 +72,7 @@ async def test_a_commit_between_the_look_and_the_wait_is_told_before_anything_el
         stores.append(_LateStore(store))
         return stores[0]
 
-    async with open_gateway(streams=SECOND, wrap=wrap) as gateway:
+    async with open_gateway(streams=NO_KEEP_ALIVE, wrap=wrap) as gateway:
         name = (await gateway.respond("one")).headers["x-session-id"]
         all_events, of_session = "/v1/events", f"/v1/sessions/{name}/events"
         # Somebody who follows in the other way shows that everybody has been woken.

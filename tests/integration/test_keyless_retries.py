@@ -4,13 +4,14 @@ import asyncio
 from typing import Any
 
 import httpx
+import httpx2
 import msgspec
 import openai
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.ports.store import SessionQuery
-from tests.in_process import RunningGateway
+from tests.in_process import RunningGateway, ScriptedModel
 from tests.streaming import Stream
 
 HEADERS = {
@@ -49,24 +50,37 @@ async def _send(
     return await gateway.client.post("/v1/responses", content=content, headers=given)
 
 
+class _ImpatientTransport(httpx2.AsyncHTTPTransport):
+    """Times out once the model is called; the model answers when the request is sent again."""
+
+    def __init__(self, model: ScriptedModel) -> None:
+        super().__init__()
+        self._model = model
+        self.sent = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; the first one gets no answer in time."""
+        self.sent += 1
+        if request.headers["x-stainless-retry-count"] != "0":
+            self._model.gate.set()
+            return await super().handle_async_request(request)
+        sending = asyncio.create_task(super().handle_async_request(request))
+        await self._model.entered.acquire()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        raise httpx2.ReadTimeout("no answer in time", request=request)
+
+
 async def test_the_retry_of_the_openai_client_is_the_same_turn(gateway: RunningGateway) -> None:
     gateway.model.gate.clear()
-    sent = 0
-
-    async def on_request(request: Any) -> None:
-        nonlocal sent
-        sent += 1
-        if request.headers["x-stainless-retry-count"] == "1":
-            gateway.model.gate.set()
-
-    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [on_request]})
+    transport = _ImpatientTransport(gateway.model)
     client = openai.AsyncOpenAI(
-        base_url=f"{gateway.server.url}/v1", api_key="any", max_retries=2, timeout=0.5,
-        http_client=http,
+        base_url=f"{gateway.server.url}/v1", api_key="any", max_retries=2,
+        http_client=openai.DefaultAsyncHttpxClient(transport=transport),
     )  # fmt: skip
     async with client:
         await client.responses.create(model="scripted", input="hello")
-    assert sent == 2
+    assert transport.sent == 2
     assert len(gateway.model.calls) == 1
     assert await _turns(gateway) == 1
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.engine.turns import in_flight
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 
@@ -66,6 +67,12 @@ class _Talk:
     async def log(self) -> list[str]:
         """Return what is visible behind the first turn."""
         return (await self.gateway.log())[2:]
+
+
+@pytest.fixture
+def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a replica wait for what another one answers, however slow the machine is."""
+    monkeypatch.setattr(in_flight, "ASK_SECONDS", 60.0)
 
 
 @pytest.fixture(name="talk")
@@ -216,7 +223,7 @@ async def test_the_same_request_while_its_output_is_read_is_another_turn(talk: _
 
 
 async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its_turn(
-    talk: _Talk, store_url: str
+    talk: _Talk, store_url: str, slow_replies: None
 ) -> None:
     async with open_gateway(store_url=store_url) as other:
         stream = await talk.start(_user("count"))
@@ -228,7 +235,7 @@ async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its
 
 
 async def test_regenerate_at_another_replica_right_after_a_stop_gives_one_answer(
-    talk: _Talk, store_url: str
+    talk: _Talk, store_url: str, slow_replies: None
 ) -> None:
     async with open_gateway(store_url=store_url) as other:
         stream = await talk.start(_user("count"), words=1)
@@ -253,7 +260,7 @@ async def _stop_first_question(talk: _Talk, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lead", [[], [{"role": "system", "content": "be brief"}]])
 async def test_the_first_question_sent_again_to_another_replica_is_answered_again(
-    talk: _Talk, store_url: str, lead: list[Item]
+    talk: _Talk, store_url: str, slow_replies: None, lead: list[Item]
 ) -> None:
     body = {"model": "scripted", "input": [*lead, _user("first")], "stream": True}
     async with open_gateway(store_url=store_url) as other:

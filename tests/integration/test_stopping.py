@@ -13,7 +13,7 @@ from tests.in_process import ScriptedModel, open_gateway
 
 STEPS = 60
 """More rounds of the loop than the end of a turn takes."""
-IN_TIME = 10.0
+IN_TIME = 60.0
 
 
 class _HeldStore:

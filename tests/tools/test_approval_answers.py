@@ -125,7 +125,7 @@ async def test_an_answer_that_comes_too_late_asks_nobody() -> None:
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
         (name,) = _requests((await gateway.respond("again", tools=[SERVER])).json()["output"])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             waiting = await pending_approvals(gateway)
             while waiting:
                 waiting = await pending_approvals(gateway)

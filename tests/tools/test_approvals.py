@@ -27,7 +27,7 @@ def _model(text: str = "") -> ScriptedModel:
 
 
 async def _ended(gateway: RunningGateway, turn_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             turn: dict[str, Any] = (await gateway.client.get(f"/v1/turns/{turn_id}")).json()
             if turn["status"] not in ("queued", "running"):
@@ -171,7 +171,7 @@ async def test_only_the_sender_may_answer() -> None:
         assert not tools.calls
         allowed = await gateway.client.post(path, json={"approve": True}, headers=bearer)
         assert allowed.status_code == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 if tools.calls:
                     break
@@ -212,7 +212,7 @@ async def test_an_approval_that_comes_too_late_runs_nothing() -> None:
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(_model(), toolbox=lambda _: tools, tools=settings) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 if not await pending_approvals(gateway):
                     break

@@ -69,7 +69,7 @@ def _state(tmp_path: Path) -> list[str]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

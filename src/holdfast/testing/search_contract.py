@@ -38,6 +38,17 @@ async def next_backlog(caller: StoreClient) -> IndexLog:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
+async def whole_backlog(caller: StoreClient) -> IndexLog:
+    """Return the command that indexes every entry; wait until all of them can be read."""
+    positions = await caller.store.search.backlog()
+    async with asyncio.timeout(HELD_BACK_SECONDS):
+        while True:
+            command = await next_backlog(caller)
+            if command.upto[1] - command.after[1] == positions:
+                return command
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
 async def search(caller: StoreClient, text: str, **more: Any) -> SearchPage:
     """Search the caller's tenant."""
     query = SearchQuery(text=text, **more)

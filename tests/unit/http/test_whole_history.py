@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.settings import LaneSettings
+from holdfast.testing.clock import ManualClock
 from tests.in_process import (
     RunningGateway,
     ScriptedModel,
@@ -179,13 +180,16 @@ async def test_a_second_tab_never_hides_a_turn_in_requires_action() -> None:
     "more", [[], ["call"], ["edited"]], ids=["regenerated", "repeated", "edited"]
 )
 async def test_no_history_hides_a_turn_in_requires_action(more: list[str]) -> None:
-    lanes = LaneSettings(tool_wait_seconds=0.2)
+    clock = ManualClock()
     script = [[said("a1")], [called("look", "c1")], [said("a2")]]
-    async with open_gateway(ScriptedModel(lambda _: script.pop(0)), lanes=lanes) as gateway:
+    async with open_gateway(ScriptedModel(lambda _: script.pop(0)), clock=clock) as gateway:
         await gateway.chat([_user("t1")])
         await gateway.chat([_user("t1"), _assistant("a1"), _user("call")])
-        late = await gateway.chat([_user("t1"), _assistant("a1"), *(_user(text) for text in more)])
-        assert late.status_code == 200
+        history = [_user("t1"), _assistant("a1"), *(_user(text) for text in more)]
+        late = asyncio.create_task(gateway.chat(history))
+        await gateway.until_queued(1)
+        clock.advance(LaneSettings().tool_wait_seconds)
+        assert (await late).status_code == 200
         log = await gateway.log()
         at = log.index("call")
         assert log[at + 1] == "look()"
@@ -334,10 +338,14 @@ async def test_an_output_in_a_history_that_cuts_in_continues_its_turn(on_busy: s
 
 
 async def test_a_history_alone_supersedes_no_tool_wait() -> None:
-    async with open_gateway(lanes=LaneSettings(tool_wait_seconds=0.2)) as gateway:
+    clock = ManualClock()
+    async with open_gateway(clock=clock) as gateway:
         talk = _ToolWait(gateway, "enqueue")
         await talk.begin()
-        await talk.go_on(_user("sing"))
+        singing = asyncio.create_task(talk.go_on(_user("sing")))
+        await gateway.until_queued(1)
+        clock.advance(LaneSettings().tool_wait_seconds)
+        await singing
         assert await talk.end() == ("interrupted", "tool_wait_expired")
         assert (await gateway.log())[:5] == ["hello", "hi", "find it", "look()", "sing"]
 

@@ -210,12 +210,12 @@ class BarrierControl:
         """How many calls wait here now."""
         return int(self._control._ask("GET", self._path)["held"])
 
-    def wait_held(self, count: int = 1, *, wait_seconds: float = 10.0) -> None:
+    def wait_held(self, count: int = 1, *, wait_seconds: float = 60.0) -> None:
         """Return as soon as `count` calls wait here; raise `SimulatorError` when they do not."""
         query = urlencode({"held": count, "wait_seconds": wait_seconds})
         self._control._ask("GET", f"{self._path}?{query}", wait_seconds=wait_seconds)
 
-    async def wait_held_async(self, count: int = 1, *, wait_seconds: float = 10.0) -> None:
+    async def wait_held_async(self, count: int = 1, *, wait_seconds: float = 60.0) -> None:
         """Do the same without blocking the event loop."""
         await asyncio.to_thread(self.wait_held, count, wait_seconds=wait_seconds)
 

@@ -26,7 +26,7 @@ from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.engine.settings import LaneSettings
 from holdfast.testing.store_client import StoreClient
 
-IN_TIME = 10.0
+IN_TIME = 60.0
 
 
 @pytest.fixture

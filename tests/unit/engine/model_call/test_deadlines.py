@@ -28,7 +28,7 @@ async def test_each_is_broken_off_once_its_time_is_over() -> None:
 
 
 async def test_the_time_of_a_later_one_begins_later() -> None:
-    deadlines, soon, never = Deadlines(0.05), asyncio.Event(), asyncio.Event()
+    deadlines, soon, never = Deadlines(0.5), asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(limited(deadlines, soon))
     await asyncio.sleep(0)
     second = asyncio.create_task(limited(deadlines, never))

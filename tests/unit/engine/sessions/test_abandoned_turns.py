@@ -30,7 +30,7 @@ from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
 
 OutcomeT = TypeVar("OutcomeT")
-IN_TIME = 10.0
+IN_TIME = 60.0
 
 
 class FaultyStore(SqlStore):

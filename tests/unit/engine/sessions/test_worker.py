@@ -20,7 +20,7 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
 
 OutcomeT = TypeVar("OutcomeT")
-IN_TIME = 10.0
+IN_TIME = 60.0
 SHORT = LaneSettings(lease_seconds=0.03)
 LONG = LaneSettings(lease_seconds=3600.0)
 """Nothing that is only done when a lease is renewed happens in a test."""

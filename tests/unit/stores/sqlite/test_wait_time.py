@@ -27,11 +27,11 @@ def test_a_wait_is_measured_in_full_where_ready_time_is_unknown(
     monkeypatch.setattr(wait_time, "_schedstat", wait_time._Schedstat())
     assert ready_seconds() == 0.0
     timer = WaitTimer()
-    timer.start()
     began = time.perf_counter()
+    timer.start()
     threading.Event().wait(0.01)
     waited = timer.stop()
-    assert NOTABLE_SECONDS < waited <= time.perf_counter() - began + 0.001
+    assert NOTABLE_SECONDS < waited <= time.perf_counter() - began
 
 
 def test_each_thread_reads_its_own_file_and_closes_it(
