@@ -22,7 +22,7 @@ from holdfast.stores.commit.executors import Settle, ThreadExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
-from holdfast.stores.sql.optimistic import decide_from_cache
+from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import (
@@ -343,10 +343,29 @@ class SqliteDriver(SqlDriver):
             self._forget_writer()
 
     def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
-        foreseen = decide_from_cache(command, now, self._lanes)
-        if foreseen is not None and _write_gated(cursor, foreseen.writes):
-            self._lanes.note(foreseen.decision.changes)
-            return foreseen.decision
+        planner, lanes = PLANNERS.get(type(command)), self._lanes
+        foreseen = planner(command, now, lanes) if planner is not None else None
+        if foreseen is None:
+            return self._read_and_write(cursor, command, now)
+        execute, writes = cursor.execute, iter(foreseen.writes)
+        gate, parameters = next(writes)
+        try:
+            is_current = execute(gate.text, parameters).rowcount == 1
+        except sqlite3.IntegrityError:
+            is_current = False
+        if not is_current:
+            return self._read_and_write(cursor, command, now)
+        for statement, parameters in writes:
+            written = execute(statement.text, parameters)
+            if statement.is_fenced and written.rowcount != 1:
+                raise _LostUpdate(statement.name)
+        if foreseen.lane is not None:
+            lanes.put(foreseen.lane)
+        else:
+            lanes.note(foreseen.decision.changes)
+        return foreseen.decision
+
+    def _read_and_write(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
         planned = _drive(cursor, plan(command, now, self._lanes))
         _write(cursor, planned.writes)
         return planned.decision
@@ -436,21 +455,6 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
-
-
-def _write_gated(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> bool:
-    """Write a decision from the cache, unless its first statement shows that it is out of date."""
-    gate, parameters = writes[0]
-    try:
-        if cursor.execute(gate.text, parameters).rowcount != 1:
-            return False
-    except sqlite3.IntegrityError:
-        return False
-    for statement, parameters in writes[1:]:
-        written = cursor.execute(statement.text, parameters)
-        if statement.is_fenced and written.rowcount != 1:
-            raise _LostUpdate(statement.name)
-    return True
 
 
 def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:
