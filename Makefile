@@ -8,6 +8,9 @@ READY := $(VENV)/.ready
 # Branch coverage of `core`: `make test` fails below 95 %; `make test COVERAGE=` runs without it.
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
+# Tests start many processes, and half of a start is compiling: keep compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test check lint bench docs soak format hooks dist clean
 
