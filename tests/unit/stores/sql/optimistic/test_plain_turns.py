@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.transaction.commands import Accept, Command, Finish
+from holdfast.core.transaction.commands import Accept, Command, Finish, Started
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
@@ -153,9 +153,9 @@ def test_the_common_turn_is_planned_in_one_step() -> None:
     assert start is not None
     assert start.lane is not None
     lanes.put(start.lane)
-    end = plan_end(
-        Finish(fence=start.decision.outcome.fence, outcome="completed", items=SAID), NOW, lanes
-    )
+    started = start.decision.outcome
+    assert isinstance(started, Started)
+    end = plan_end(Finish(fence=started.fence, outcome="completed", items=SAID), NOW, lanes)
     assert end is not None
     assert end.lane is not None
     assert end.lane.session.active_turn_id is None
