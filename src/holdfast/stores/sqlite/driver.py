@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -119,7 +119,8 @@ class SqliteDriver(SqlDriver):
         if reader is not None:
             self._read_link = ManagedConnection(connect, identity, is_read_only=True)
         self._data_version: int | None = None
-        self.commit_then = self._commit_then if isinstance(writer, ThreadExecutor) else None
+        self._thread_writer = writer if isinstance(writer, ThreadExecutor) else None
+        self.commit_then = self._commit_then if self._thread_writer is not None else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
@@ -143,27 +144,38 @@ class SqliteDriver(SqlDriver):
         return await self._writer.run(lambda: self._commit(commands))
 
     def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
-        writer = cast(ThreadExecutor, self._writer)
-        work: _Work | None = None
-        is_quick = self._pace.paused_until == 0.0 or self._pace.is_quick()
+        writer, pace = self._thread_writer, self._pace
+        assert writer is not None
+        work: _Work = partial(self._commit, commands)
+        is_quick = pace.paused_until == 0.0 or pace.is_quick()
         if is_quick and is_short(commands) and writer.try_acquire():
+            results: list[Result] | None = None
             try:
-                done = self._commit_in_place(commands)
+                connection = self._write_link.begin_at_once()
+                if connection is not None:
+                    self._commit_wait.start()
+                    try:
+                        results = self._transact(connection, commands)
+                    except Exception as exc:  # noqa: BLE001 - it is answered, to its own command
+                        if len(commands) == 1:
+                            results = [_explain(exc)]
+                        work = partial(self._commit_each, commands)
+                    finally:
+                        pace.note(self._commit_wait.stop())
             finally:
                 writer.give_back()
-            if isinstance(done, list):
-                settle(done, None)
+            if results is not None:
+                settle(results, None)
                 if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                     self._post_checkpoint(writer)
                 return
-            work = done
 
         def settled(results: list[Result] | None, error: BaseException | None) -> None:
             settle(results, error)
             if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                 self._post_checkpoint(writer)
 
-        writer.post(work or partial(self._commit, commands), settled)
+        writer.post(work, settled)
 
     def _post_checkpoint(self, writer: ThreadExecutor) -> None:
         self._rows_moved = self._rows
@@ -221,21 +233,6 @@ class SqliteDriver(SqlDriver):
 
     # ── in the executor, or in its place ────────────────────────────────────────────────────
 
-    def _commit_in_place(self, commands: Sequence[Command[Any]]) -> "list[Result] | _Work | None":
-        """Return the results, or what is left to do for the thread; none, if that is all of it."""
-        connection = self._write_link.begin_at_once()
-        if connection is None:
-            return None
-        self._commit_wait.start()
-        try:
-            return self._transact(connection, commands)
-        except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
-            if len(commands) == 1:
-                return [_explain(exc)]
-        finally:
-            self._pace.note(self._commit_wait.stop())
-        return partial(self._commit_each, commands)
-
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         try:
             connection = self._begin()
@@ -278,7 +275,10 @@ class SqliteDriver(SqlDriver):
         try:
             # One for all statements: to make one for each would cost a third of a short one.
             cursor = connection.cursor()
-            self._invalidate_lane_cache(cursor)
+            # No other connection can write while this one does.
+            (version,) = cursor.execute("pragma data_version").fetchone()
+            if version != self._lanes_version:
+                self._invalidate_lane_cache(version)
             now = self._clock.now()
             results: list[Result] = []
             for command in commands:
@@ -294,12 +294,10 @@ class SqliteDriver(SqlDriver):
         self._rows = connection.total_changes
         return results
 
-    def _invalidate_lane_cache(self, cursor: sqlite3.Cursor) -> None:
-        """Clear the lane cache if another connection has written since; none can while we write."""
-        (version,) = cursor.execute("pragma data_version").fetchone()
-        if version != self._lanes_version:
-            self._lanes.clear()
-            self._lanes_version = version
+    def _invalidate_lane_cache(self, version: int) -> None:
+        """Clear the lane cache: another connection has written since."""
+        self._lanes.clear()
+        self._lanes_version = version
 
     def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
         self._lanes.clear()
