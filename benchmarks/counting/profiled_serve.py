@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -99,12 +100,26 @@ def _observe_sqlite(counters: Counters) -> None:
 
 
 def _settled(counters: Counters) -> dict[str, int]:
-    """Return the counters once the process is idle."""
+    """Return the counters once the process is idle, however long it waits for a processor."""
     while True:
         before = counters.totals()
         time.sleep(QUIET_SECONDS)
-        if counters.totals() == before:
+        if not _is_running() and counters.totals() == before:
             return before
+
+
+def _is_running() -> bool:
+    """Whether another thread of this process runs or wants to run."""
+    own = str(threading.get_native_id())
+    for thread in os.listdir("/proc/self/task"):
+        if thread != own:
+            try:
+                state = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(") ")[2][0]
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            if state in "RD":
+                return True
+    return False
 
 
 def _answer(listener: socket.socket, counters: Counters) -> None:

@@ -175,6 +175,8 @@ def test_a_turn_shows_the_proven_request_and_why_it_changed(
     ).to_be_visible()
     page.get_by_role("button", name="JSON").click()
     expect(page.locator(".code").last).to_contain_text('"input": [')
+    page.get_by_role("button", name="Request 1", exact=True).click()
+    expect(page.get_by_text("The provider continued from its own memory")).to_be_visible()
 
 
 def test_the_time_line_names_each_heal(page: Page, gateway: Gateway, story: str) -> None:
@@ -215,7 +217,11 @@ def test_a_late_answer_about_another_session_is_not_shown(page: Page, gateway: G
     gateway.say("opened", "hello")
     left, opened = gateway.session("left")["id"], gateway.session("opened")["id"]
     held: list[Route] = []
-    page.route(f"**/v1/sessions/{left}", lambda route: held.append(route))
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(f"**/v1/sessions/{left}", hold)
     with page.expect_request(f"**/v1/sessions/{left}"):
         show(page, gateway, f"/sessions/{left}")
     page.evaluate("id => { location.hash = `#/sessions/${id}` }", opened)

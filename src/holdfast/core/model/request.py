@@ -73,6 +73,8 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
     """Whether the plainest form of every item was sent."""
     left_out: tuple[int, ...] = ()
     """Items that were left out because the provider may refuse them."""
+    last_seq: int | None = None
+    """The last item of the log that it showed, if the run itself may have added it."""
 
 
 DIGEST_BYTES = 16

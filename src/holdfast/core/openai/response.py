@@ -49,6 +49,8 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     failure: RecordedFailure | None = None
     sent: SentRequest | None = None
     """The request that was answered, or whose failure ended the run."""
+    earlier: tuple[SentRequest, ...] = ()
+    """The requests before it in the same run, whose answers were calls of gateway tools."""
 
 
 def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -> ResponseStatus:

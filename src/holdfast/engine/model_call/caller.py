@@ -221,15 +221,25 @@ class ModelCaller:
             call = replace(call, state=state, new_items=new_items)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            hash_params(hasher, call_params(call)),
+            hash_params(hasher, call_params(self._as_requested(run, call))),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,
             not attempt.allows_opaque,
             attempt.is_plain,
             attempt.left_out,
+            run.session.head_seq if run.requested is not None else None,
         )
         return call
+
+    def _as_requested(self, run: ActiveRun, call: ModelCall) -> ModelCall:
+        """Return the call with the tools that were asked for: what they are is in no log."""
+        if run.requested is None:
+            return call
+        request = run.requested
+        if self._fitter is not None:
+            request = self._fitter.strip_gateway_fields(request)
+        return replace(call, fields=request.fields, chat_fields=request.chat_fields)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 

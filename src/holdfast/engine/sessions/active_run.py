@@ -16,7 +16,7 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.request import SentRequest
+from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence
 from holdfast.core.projection.project import project
@@ -76,6 +76,10 @@ class ActiveRun:
     """Items that the answer begins with: the compaction that the client asked for."""
     sent: SentRequest | None = None
     """The last request that was sent to a provider."""
+    earlier: tuple[SentRequest, ...] = ()
+    """The requests before it that were answered with calls of gateway tools."""
+    requested: TurnRequest | None = None
+    """The request as it was made, where the model is shown other tools than it names."""
     left_out: tuple[int, ...] = ()
     """Earlier items that the provider refused: it answered without them."""
     approval_seconds: float | None = None

@@ -205,6 +205,8 @@ class TurnExecutor:
         if request.is_compaction and self._fitter is not None:
             return await self._compact(self._fitter, run, request, writer), None
         requested = read_tools(request) if self._tools is not None else None
+        if requested is not None:
+            run.requested = request
         if requested is not None and not self._takes_functions(request.model):
             # They come from the configuration: a client's request was refused.
             log.info("tool.left_out", turn_id=run.turn.id, model=request.model)
@@ -277,7 +279,7 @@ class TurnExecutor:
         tool_turn: ToolTurn | None = None,
     ) -> TurnResult:
         items = tuple(map(read_item, answer.items))
-        recorded = record_answer(answer, self._gateway.clock.now(), run.sent)
+        recorded = record_answer(answer, self._gateway.clock.now(), run.sent, run.earlier)
         is_completed = answer.status == "completed"
         if writer is not None:
             writer.release()
@@ -409,7 +411,10 @@ class TurnExecutor:
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         recorded = RecordedAnswer(
-            status="failed", failure=self._record_failure(error), sent=run.sent
+            status="failed",
+            failure=self._record_failure(error),
+            sent=run.sent,
+            earlier=run.earlier,
         )
         is_refused = failure is not None and failure.refuses_input
         refused_from = None
@@ -552,7 +557,10 @@ def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> byt
 
 
 def record_answer(
-    answer: Answer, completed_at: float, sent: SentRequest | None = None
+    answer: Answer,
+    completed_at: float,
+    sent: SentRequest | None = None,
+    earlier: tuple[SentRequest, ...] = (),
 ) -> RecordedAnswer:
     """Return what is stored of an answer beside its items."""
     usage = answer.usage_detail
@@ -565,6 +573,7 @@ def record_answer(
         fields=answer.fields,
         completed_at=completed_at,
         sent=sent,
+        earlier=earlier,
     )
 
 

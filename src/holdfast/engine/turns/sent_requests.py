@@ -50,6 +50,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     heal: Heal | None = None
     """The failure and what was done about it; None for the last attempt of a run."""
     sent: SentRequest | None = None
+    is_tool_call: bool = False
+    """Whether it was answered with calls of gateway tools, after which the run went on."""
 
 
 class RequestItem(msgspec.Struct, frozen=True):
@@ -121,7 +123,10 @@ class SentRequests:
     async def _rebuild(
         self, session: Session, request: TurnRequest, attempt: Attempt, record_no: int
     ) -> RebuiltRequest:
-        then = shown_records(session, attempt.run.first_seq - 1, record_no)
+        last_seq = attempt.sent.last_seq if attempt.sent is not None else None
+        if last_seq is None:
+            last_seq = attempt.run.first_seq - 1
+        then = shown_records(session, last_seq, record_no)
         history = await self._read.context(then)
         if attempt.sent is not None and attempt.sent.left_out:
             left_out = attempt.sent.left_out
@@ -150,8 +155,8 @@ class SentRequests:
         )
 
     async def before(self, session: Session, turn: Turn, attempt: Attempt) -> "Before | None":
-        """Return the request that was sent before the first one of an attempt's step."""
-        earlier = [one for one in await self.attempts(turn) if one.run.step < attempt.run.step]
+        """Return the request that was sent before the first one for the same answer."""
+        earlier = [one for one in await self.attempts(turn) if _is_before(one, attempt)]
         if earlier:
             return Before(turn, await self.rebuild(session, turn, earlier[-1]))
         views = await self._read.turns(
@@ -239,13 +244,34 @@ def _attempts(request: TurnRequest, runs: Sequence[Run]) -> Iterator[Attempt]:
     for run in sorted(runs, key=lambda run: (run.step, run.epoch)):
         if run.step != step:
             model, step = request.model, run.step
+        first_model = model
+        answer = decode_answer(run.result) if run.result else None
+        earlier = list(answer.earlier) if answer is not None else []
         for heal in read_heals(run.heals):
+            while earlier and _last_seq(earlier[0]) < _last_seq(heal.sent):
+                yield Attempt(run=run, model=model, sent=earlier.pop(0), is_tool_call=True)
+                model = first_model
             yield Attempt(run=run, model=heal.model or model, heal=heal, sent=heal.sent)
             model = heal.next_model or model
-        sent = decode_answer(run.result).sent if run.result else None
+        for call in earlier:
+            yield Attempt(run=run, model=model, sent=call, is_tool_call=True)
+            model = first_model
+        sent = answer.sent if answer is not None else None
         # A run that completed without a request was imported, or it compacted the session.
         if sent is not None or run.outcome != "completed":
             yield Attempt(run=run, model=model, sent=sent)
+
+
+def _last_seq(sent: SentRequest | None) -> int:
+    """Return the last item that a request showed; 0 where only its run tells."""
+    return (sent.last_seq or 0) if sent is not None else 0
+
+
+def _is_before(one: Attempt, other: Attempt) -> bool:
+    """Whether one request showed the model less of the same turn than another."""
+    if one.run.step != other.run.step:
+        return one.run.step < other.run.step
+    return _last_seq(one.sent) < _last_seq(other.sent)
 
 
 def _call(request: TurnRequest, attempt: Attempt, bodies: list[bytes]) -> ModelCall:

@@ -243,6 +243,9 @@ class ToolLoop:
         self, progress: ToolProgress, answer: Answer, items: Sequence[NewItem]
     ) -> None:
         """Commit the model's answer before any of its calls runs."""
+        run = progress.run
+        if run.sent is not None:
+            run.earlier, run.sent = (*run.earlier, run.sent), None
         offset = len(progress.shown)
         if any(item.kind == CALL and _is_asked(item) for item in items):
             items = [*items, *self._words(progress, items)]

@@ -117,6 +117,7 @@ QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
     "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER)),
     "GET /v1/turns/{id}/projection": (
         ("step", NUMBER),
+        ("attempt", NUMBER),
         ("offset", NUMBER),
         ("limit", NUMBER),
         ("wire", {"type": "boolean"}),

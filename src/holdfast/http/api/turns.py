@@ -2,6 +2,7 @@
 
 from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.tools.requested import read_tools
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.sent_requests import RebuiltRequest, SentRequests
@@ -58,8 +59,10 @@ class TurnsApi:
         turn = view.turn
         session = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
         attempts = await self._sent.attempts(turn)
-        step = _read_number(query, "step")
+        step, number = _read_number(query, "step"), _read_number(query, "attempt")
         chosen = [one for one in attempts if step is None or one.run.step == step]
+        if number is not None:
+            chosen = attempts[number - 1 : number] if number else []
         if session is None or not chosen:
             raise ProjectionNotFound(f"no request was sent to a model for turn {turn.id}")
         rebuilt = await self._sent.rebuild(session.session, turn, chosen[-1])
@@ -84,6 +87,8 @@ class TurnsApi:
         # Adapters are not for threads, and the event loop must not wait for a long history.
         if self._upstreams is None or len(rebuilt.call.items) > MAX_INPUT_ITEMS:
             return None
+        if read_tools(rebuilt.request) is not None:
+            return None  # what their functions were is not stored
         try:
             body = self._upstreams.wire_body(rebuilt.call)
         except InvalidInput:

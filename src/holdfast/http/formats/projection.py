@@ -43,6 +43,7 @@ def projection_value(
         "session_id": turn.session_id,
         "number": turn.number,
         "step": attempt.run.step,
+        "attempt": attempts.index(attempt) + 1,
         "run_id": attempt.run.id,
         "model": attempt.model,
         "requested_model": request.model,
@@ -144,6 +145,8 @@ def attempt_value(attempt: Attempt, attempts: Sequence[Attempt]) -> dict[str, An
         "digest": sent.digest.hex() if sent is not None else None,
         "used_provider_state": sent is not None and sent.covers_seq is not None,
     }
+    if attempt.is_tool_call:
+        return {**value, "outcome": "completed", "error": None, "action": None}
     if heal is None:
         error = None
         if run.error_code is not None:

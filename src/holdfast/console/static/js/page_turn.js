@@ -31,8 +31,8 @@ class TurnPage extends PageElement {
     this.turn = null;
     /** @type {any} */
     this.shown = null;
-    /** @type {number | null} */
-    this.step = null;
+    /** The attempt that was chosen; null for the last one. @type {number | null} */
+    this.attemptNumber = null;
     this.isRaw = false;
   }
 
@@ -49,12 +49,13 @@ class TurnPage extends PageElement {
   load() {
     return this.attempt(async () => {
       this.turn = await get(`/v1/turns/${segment(this.turnId)}`);
-      try {
-        this.shown = await get(`/v1/turns/${segment(this.turnId)}/projection`, { step: this.step, limit: 200 });
-      } catch (error) {
+      const { attemptNumber } = this;
+      const shown = await get(`/v1/turns/${segment(this.turnId)}/projection`, { attempt: attemptNumber, limit: 200 }).catch((error) => {
         if (!(error instanceof ApiError && error.code === "projection_not_found")) throw error;
-        this.shown = null;
-      }
+        return null;
+      });
+      // Another request may have been chosen meanwhile.
+      if (attemptNumber === this.attemptNumber) this.shown = shown;
     });
   }
 
@@ -62,7 +63,7 @@ class TurnPage extends PageElement {
     const offset = Math.max(0, this.shown.input_offset - 200);
     const count = this.shown.input_offset - offset;
     await this.attempt(async () => {
-      const page = await get(`/v1/turns/${segment(this.turnId)}/projection`, { step: this.step, offset, limit: count });
+      const page = await get(`/v1/turns/${segment(this.turnId)}/projection`, { attempt: this.attemptNumber, offset, limit: count });
       this.shown.request.input = [...page.request.input, ...this.shown.request.input];
       this.shown.items = [...page.items, ...this.shown.items];
       this.shown.input_offset = offset;
@@ -105,10 +106,10 @@ class TurnPage extends PageElement {
 
   /** @param {any} shown */
   projection(shown) {
-    const steps = [...new Set(this.turn.runs.map((/** @type {any} */ run) => run.step))];
+    const numbers = shown.attempts.map((/** @type {any} */ one) => one.number);
     return html`
-      ${steps.length > 1 ? html`<div class="toolbar" role="group" aria-label="Step">${steps.map((step) => html`
-        <button type="button" class="button small" aria-pressed=${shown.step === step} @click=${() => { this.step = /** @type {number} */ (step); void this.load(); }}>Step ${/** @type {number} */ (step) + 1}</button>`)}</div>` : nothing}
+      ${numbers.length > 1 ? html`<div class="toolbar" role="group" aria-label="Request">${numbers.map((/** @type {number} */ one) => html`
+        <button type="button" class="button small" aria-pressed=${shown.attempt === one} @click=${() => { this.attemptNumber = one; void this.load(); }}>Request ${one}</button>`)}</div>` : nothing}
       ${this.proof(shown)}
       <div class="columns">
         <section class="card"><h2>Change to the request before</h2>${this.difference(shown.difference)}</section>
