@@ -16,6 +16,7 @@ SECRETS = {
     "WEBHOOK_SECRET": "hush",
 }  # fmt: skip
 QUICK = "[lanes]\nlease_seconds = 1.5\n"
+"""For gateways that are killed. A short lease ends early on a busy machine, so others have none."""
 CHAIN = 'state = "chain"\ncontext_tokens = 100000'
 OPEN = 'direct = "open"\ncollect_seconds = 0'
 TELEGRAM = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'
@@ -48,7 +49,7 @@ def channel_gateway(store_url: str, config: Path) -> AbstractContextManager[Gate
 
 @contextmanager
 def telegram_story(
-    store_url: str, folder: Path, more: str = OPEN, rest: str = QUICK
+    store_url: str, folder: Path, more: str = OPEN, rest: str = ""
 ) -> Iterator[tuple[TelegramSimulator, ProviderSimulator, GatewayProcess]]:
     """Run Telegram, a provider and a gateway between them."""
     with ProviderSimulator() as provider, TelegramSimulator(BOT_TOKEN) as telegram:
@@ -60,23 +61,26 @@ def telegram_story(
 
 @contextmanager
 def slack_story(
-    store_url: str, folder: Path, more: str = f'{OPEN}\nallow_groups = ["C1"]'
+    store_url: str,
+    folder: Path,
+    more: str = f'{OPEN}\nallow_groups = ["C1"]',
+    rest: str = "",
 ) -> Iterator[tuple[SlackSimulator, ProviderSimulator, GatewayProcess]]:
     """Run a Slack workspace, a provider and a gateway between them."""
     with ProviderSimulator() as provider, SlackSimulator(BOT_TOKEN, APP_TOKEN) as slack:
         channel = f'name = "work"\nurl = "{slack.url}"\n{SLACK}\n{more}'
-        config = write_config(folder, provider, channel, upstream=CHAIN)
+        config = write_config(folder, provider, channel, upstream=CHAIN, rest=rest)
         with channel_gateway(store_url, config) as gateway:
             yield slack, provider, gateway
 
 
 @contextmanager
 def signal_story(
-    store_url: str, folder: Path, more: str = OPEN
+    store_url: str, folder: Path, more: str = OPEN, rest: str = ""
 ) -> Iterator[tuple[SignalSimulator, ProviderSimulator, GatewayProcess]]:
     """Run a signal-cli daemon, a provider and a gateway between them."""
     with ProviderSimulator() as provider, SignalSimulator() as signal:
         channel = f'name = "phone"\nurl = "{signal.url}"\n{SIGNAL}\n{more}'
-        config = write_config(folder, provider, channel)
+        config = write_config(folder, provider, channel, rest=rest)
         with channel_gateway(store_url, config) as gateway:
             yield signal, provider, gateway

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -10,7 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-START_SECONDS = 30
+END_SECONDS = 100
+STEADY_PORTS = range(20_000, 32_000)
+"""Below the ports that Linux and macOS choose themselves."""
 
 
 class GatewayProcess:
@@ -51,7 +54,7 @@ class GatewayProcess:
                 )
                 self._reader.start()
                 return
-        process.wait(START_SECONDS)
+        process.wait(END_SECONDS)
         process.stdout.close()
         raise AssertionError("the gateway did not start:\n" + "".join(lines))
 
@@ -69,9 +72,9 @@ class GatewayProcess:
             return 0
         self._process = None
         process.send_signal(number)
-        code = process.wait(START_SECONDS)
+        code = process.wait(END_SECONDS)
         if self._reader is not None:
-            self._reader.join(START_SECONDS)
+            self._reader.join(END_SECONDS)
         if process.stdout is not None:
             process.stdout.close()
         return code
@@ -96,8 +99,13 @@ def running_gateway(
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, for a gateway that must come back where it was."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on, for a gateway that must come back where it was.
+
+    The system gives none of these to connections or to servers that ask for any port: nobody
+    takes it while the gateway is away.
+    """
+    while True:
+        port = secrets.choice(STEADY_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -18,7 +18,7 @@ TEXT = "one two three four five six"
 LOOK: FunctionToolParam = {
     "type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False,
 }  # fmt: skip
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture(name="simulator")
@@ -33,7 +33,6 @@ def _gateway(
     store_url: str, simulator: ProviderSimulator, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[GatewayProcess]:
     monkeypatch.setenv("HOLDFAST_UPSTREAM_KEY", "sk-a")
-    monkeypatch.setenv("HOLDFAST_LANES_LEASE_SECONDS", "2")
     arguments = ("--upstream", simulator.base_url, "--upstream-api", "responses")
     with running_gateway(store_url, *arguments) as gateway:
         yield gateway
@@ -42,7 +41,7 @@ def _gateway(
 @contextlib.contextmanager
 def _client(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=30
+        base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=SECONDS
     ) as client:
         yield client
 
@@ -248,7 +247,7 @@ def test_two_processes_tell_one_background_stream(
         barrier.release()
         told = [created, *first]
         _check(told)
-        assert reading.result(30) == told
+        assert reading.result(SECONDS) == told
         cancelled = there.responses.create(model=MODEL, input="x", background=True)
         assert there.responses.cancel(cancelled.id).id == cancelled.id
 
@@ -273,8 +272,8 @@ def test_a_server_that_stops_lets_running_turns_end_and_keeps_the_waiting(
         reading = pool.submit(lambda: list(stream))
         stopping = pool.submit(gateway.stop)
         barrier.release()
-        _check(reading.result(30))
-        assert stopping.result(30) == 0
+        _check(reading.result(SECONDS))
+        assert stopping.result(SECONDS) == 0
     gateway.start()
     with _client(gateway) as client:
         assert _until_ended(client, waiting.id).output_text == TEXT

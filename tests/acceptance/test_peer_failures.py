@@ -41,7 +41,6 @@ def _gateway(
         lasting_store_url,
         folder,
         upstream=f'models = ["gpt-*"]\n{chat}key_env = "STORY_KEY"\n',
-        more="[lanes]\nlease_seconds = 2\n",
     ) as gateway:
         yield gateway
 

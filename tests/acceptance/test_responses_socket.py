@@ -55,9 +55,9 @@ def test_a_stored_response_can_be_fetched_over_http(gateway: GatewayProcess) -> 
     with connect(_url(gateway)) as socket:
         frame = {"type": "response.create", "model": "holdfast-demo", "input": "hello"}
         socket.send(json.dumps(frame))
-        last = json.loads(socket.recv(10))
+        last = json.loads(socket.recv(60))
         while not last["type"].endswith("completed"):
-            last = json.loads(socket.recv(10))
+            last = json.loads(socket.recv(60))
     kept = httpx.get(f"{gateway.url}/v1/responses/{last['response']['id']}").json()
     assert kept == last["response"]
 
@@ -67,7 +67,7 @@ def test_a_client_that_leaves_in_the_middle_disturbs_nobody(gateway: GatewayProc
         with connect(_url(gateway)) as socket:
             frame = {"type": "response.create", "model": "holdfast-demo", "input": "x " * 300}
             socket.send(json.dumps(frame))
-            socket.recv(10)
+            socket.recv(60)
     assert httpx.get(f"{gateway.url}/readyz").status_code == 200
 
 
@@ -84,6 +84,6 @@ def test_a_server_that_stops_closes_its_connections(tmp_path: Path) -> None:
     with running_gateway(sqlite_url(tmp_path)) as gateway, connect(_url(gateway)) as socket:
         frame = {"type": "response.create", "model": "holdfast-demo", "input": "hello"}
         socket.send(json.dumps(frame))
-        while not json.loads(socket.recv(10))["type"].endswith("completed"):
+        while not json.loads(socket.recv(60))["type"].endswith("completed"):
             pass
         assert gateway.stop() == 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.simulator.platforms.signal import ACCOUNT, GROUP, user_uuid
-from tests.acceptance.channel_stories import signal_story
+from tests.acceptance.channel_stories import QUICK, signal_story
 from tests.acceptance.stories import HttpUser
 from tests.acceptance.test_telegram import until_sent
 from tests.store_urls import sqlite_url
@@ -13,7 +13,8 @@ def test_people_are_answered_once_strangers_not_and_a_killed_gateway_loses_nothi
     tmp_path: Path,
 ) -> None:
     more = 'collect_seconds = 0\nallow = ["+490000007"]'
-    with signal_story(sqlite_url(tmp_path), tmp_path, more) as (signal, provider, gateway):
+    story = signal_story(sqlite_url(tmp_path), tmp_path, more, QUICK)
+    with story as (signal, provider, gateway):
         user = HttpUser(gateway)
         signal.say("a stranger in a group of their own", user=9, group=GROUP)
         signal.say("a stranger", user=9)

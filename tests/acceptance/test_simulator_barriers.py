@@ -12,7 +12,7 @@ import pytest
 from holdfast.testing.simulator.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
-IMPATIENT = httpx.Timeout(20, read=0.1)
+IMPATIENT = httpx.Timeout(60, read=0.1)
 
 
 @pytest.fixture(name="simulator")
@@ -24,7 +24,7 @@ def _simulator() -> Iterator[ProviderSimulator]:
 @pytest.fixture(name="http")
 def _http(simulator: ProviderSimulator) -> Iterator[httpx.Client]:
     headers = {"authorization": "Bearer sk-a"}
-    with httpx.Client(base_url=simulator.base_url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=simulator.base_url, headers=headers, timeout=60) as client:
         yield client
 
 

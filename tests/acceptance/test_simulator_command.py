@@ -52,7 +52,7 @@ def running(*flags: str) -> Iterator[str]:
             yield line.split()[-1]
         finally:
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=60)
         assert errors == ""
         assert process.returncode == 0
 

@@ -22,7 +22,7 @@ BODY = {"model": "gpt-5.4", "input": "hello"}
 
 def client_of(simulator: ProviderSimulator, key: str = "sk-a") -> httpx.Client:
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=simulator.url, headers=headers, timeout=20)
+    return httpx.Client(base_url=simulator.url, headers=headers, timeout=60)
 
 
 @pytest.fixture(name="http")

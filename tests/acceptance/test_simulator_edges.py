@@ -25,7 +25,7 @@ def _simulator() -> Iterator[ProviderSimulator]:
 
 @pytest.fixture(name="http")
 def _http(simulator: ProviderSimulator) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=simulator.base_url, headers=HEADERS, timeout=20) as client:
+    with httpx.Client(base_url=simulator.base_url, headers=HEADERS, timeout=60) as client:
         yield client
 
 

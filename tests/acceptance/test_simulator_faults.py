@@ -26,7 +26,7 @@ def _simulator() -> Iterator[ProviderSimulator]:
 
 def client_of(simulator: ProviderSimulator, key: str = "sk-a") -> httpx.Client:
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=simulator.url, headers=headers, timeout=20)
+    return httpx.Client(base_url=simulator.url, headers=headers, timeout=60)
 
 
 @pytest.fixture(name="http")

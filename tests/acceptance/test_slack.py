@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.acceptance.channel_stories import OPEN, channel_gateway, slack_story
+from tests.acceptance.channel_stories import OPEN, QUICK, channel_gateway, slack_story
 from tests.acceptance.stories import HttpUser
 from tests.acceptance.test_telegram import until_sent
 from tests.store_urls import sqlite_url
@@ -31,7 +31,7 @@ def test_a_mention_opens_a_thread_that_needs_no_more_mentions(tmp_path: Path) ->
 def test_events_that_nobody_acknowledged_are_answered_once_after_a_kill(
     store_url: str, tmp_path: Path
 ) -> None:
-    with slack_story(store_url, tmp_path) as (slack, provider, gateway):
+    with slack_story(store_url, tmp_path, rest=QUICK) as (slack, provider, gateway):
         slack.say("one")
         slack.wait_for_text("Messages seen: 1")
         until_sent(gateway, 1)

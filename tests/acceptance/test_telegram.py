@@ -11,7 +11,7 @@ from tests.acceptance.channel_stories import QUICK, telegram_story
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import HttpUser
 
-IDLE = QUICK + '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'
+IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'
 KEY = "agent:main:telegram:direct:7"
 
 
@@ -59,7 +59,7 @@ def until_sent(gateway: GatewayProcess, count: int) -> None:
 def test_messages_that_wait_while_the_gateway_is_killed_are_answered_once(
     store_url: str, tmp_path: Path
 ) -> None:
-    with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
+    with telegram_story(store_url, tmp_path, rest=QUICK) as (telegram, provider, gateway):
         telegram.say("one")
         telegram.wait_for_text("Messages seen: 1")
         until_sent(gateway, 1)
@@ -94,9 +94,10 @@ def test_a_live_reply_whose_first_send_is_uncertain_sends_no_second_and_says_so(
     store_url: str, tmp_path: Path
 ) -> None:
     with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
-        provider.add_fault("slow", between_seconds=0.4)
         telegram.fail_next("sendMessage", after=True)
-        telegram.say("hello")
+        with provider.hold(at="event", event=7):
+            telegram.say("hello")
+            telegram.wait_for_text("…")
         until_sent(gateway, 1)
         partial, whole = telegram.texts()
         assert partial.endswith("…")

@@ -39,12 +39,12 @@ def _pair(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
     name = databases.take()
-    url, more = postgres_server.url(name), "[lanes]\nlease_seconds = 2\n"
+    url = postgres_server.url(name)
     folder = tmp_path_factory.mktemp("pair")
     with (
         ProviderSimulator(seed=5) as simulator,
-        gateway_before(simulator, url, folder, more=more) as one,
-        gateway_before(simulator, url, folder, more=more) as other,
+        gateway_before(simulator, url, folder) as one,
+        gateway_before(simulator, url, folder) as other,
     ):
         yield Pair(one, other, simulator)
     databases.give_back(name)
@@ -195,14 +195,14 @@ def test_tools_of_a_turn_at_one_are_answered_at_the_other(pair: Pair) -> None:
     assert said.headers["x-turn-id"] == asked.headers["x-turn-id"]
 
 
-def _events(gateway: GatewayProcess, path: str, until: int) -> list[dict[str, Any]]:
-    """Return the first facts of a feed."""
+def _events(gateway: GatewayProcess, path: str, last_turn: str) -> list[dict[str, Any]]:
+    """Return the facts of a feed up to the end of a turn."""
     found: list[dict[str, Any]] = []
     with httpx.stream("GET", gateway.url + path, timeout=TIMEOUT) as reply:
         for line in reply.iter_lines():
             if line.startswith("data: {"):
                 found.append(json.loads(line.removeprefix("data: ")))
-                if len(found) == until:
+                if (found[-1]["type"], found[-1]["turn_id"]) == ("turn.completed", last_turn):
                     break
     return found
 
@@ -212,11 +212,13 @@ def test_the_feed_of_each_has_the_facts_of_both(pair: Pair) -> None:
     session = replies[0].headers["x-session-id"]
     path = f"/v1/sessions/{session}/events?after=0"
     # A session is made, and each turn begins and ends.
-    told = _events(pair.one, path, 9)
-    assert told == _events(pair.other, path, 9)
+    last = replies[-1].headers["x-turn-id"]
+    told = _events(pair.one, path, last)
+    assert len(told) == 9
+    assert told == _events(pair.other, path, last)
     begun = [fact["turn_id"] for fact in told if fact["type"] == "turn.started"]
     assert begun == [reply.headers["x-turn-id"] for reply in replies]
-    everything = [_events(gateway, "/v1/events?after=0", 40) for gateway in pair[:2]]
+    everything = [_events(gateway, "/v1/events?after=0", last) for gateway in pair[:2]]
     assert everything[0] == everything[1]
 
 

@@ -13,7 +13,6 @@ from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import answer_text, gateway_before
 
 TIMEOUT = 60
-LANES = "[lanes]\nlease_seconds = 2\n"
 REPEATS: dict[str, list[dict[str, str]]] = {
     "idempotency key": [{"Idempotency-Key": "once"}] * 3,
     "SDK retry": [{}, {"x-stainless-retry-count": "1"}],
@@ -48,8 +47,8 @@ def test_repeats_that_wait_for_a_killed_replicas_turn_resume_it_once(
     simulator.reset()
     first, *repeats = REPEATS[kind]
     with (
-        gateway_before(simulator, store_url, tmp_path, more=LANES) as one,
-        gateway_before(simulator, store_url, tmp_path, more=LANES) as other,
+        gateway_before(simulator, store_url, tmp_path) as one,
+        gateway_before(simulator, store_url, tmp_path) as other,
         simulator.hold(when={"text": "carry me on"}) as barrier,
         ThreadPoolExecutor(3) as pool,
     ):

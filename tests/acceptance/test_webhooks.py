@@ -10,6 +10,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast.testing.platforms import WebhookAttempt, WebhookReceiver
 from holdfast.testing.simulator.process import ProviderSimulator
+from tests.acceptance.channel_stories import QUICK
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import HttpUser
 from tests.store_urls import sqlite_url
@@ -25,12 +26,13 @@ def _webhook(receiver: WebhookReceiver, name: str, **more: Any) -> str:
 
 
 def _gateway(
-    store: str, folder: Path, provider: ProviderSimulator, *webhooks: str
+    store: str, folder: Path, provider: ProviderSimulator, *webhooks: str, rest: str = ""
 ) -> GatewayProcess:
     config = folder / "holdfast.toml"
     config.write_text(
         f'[[upstream]]\nurl = "{provider.base_url}"\nkey_env = "STORY_KEY"\n'
-        "[lanes]\nlease_seconds = 1.5\n" + "".join(webhooks)
+        + rest
+        + "".join(webhooks)
     )
     secrets = {"HOOK": f"{OTHER_SECRET} {WebhookReceiver().secret}", "OTHER": OTHER_SECRET}
     env = {"STORY_KEY": "sk-story", **secrets}
@@ -91,7 +93,7 @@ def test_facts_arrive_signed_in_order_and_without_content(store_url: str, tmp_pa
 def test_a_server_that_is_away_and_a_killed_gateway_lose_no_fact(tmp_path: Path) -> None:
     with ProviderSimulator() as provider, WebhookReceiver() as receiver:
         webhook = _webhook(receiver, "crm", secret_env='"HOOK"', events=["turn.completed"])
-        gateway = _gateway(sqlite_url(tmp_path), tmp_path, provider, webhook)
+        gateway = _gateway(sqlite_url(tmp_path), tmp_path, provider, webhook, rest=QUICK)
         gateway.start()
         try:
             user = HttpUser(gateway)

@@ -101,6 +101,9 @@ def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
         waiting = pool.submit(httpx.post, url, json=ASKED, headers=_key("a"), timeout=60)
         stream = pool.submit(httpx.post, url, json=streamed, headers=_key("b"), timeout=60)
         barrier.wait_held(2)
+        # The second request of the key has arrived when it waits for the first.
+        while _session(gateway, "a")["queued_turns"] == 0:
+            pass
         assert gateway.stop() == 0
         for answer in (plain.result(), waiting.result()):
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "turn_interrupted")
@@ -112,6 +115,12 @@ def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
 
 def _key(name: str) -> dict[str, str]:
     return {"X-Session-Key": name}
+
+
+def _session(gateway: GatewayProcess, key: str) -> dict[str, Any]:
+    [found] = httpx.get(f"{gateway.url}/v1/sessions", params={"key": key}).json()["data"]
+    session: dict[str, Any] = found
+    return session
 
 
 def answers_to(gateway: GatewayProcess, *pieces: bytes) -> bytes:

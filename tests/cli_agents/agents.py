@@ -119,7 +119,7 @@ def processes_of(root: Path) -> list[psutil.Process]:
     return [process for process in found if process.pid != os.getpid()]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Return as soon as a condition holds; fail where it does not."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - another process has no event of ours

@@ -16,7 +16,7 @@ def _root(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "agents"
     yield root
     # A killed process may still be dying.
-    _, left = psutil.wait_procs(processes_of(root), timeout=5)
+    _, left = psutil.wait_procs(processes_of(root), timeout=60)
     assert left == [], "a process was left behind"
 
 

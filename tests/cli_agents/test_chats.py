@@ -21,12 +21,14 @@ ASKING = (
     'permissions = "write"\nsandbox = true\n'
 )
 CLAUDE = 'name = "claude"\napi = "claude-code"\nenv = ["ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"]\n'
-IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n[lanes]\nlease_seconds = 1.5\n'
+IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'
+SHORT_LEASE = "[lanes]\nlease_seconds = 1.5\n"
+"""For a gateway that is killed: its next life waits for the lease of the first."""
 
 
 @contextmanager
 def chat_with(
-    agent: str, model: str, store_url: str, root: Path, **env: str
+    agent: str, model: str, store_url: str, root: Path, more: str = "", **env: str
 ) -> Iterator[tuple[TelegramSimulator, GatewayProcess]]:
     """Run a gateway between a chat and an agent."""
     with TelegramSimulator(TOKEN) as telegram:
@@ -35,7 +37,7 @@ def chat_with(
             f"[[upstream]]\n{agent}"
             '[[channel]]\nname = "support"\nkind = "telegram"\ntoken_env = "BOT_TOKEN"\n'
             f'url = "{telegram.url}"\nmodel = "{model}"\n'
-            f'direct = "open"\ncollect_seconds = 0\n{IDLE}'
+            f'direct = "open"\ncollect_seconds = 0\n{IDLE}{more}'
         )
         env = {"BOT_TOKEN": TOKEN, "XDG_DATA_HOME": str(root), **env}
         with running_gateway(store_url, "--config", str(config), env=env) as gateway:
@@ -105,7 +107,7 @@ async def test_the_yes_in_a_chat_resumes_the_same_session_of_the_agent(
 ) -> None:
     agent = f'{CLAUDE}command = "{programs.claude()}"\n'
     env = {"ANTHROPIC_BASE_URL": simulator.url, "ANTHROPIC_API_KEY": simulator.key}
-    story = chat_with(agent, "claude-code/opus", store_url, root, **env)
+    story = chat_with(agent, "claude-code/opus", store_url, root, SHORT_LEASE, **env)
     with story as (telegram, gateway):
         telegram.say("shall I book the flight?")
         telegram.wait_for_text("Messages seen: 1")

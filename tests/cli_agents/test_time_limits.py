@@ -104,11 +104,12 @@ async def test_a_turn_that_waited_for_a_process_has_its_whole_time(
 async def test_a_turn_that_gets_no_process_says_so(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
     provider = _provider(root)
     try:
         first = _Turn(provider, "one")
         await first.sink.begun.wait()
+        # Only now: the first one waits for its directory before it gets the process.
+        monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
         with pytest.raises(ProviderFailure, match=r"became free within 0[.]01 s") as told:
             await _Turn(provider, "two").task
         assert (told.value.status, told.value.provider_code) == (503, "agent_busy")

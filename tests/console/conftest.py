@@ -8,7 +8,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway
 from tests.console.browser import chromium_path
@@ -17,6 +25,13 @@ from tests.store_urls import sqlite_url
 
 Json = dict[str, Any]
 MODEL = "gpt-4.1"
+SHOWS_ROUTE = """async (route) => {
+  const app = document.querySelector('hf-app');
+  if (!app?.route || `/${app.route.join('/')}` !== route) return false;
+  await app.updateComplete;
+  return true;
+}"""
+"""Whether the console shows the page of an address."""
 NETWORK_ERROR = "Failed to load resource"
 """What a browser reports for any request that fails, such as one to a gateway that restarts."""
 
@@ -37,18 +52,18 @@ class Gateway:
         """Send one turn with a session key."""
         headers = {"X-Session-Key": key, **more.pop("headers", {})}
         body = {"model": MODEL, "input": text, **more}
-        return httpx.post(f"{self.url}/v1/responses", json=body, headers=headers, timeout=30)
+        return httpx.post(f"{self.url}/v1/responses", json=body, headers=headers)
 
     def get(self, path: str, **query: Any) -> Json:
         """Return what a path answers."""
-        answer = httpx.get(self.url + path, params=query, timeout=30)
+        answer = httpx.get(self.url + path, params=query)
         assert answer.status_code == 200, answer.text
         value: Json = answer.json()
         return value
 
     def post(self, path: str, body: Json | None = None) -> Json:
         """Post to a path."""
-        answer = httpx.post(self.url + path, json=body or {}, timeout=30)
+        answer = httpx.post(self.url + path, json=body or {})
         assert answer.status_code == 200, answer.text
         value: Json = answer.json()
         return value
@@ -68,7 +83,7 @@ class Gateway:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser; it ends with its module, because it occupies the thread's event loop."""
-    expect.set_options(timeout=10_000)
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium_path(), args=["--no-sandbox", "--disable-gpu"]
@@ -117,7 +132,7 @@ class Watch:
             self.strangers.append(request.url)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -140,7 +155,28 @@ def page(browser: Browser, gateway: Gateway) -> Iterator[Page]:
 def show(page: Page, gateway: Gateway, route: str) -> None:
     """Open a page of the console."""
     page.goto(f"{gateway.url}/console#{route}")
+    # Another page of the console stays on the screen until the new address was read.
+    page.wait_for_function(SHOWS_ROUTE, arg=route)
     expect(page.locator("main h1")).to_be_visible()
+
+
+def hold(page: Page, pattern: str) -> list[Route]:
+    """Hold requests back; return a list that fills with them."""
+    held: list[Route] = []
+
+    def keep(route: Route) -> None:
+        held.append(route)
+
+    page.route(pattern, keep)
+    return held
+
+
+def release(page: Page, held: Route) -> None:
+    """Let a request go on, and wait until the page has drawn what it was answered."""
+    with page.expect_response(lambda answer: answer.request == held.request) as answered:
+        held.continue_()
+    answered.value.finished()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
 
 
 ARTEFACTS = Path(__file__).parents[2] / "build" / "console"

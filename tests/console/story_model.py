@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Json = dict[str, Any]
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 110.0
+"""A little less than a test may take: a stream that goes on by itself would hide a slow test."""
 
 
 class StoryModel:

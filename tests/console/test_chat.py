@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.gateway_process import running_gateway
-from tests.console.conftest import Gateway, show
+from tests.console.conftest import Gateway, hold, release, show
 from tests.store_urls import sqlite_url
 
 PIXEL = bytes.fromhex(
@@ -14,6 +14,20 @@ PIXEL = bytes.fromhex(
     "1f15c4890000000d49444154789c63f8cfc0f01f00050001ff56c72f0d0000000049454e44ae426082"
 )
 STORY = "Once upon a time there was a gateway that never forgot a single word."
+REQUEST_USAGE = """() => {
+  const read = ({ get }) => get('/v1/usage').catch((error) => error.status);
+  window.early = import('/console/js/api.js').then(read);
+}"""
+HOLD_ANSWERS = """() => {
+  const { fetch } = window;
+  const released = new Promise((resolve) => { window.release = resolve; });
+  window.fetch = async (path, options) => {
+    const answer = await fetch(path, options);
+    if (options.method === 'POST') await released;
+    return answer;
+  };
+}"""
+"""Hold the beginnings of all answers to POST until `window.release` is called."""
 
 
 def send(page: Page, text: str) -> None:
@@ -174,10 +188,18 @@ def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
 ) -> None:
     with running_gateway(sqlite_url(tmp_path)) as process:
         page.goto(f"{process.url}/console#/keys")
+        expect(page.get_by_text("No keys yet")).to_be_visible()
+        held = hold(page, "**/v1/usage")
+        with page.expect_request("**/v1/usage"):
+            page.evaluate(REQUEST_USAGE)
         page.get_by_label("Name").fill("ops")
         page.get_by_role("button", name="Create").click()
         key = page.locator(".new-key").inner_text()
         assert key.startswith("hf_")
+        # The refusal of a request that was sent without the key does not hide it.
+        held[0].continue_()
+        assert page.evaluate("window.early") == 401
+        expect(page.locator(".new-key")).to_have_text(key)
         expect(page.get_by_role("region", name="API keys")).to_contain_text("ops")
         page.reload()
         expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
@@ -311,6 +333,38 @@ def test_an_answer_that_ends_while_the_gateway_stops_is_shown(page: Page, gatewa
     settled(page)
     expect(page.locator(".item.assistant")).to_contain_text("a single word.")
     assert gateway.texts(session) == ["tell me a story", STORY]
+
+
+def test_an_answer_whose_beginning_is_late_is_shown_once(page: Page, gateway: Gateway) -> None:
+    gateway.say("late-beginning", "hello", model="gpt-4.1-mini")
+    show(page, gateway, f"/chat/{gateway.session('late-beginning')['id']}")
+    expect(page.get_by_label("Model")).to_have_value("gpt-4.1-mini")
+    expect(page.locator(".live-dot.on")).to_be_visible()
+    gateway.model.answers["tell me a story"] = STORY
+    gateway.model.gate.clear()
+    page.evaluate(HOLD_ANSWERS)
+    send(page, "tell me a story")
+    # The feed says that the turn runs before its own answer does.
+    expect(page.get_by_role("article", name="user, item 3", exact=True)).to_be_visible()
+    expect(page.locator(".live-state")).to_have_count(1)
+    page.evaluate("window.release()")
+    expect(page.locator(".is-live")).to_contain_text("Once upon")
+    gateway.model.gate.set()
+    settled(page)
+    expect(page.locator(".item")).to_have_count(4)
+
+
+def test_a_late_answer_about_the_session_leaves_the_chosen_model(
+    page: Page, gateway: Gateway
+) -> None:
+    gateway.say("decided", "hello", model="gpt-4.1-mini")
+    session = gateway.session("decided")["id"]
+    held = hold(page, f"**/v1/sessions/{session}")
+    with page.expect_request(f"**/v1/sessions/{session}"):
+        show(page, gateway, f"/chat/{session}")
+    page.get_by_label("Model").select_option("gpt-4.1")
+    release(page, held[0])
+    expect(page.get_by_label("Model")).to_have_value("gpt-4.1")
 
 
 def test_the_model_of_the_session_is_chosen_and_any_other_can_be_named(

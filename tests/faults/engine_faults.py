@@ -110,11 +110,13 @@ STREAMS = (
         "the end is told before it is recorded",
         f"{ENGINE}/turns/executor.py",
         """        ended = await run.finish(command)
-        facts = response_facts(run, request, recorded.status, output, recorded)
+        text = plain.text if plain is not None and is_usual else None
+        facts = response_facts(run, request, recorded.status, output, recorded, text)
         if writer is not None:
             writer.end(journal, facts)
 """,
-        """        facts = response_facts(run, request, recorded.status, output, recorded)
+        """        text = plain.text if plain is not None and is_usual else None
+        facts = response_facts(run, request, recorded.status, output, recorded, text)
         if writer is not None:
             writer.end(journal, facts)
         ended = await run.finish(command)

@@ -1,7 +1,7 @@
 """The one cache of this code base: least recently used out first, bounded by the size it holds."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -14,21 +14,26 @@ class SizedLru(Generic[KeyT, ValueT]):
     Sizes are the caller's: bytes for most caches, 1 for each entry where entries are counted.
     """
 
-    __slots__ = ("_entries", "_max_size", "held")
+    __slots__ = ("_max_size", "_sizes", "_values", "held", "peek")
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
-        self._entries: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
+        self._values: OrderedDict[KeyT, ValueT] = OrderedDict()
+        self._sizes: dict[KeyT, int] = {}
         self.held = 0
         """The sum of the sizes of all entries."""
+        self.peek: Callable[[KeyT], ValueT | None] = self._values.get
+        """Return the value of a key without marking it as used; None if there is none.
+
+        It suits callers that store the value again right afterwards, and values used only once.
+        """
 
     def get(self, key: KeyT) -> ValueT | None:
         """Return the value of a key and mark it as used; None if there is none."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
 
     def put(self, key: KeyT, value: ValueT, size: int) -> None:
         """Store a value as the most recently used one, then evict what no longer fits.
@@ -36,34 +41,32 @@ class SizedLru(Generic[KeyT, ValueT]):
         A value that is larger than the whole cache evicts itself, and everything else with it;
         callers that hold large values check their size first.
         """
-        entries = self._entries
-        if key in entries:
-            self.held -= entries[key][1]
-            entries.move_to_end(key)
-        entries[key] = (value, size)
+        values, sizes = self._values, self._sizes
+        if key in values:
+            self.held -= sizes[key]
+            values.move_to_end(key)
+        values[key], sizes[key] = value, size
         self.held += size
         while self.held > self._max_size:
-            _, (_, freed) = entries.popitem(last=False)
-            self.held -= freed
+            oldest, _ = values.popitem(last=False)
+            self.held -= sizes.pop(oldest)
 
     def pop(self, key: KeyT) -> ValueT | None:
         """Remove a key and return its value; None if there is none."""
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return None
-        self.held -= entry[1]
-        return entry[0]
+        self.held -= self._sizes.pop(key, 0)
+        return self._values.pop(key, None)
 
     def clear(self) -> None:
         """Remove everything."""
-        self._entries.clear()
+        self._values.clear()
+        self._sizes.clear()
         self.held = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._values)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._entries
+        return key in self._values
 
     def __iter__(self) -> Iterator[KeyT]:
-        return iter(self._entries)
+        return iter(self._values)

@@ -321,7 +321,11 @@ class Application:
                     reply = Reply(b"", status=204, headers=[])
                 else:
                     # The route first: a rejected request is logged and counted by it too.
-                    methods = self._routes.find(request)
+                    methods = self._routes.exact.get(request.path)
+                    if methods is not None:
+                        request.route = request.path
+                    else:
+                        methods = self._routes.find(request)
                     await self._authenticator.authenticate(request)
                     context.tenant = request.tenant
                     endpoint: Endpoint = self._relay_or_404
@@ -358,7 +362,7 @@ class Application:
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
             request.is_delivered = True
-            self._gateway.delivered(*reply.delivers)
+            self._gateway.delivered.add(reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""

@@ -5,10 +5,12 @@ for another API translates at its edge.
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.stream_events import Delta
@@ -43,9 +45,12 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """Answers to an agent's requests for permission, by the ids of the calls."""
 
 
-def call_params(call: ModelCall) -> tuple[object, ...]:
-    """Return everything of a call that a digest covers beside its items."""
-    return (
+_encode = msgspec.json.Encoder().encode
+
+
+def digest_call(hasher: blake2b, call: ModelCall) -> bytes:
+    """Return the digest of a call: `hasher` has its items, everything else is added here."""
+    params = (
         call.model,
         call.fields,
         call.chat_fields,
@@ -55,6 +60,9 @@ def call_params(call: ModelCall) -> tuple[object, ...]:
         call.state.covers_seq if call.state is not None else None,
         len(call.new_items),
     )
+    hasher.update(b"\0")
+    hasher.update(_encode(params))
+    return hasher.digest()
 
 
 class StateUse(msgspec.Struct, frozen=True):
@@ -76,6 +84,13 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of the call, as JSON."""
 
 
+class TextAnswer(msgspec.Struct, frozen=True):
+    """An answer that is one message of one text."""
+
+    item: NewItem
+    text: str
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A model's final answer, or the part of it before an agent asks for permission."""
 
@@ -89,6 +104,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state that the next call may chain to."""
     fields: dict[str, msgspec.Raw] = {}
     """Fields of the provider's response to copy into ours, such as `service_tier`."""
+    plain: TextAnswer | None = None
+    """The only item once more, read, where the adapter has done that already."""
     request: PermissionRequest | None = None
     """What the agent waits for; a call with the answer among its `permissions` goes on."""
 

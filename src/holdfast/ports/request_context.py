@@ -26,13 +26,6 @@ class RequestContext:
     started_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
 
-    def upstream_headers(self) -> bytes:
-        """Return the header lines that tie an upstream request to this one."""
-        lines = f"x-request-id: {self.request_id}\r\n"
-        if self.traceparent is not None:
-            lines += f"traceparent: {self.traceparent}\r\n"
-        return lines.encode()
-
 
 current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_request", default=None)
 

@@ -36,3 +36,14 @@ def test_entries_can_be_removed() -> None:
     assert cache.pop("a") is None
     cache.clear()
     assert (len(cache), cache.held) == (0, 0)
+
+
+def test_a_value_can_be_looked_up_without_counting_as_used() -> None:
+    cache: SizedLru[str, str] = SizedLru(2)
+    cache.put("a", "A", 1)
+    cache.put("b", "B", 1)
+    assert (cache.peek("a"), cache.peek("c")) == ("A", None)
+    cache.put("c", "C", 1)
+    assert list(cache) == ["b", "c"]
+    cache.clear()
+    assert cache.peek("b") is None

@@ -124,15 +124,20 @@ def write_item(value: dict[str, Any]) -> NewItem:
         raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
 
 
-def message(role: str, text: str) -> NewItem:
-    """Return a plain message."""
-    part = "output_text" if role == "assistant" else "input_text"
-    value = {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
-    try:
-        body = _encode(value)
-    except (TypeError, UnicodeEncodeError) as exc:
-        raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
-    return NewItem(body, "message", None, None, _hashed(f"{role}\0{text.strip()}"))
+def message(role: str, text: str, body: bytes | None = None, item_id: str | None = None) -> NewItem:
+    """Return a message of one text; given its `body`, the item that `read_item` would return."""
+    if body is None:
+        part = "output_text" if role == "assistant" else "input_text"
+        value = {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
+        try:
+            body = _encode(value)
+        except (TypeError, UnicodeEncodeError) as exc:
+            raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
+    said = f"{role}\0{text.strip()}"
+    if "\r" in said or not said.isascii():
+        said = comparable_text(said)
+    fingerprint = blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return NewItem(body, "message", item_id, None, fingerprint)
 
 
 def _fingerprint(kind: str, head: _Head) -> bytes:

@@ -58,7 +58,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):
     """One request as it was sent to a provider: enough to rebuild it from the log and to prove it.
 
-    `digest` is `hash_params` over what was sent; everything else is in the log already.
+    `digest` is `ports.provider.digest_call` over what was sent; all else is in the log already.
     """
 
     digest: bytes
@@ -98,14 +98,6 @@ def hash_items(bodies: Sequence[bytes], hasher: blake2b | None = None) -> blake2
     return hasher
 
 
-def hash_params(hasher: blake2b, params: Sequence[object]) -> bytes:
-    """Return the digest of a request: `hasher` has its items, `params` is everything else."""
-    hasher.update(b"\0")
-    hasher.update(_encode(params))
-    return hasher.digest()
-
-
-_encode = msgspec.json.Encoder().encode
 write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode
 """Return the request as a turn keeps it."""
 read_request: Callable[[bytes], TurnRequest] = msgspec.json.Decoder(TurnRequest).decode

@@ -90,6 +90,8 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     status: ResponseStatus
     output: Sequence[bytes] = ()
+    text: str | None = None
+    """The text of an output that is one plain message, where it is known."""
     answer: RecordedAnswer | None = None
     conversation_id: str | None = None
     error: dict[str, Any] | None = None

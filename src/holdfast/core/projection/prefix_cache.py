@@ -101,26 +101,25 @@ class Prefix(msgspec.Struct, Generic[ItemT, ResultT], frozen=True):
     """About how many bytes the two take."""
 
 
-class PrefixCache(Generic[ItemT, ResultT]):
+class PrefixCache(SizedLru[Hashable, Prefix[ItemT, ResultT]]):
     """One beginning for each key, bounded in bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._cache: SizedLru[Hashable, Prefix[ItemT, ResultT]] = SizedLru(max_bytes)
+    __slots__ = ()
 
     @property
     def held_bytes(self) -> int:
         """About how much memory the entries take."""
-        return self._cache.held
+        return self.held
 
     def find(self, key: Hashable, items: SharedPrefix[ItemT]) -> Prefix[ItemT, ResultT] | None:
         """Return the cached beginning of `items`, if there is one."""
-        found = self._cache.get(key)
+        found = self._values.get(key)
         if found is None or found.items.length > items.length:
             return None
         if found.items.shared is items.shared or found.items.common_length(items) == len(
             found.items
         ):
+            self._values.move_to_end(key)
             return found
         return None
 
@@ -129,11 +128,7 @@ class PrefixCache(Generic[ItemT, ResultT]):
 
         One that would take more than a quarter of the cache is not kept: it would evict the rest.
         """
-        if prefix.size * 4 > self._max_bytes:
-            self._cache.pop(key)
+        if prefix.size * 4 > self._max_size:
+            self.pop(key)
         else:
-            self._cache.put(key, prefix, prefix.size)
-
-    def drop(self, key: Hashable) -> None:
-        """Remove the entry of a key."""
-        self._cache.pop(key)
+            self.put(key, prefix, prefix.size)

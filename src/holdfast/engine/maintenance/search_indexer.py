@@ -39,6 +39,7 @@ class SearchIndexer:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             has_more = command is not None and command.has_more
+            del command  # it holds the words of a whole batch, which nobody needs while this waits
             await asyncio.sleep(time.monotonic() - began if has_more else POLL_SECONDS)
 
     async def index_batch(self) -> IndexLog | None:

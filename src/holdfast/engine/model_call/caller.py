@@ -23,7 +23,7 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
+from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -35,7 +35,7 @@ from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
+from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
 from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
@@ -219,9 +219,12 @@ class ModelCaller:
         if attempt.state is not None:
             state, new_items = attempt.state
             call = replace(call, state=state, new_items=new_items)
+        requested = call
+        if run.requested is not None:
+            requested = self._as_requested(run.requested, call)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            hash_params(hasher, call_params(self._as_requested(run, call))),
+            digest_call(hasher, requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,
@@ -232,11 +235,8 @@ class ModelCaller:
         )
         return call
 
-    def _as_requested(self, run: ActiveRun, call: ModelCall) -> ModelCall:
+    def _as_requested(self, request: TurnRequest, call: ModelCall) -> ModelCall:
         """Return the call with the tools that were asked for: what they are is in no log."""
-        if run.requested is None:
-            return call
-        request = run.requested
         if self._fitter is not None:
             request = self._fitter.strip_gateway_fields(request)
         return replace(call, fields=request.fields, chat_fields=request.chat_fields)

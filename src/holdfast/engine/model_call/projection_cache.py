@@ -68,7 +68,7 @@ class ProjectionCache:
         See `core.projection.project`. Items that were hashed before are not hashed again.
         """
         items = history if isinstance(history, SharedPrefix) else share(history)
-        known = self._cache.get(session_id)
+        known = self._cache.peek(session_id)
         if known is not None and known.quarantined == quarantined:
             if known.items.shared is not items.shared or known.items.length > items.length:
                 known = _cut(known, items)

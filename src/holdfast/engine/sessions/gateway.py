@@ -94,7 +94,11 @@ class Gateway:
         self._runtimes = runtimes
         self._handler: Handler | None = None
         self._handling = asyncio.Semaphore(RECOVERED_AT_ONCE)
-        self._delivered: set[tuple[TurnId, int]] = set()
+        self.delivered: set[tuple[TurnId, int]] = set()
+        """Turns and steps whose answers reached their clients; written with the next lease.
+
+        A crash before that only lets a retry of the same request attach to its turn for longer.
+        """
 
     async def start(self, handler: Handler | None = None) -> None:
         """Take a lease, recover what dead workers left, and run what `handler` can run.
@@ -306,16 +310,9 @@ class Gateway:
             return TurnCancelled(turn.id, view.turn.error_code)
         return TurnInterrupted(f"turn {turn.id} was taken over by another worker; send it again")
 
-    def delivered(self, turn_id: TurnId, step: int) -> None:
-        """Note that an answer reached its client; written with the next renewal of the lease.
-
-        A crash before that only lets a retry of the same request attach to its turn for longer.
-        """
-        self._delivered.add((turn_id, step))
-
     async def _flush_delivered(self) -> None:
-        if self._delivered:
-            steps, self._delivered = self._delivered, set()
+        if self.delivered:
+            steps, self.delivered = self.delivered, set()
             await self.submit(MarkDelivered(steps=tuple(sorted(steps))))
 
     # ── everything else ─────────────────────────────────────────────────────────────────────

@@ -18,12 +18,7 @@ from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
 from holdfast.core.model.gateway_items import ATTACHMENT
 from holdfast.core.model.items import NewItem, item_value, message, read_item
-from holdfast.core.model.request import (
-    SentRequest,
-    TurnRequest,
-    conversation_id,
-    response_id,
-)
+from holdfast.core.model.request import SentRequest, TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Source, Turn
 from holdfast.core.openai.response import (
@@ -39,12 +34,7 @@ from holdfast.core.openai.response import (
 from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.tools.requested import read_tools, show_functions
 from holdfast.core.transaction.commands import Finish, StoredCompletion
-from holdfast.core.transaction.outgoing import (
-    bound_files,
-    output_files,
-    output_text,
-    to_message,
-)
+from holdfast.core.transaction.outgoing import bound_files, output_files, output_text, to_message
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
@@ -74,8 +64,6 @@ CLIENT_CALLS = frozenset(
     }
 )  # fmt: skip
 """Kinds of calls that the client's own tools answer."""
-
-
 INLINE_ITEMS = 500
 """How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
@@ -169,7 +157,9 @@ class TurnExecutor:
             try:
                 if writer is not None or request.delivery is not None or request.waits_for_parent:
                     await self._prepare(run, request, writer)
-                if run.turn.step or run.turn.attempts > 1 or _is_special(request):
+                has_tools = "tools" in request.fields or "tools" in request.chat_fields
+                is_special = has_tools or request.is_compaction or request.fixed_answer is not None
+                if is_special or run.turn.step or run.turn.attempts > 1:
                     answer, tool_turn = await self._answer(run, request, writer)
                 else:
                     tool_turn = None
@@ -278,7 +268,10 @@ class TurnExecutor:
         writer: JournalWriter | None,
         tool_turn: ToolTurn | None = None,
     ) -> TurnResult:
-        items = tuple(map(read_item, answer.items))
+        plain = answer.plain
+        if plain is not None and (len(answer.items) != 1 or answer.items[0] is not plain.item.body):
+            plain = None  # something was added to the answer
+        items = (plain.item,) if plain is not None else tuple(map(read_item, answer.items))
         recorded = record_answer(answer, self._gateway.clock.now(), run.sent, run.earlier)
         is_completed = answer.status == "completed"
         if writer is not None:
@@ -295,7 +288,21 @@ class TurnExecutor:
             journal=journal,
         )
         output = answer.items if tool_turn is None else tool_turn.output
-        # The rest concerns few turns.
+        is_usual = plain is not None and tool_turn is None and request.delivery is None
+        if not is_usual or request.is_stored or request.history_hash:
+            command = self._with_options(command, request, answer, tool_turn)
+        ended = await run.finish(command)
+        text = plain.text if plain is not None and is_usual else None
+        facts = response_facts(run, request, recorded.status, output, recorded, text)
+        if writer is not None:
+            writer.end(journal, facts)
+        return TurnResult(ended.turn, ended.session, facts)
+
+    def _with_options(
+        self, command: Finish, request: TurnRequest, answer: Answer, tool_turn: ToolTurn | None
+    ) -> Finish:
+        """Return the end of a run with what only some turns have: calls, tools, deliveries."""
+        items, is_completed = command.items, answer.status == "completed"
         for item in items:
             if item.kind in CLIENT_CALLS and is_completed:
                 command = replace(command, pending_calls=_pending_calls(items))
@@ -306,19 +313,17 @@ class TurnExecutor:
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
         if request.history_hash:
-            command = replace(
-                command, history_hash=_extend_history_hash(request.history_hash, items)
-            )
+            # Later requests find this answer by the hash of the history up to it.
+            answered = [(item.fingerprint, item.call_id) for item in items]
+            history_hash = extend_hash(request.history_hash, answered)
+            command = replace(command, history_hash=history_hash)
+        output = answer.items if tool_turn is None else tool_turn.output
         if request.delivery is not None and not command.pending_calls:
             outbox = self._messages(request, request.delivery, answer, output)
             command = replace(command, outbox=outbox)
         elif request.delivery is not None and tool_turn is not None:
             command = replace(command, outbox=self._requests(request, request.delivery, output))
-        ended = await run.finish(command)
-        facts = response_facts(run, request, recorded.status, output, recorded)
-        if writer is not None:
-            writer.end(journal, facts)
-        return TurnResult(ended.turn, ended.session, facts)
+        return command
 
     def _messages(
         self, request: TurnRequest, delivery: Delivery, answer: Answer, output: Sequence[bytes]
@@ -505,12 +510,6 @@ def _is_clients_mistake(error: HoldfastError) -> bool:
     return isinstance(error, InvalidInput)
 
 
-def _is_special(request: TurnRequest) -> bool:
-    """Whether a request needs more than one call of a model, or none."""
-    has_tools = "tools" in request.fields or "tools" in request.chat_fields
-    return has_tools or request.is_compaction or request.fixed_answer is not None
-
-
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
     """Log that a turn failed, after its heals; a failed attempt alone may have been healed."""
     given = error.provider_code if isinstance(error, ProviderFailure) else None
@@ -551,11 +550,6 @@ def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     )
 
 
-def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> bytes:
-    """Return the hash of the history including this answer, by which later requests find it."""
-    return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
-
-
 def record_answer(
     answer: Answer,
     completed_at: float,
@@ -583,14 +577,16 @@ def response_facts(
     status: ResponseStatus,
     output: Sequence[bytes],
     recorded: RecordedAnswer | None,
+    text: str | None = None,
 ) -> ResponseFacts:
-    """Return the response that a run gives."""
+    """Return the response that a run gives; `text` is that of an output of one plain message."""
     return ResponseFacts(
         id=response_id(run.turn.id, run.turn.step),
         request=request,
         created_at=run.turn.accepted_at,
         status=status,
         output=output,
+        text=text,
         answer=recorded,
         conversation_id=conversation_id(run.session.id) if request.is_conversation else None,
     )

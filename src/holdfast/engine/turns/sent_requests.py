@@ -20,7 +20,6 @@ from holdfast.core.model.request import (
     TurnRequest,
     find_request,
     hash_items,
-    hash_params,
     read_request,
 )
 from holdfast.core.model.session import Session
@@ -29,7 +28,7 @@ from holdfast.core.openai.response import decode_answer
 from holdfast.core.projection.project import ProjectedItem, continue_after, show
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.streaming.response_records import shown_records
-from holdfast.ports.provider import ModelCall, call_params
+from holdfast.ports.provider import ModelCall, digest_call
 from holdfast.ports.store import Reader
 
 MAX_LOOKBACK = 50
@@ -81,7 +80,7 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Items that were sent where the provider's state stood for the others; else all of them."""
     digest: bytes
     call: ModelCall
-    """The call to the provider; see `ports.provider.call_params` for what its digest covers."""
+    """The call to the provider; see `ports.provider.digest_call` for what its digest covers."""
     records: Sequence[Record] = ()
     """The records that it took into account."""
 
@@ -149,7 +148,7 @@ class SentRequests:
             request=request,
             items=_request_items(history, shown, _notes(records, set_aside)),
             new_items=new_items,
-            digest=hash_params(hash_items(call.items), call_params(call)),
+            digest=digest_call(hash_items(call.items), call),
             call=replace(call, session_id=session.id, is_stream=request.is_stream),
             records=records,
         )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import (
@@ -40,28 +41,22 @@ from holdfast.engine.turns.in_flight import RunsInFlight
 from holdfast.ports.store import ResponseView
 
 
-class TurnTicket:
+class TurnTicket(msgspec.Struct, eq=False):
     """An accepted request: its turn, its events, its one result."""
 
-    __slots__ = (
-        "_service", "_waiters", "outcome", "resume", "session", "step", "task", "turn",
-        "unstarted",
-    )  # fmt: skip
-
-    def __init__(self, service: "TurnService", turn: Turn, session: Session, step: int) -> None:
-        self._service = service
-        self.turn = turn
-        self.session = session
-        self.step = step
-        self.task: asyncio.Task[None] | None = None
-        """The task that executes the turn; None where this request repeats an earlier one."""
-        self.outcome: TurnResult | Exception | None = None
-        """The result, or why there is none, as soon as it is known."""
-        self._waiters: list[asyncio.Future[TurnResult]] = []
-        self.resume: Callable[[], Awaitable[object]] | None = None
-        """Resumes the turn of an earlier request if it loses its worker."""
-        self.unstarted: tuple[Started | Queued, TurnRequest] | None = None
-        """A turn that has no task yet: `answer` or `start` must be called before any await."""
+    _service: "TurnService"
+    turn: Turn
+    session: Session
+    step: int
+    unstarted: tuple[Started | Queued, TurnRequest] | None = None
+    """A turn that has no task yet: `answer` or `start` must be called before any await."""
+    task: asyncio.Task[None] | None = None
+    """The task that executes the turn; None where this request repeats an earlier one."""
+    outcome: TurnResult | Exception | None = None
+    """The result, or why there is none, as soon as it is known."""
+    resume: Callable[[], Awaitable[object]] | None = None
+    """Resumes the turn of an earlier request if it loses its worker."""
+    _waiters: list[asyncio.Future[TurnResult]] = []
 
     def start(self) -> None:
         """Execute a deferred turn in a task of its own."""
@@ -149,9 +144,8 @@ class TurnService:
             return await self._attach(accept, admission, request)
         if not is_deferred:
             return self._start(admission, request, is_live=is_live)
-        ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
-        ticket.unstarted = admission, request
-        return ticket
+        turn = admission.turn
+        return TurnTicket(self, turn, admission.session, turn.step, (admission, request))
 
     def _start(
         self, admission: Started | Queued, request: TurnRequest, *, is_live: bool

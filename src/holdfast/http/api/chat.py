@@ -6,8 +6,9 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
 from holdfast.http.api.relay import RelayService
 from holdfast.http.formats.chat import ChatChunks, completion, tool_trace
-from holdfast.http.request.body import Fields, pop_field, pop_metadata
+from holdfast.http.request.body import Fields, check_content_type, pop_field, pop_metadata
 from holdfast.http.request.body_decoder import BodyDecoder
+from holdfast.http.request.decoding import read_plain_chat
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request
@@ -27,10 +28,15 @@ class ChatApi:
     async def create(self, request: Request) -> AnyReply:
         """Run a turn and return its completion, whole or streamed."""
         headers = read_session_headers(request)
-        fields, instructions, new_items = await self._decoder.chat(request)
-        turn_request = _parse_turn_request(fields, instructions)
-        if "tools" in turn_request.chat_fields:
-            self._relay.check_servers(turn_request)
+        check_content_type(request)
+        plain = read_plain_chat(await request.body())
+        if plain is not None:
+            turn_request, new_items = plain
+        else:
+            fields, instructions, new_items = await self._decoder.chat(request)
+            turn_request = parse_turn_request(fields, instructions)
+            if "tools" in fields:
+                self._relay.check_servers(turn_request)
         is_keyless = headers.key is None and headers.session_id is None
         if is_keyless and not turn_request.is_stored:
             check_expectable(headers)
@@ -51,7 +57,8 @@ class ChatApi:
         return reply
 
 
-def _parse_turn_request(fields: Fields, instructions: str | None) -> TurnRequest:
+def parse_turn_request(fields: Fields, instructions: str | None) -> TurnRequest:
+    """Return the request of a Chat body; remove the fields that the gateway handles."""
     model = pop_field(fields, "model", str)
     if not model:
         raise InvalidInput("you must provide a model parameter")

@@ -10,10 +10,15 @@ from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.session_items import SessionItems
+from holdfast.http.request.body import check_content_type
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.item_references import ReferenceResolver
 from holdfast.http.request.pagination import page, read_page
-from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
+from holdfast.http.request.responses_request import (
+    ResponseRequest,
+    parse_response_request,
+    read_plain_response,
+)
 from holdfast.http.request.session_headers import (
     SessionHeaders,
     answer_headers,
@@ -53,8 +58,11 @@ class ResponsesApi:
     async def create(self, request: Request) -> AnyReply:
         """Run a turn and return its response, whole or streamed."""
         headers = read_session_headers(request)
-        fields, items = await self.decoder.responses(request)
-        parsed = parse_response_request(fields, items)
+        check_content_type(request)
+        parsed = read_plain_response(await request.body())
+        if parsed is None:
+            fields, items = await self.decoder.responses(request)
+            parsed = parse_response_request(fields, items)
         has_tools = "tools" in parsed.turn_request.fields
         dropped = self._relay.dropped_tools(parsed.turn_request) if has_tools else ()
         reply = await self._create(request, headers, parsed)

@@ -406,7 +406,7 @@ class _Connection:
                 await self._send(event, stream_id)
                 if event.type in _ENDS:
                     response = msgspec.json.decode(event.body)["response"]
-        self._turns.gateway.delivered(ticket.turn.id, ticket.step)
+        self._turns.gateway.delivered.add((ticket.turn.id, ticket.step))
         return response
 
     async def _answer_stateless(

@@ -31,7 +31,8 @@ def completion_id(response_id: str) -> str:
 
 def completion(facts: ResponseFacts) -> dict[str, Any]:
     """Return a response as a chat completion."""
-    text, answer = plain_text(facts.output), facts.answer
+    answer = facts.answer
+    text = plain_text(facts.output) if facts.text is None else facts.text
     if text is not None:
         message: Message = {
             "role": "assistant", "content": text, "refusal": None, "annotations": [],
@@ -43,7 +44,7 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
     reason = answer.incomplete_reason if answer else None
     tier = answer.fields.get("service_tier") if answer else None
     return {
-        "id": completion_id(facts.id),
+        "id": COMPLETION_PREFIX + facts.id.removeprefix("resp_"),
         "object": "chat.completion",
         "created": int(facts.created_at),
         "model": answer.fields.get("model", facts.request.model) if answer else facts.request.model,

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message, write_item
+from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import split_messages
 from holdfast.http.request.body import Fields, parse_fields, pop_list
 from holdfast.http.request.item_validation import check_parts, parse_item
@@ -18,6 +19,8 @@ ITEM_FIELDS: dict[BodyKind, str] = {"responses": "input", "chat": "messages", "i
 """The field with the items, by kind of body."""
 MAX_VALUES = 500_000
 """JSON values in a body; more would cost hundreds of bytes of memory for each byte sent."""
+PLAIN_BYTES = 64 * 1024
+"""The largest body that is tried as a plain request: longer ones may be costly to decode."""
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _STRUCTURE = (b"{", b"[", b",")
 
@@ -65,8 +68,35 @@ class _Question(msgspec.Struct, forbid_unknown_fields=True):
     content: str
 
 
+class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
+    """A Chat request with one text of the user and no options."""
+
+    model: str
+    messages: tuple[_Question]
+    stream: bool = False
+
+
 _read_question = msgspec.json.Decoder(tuple[_Question]).decode
 _read_text = msgspec.json.Decoder(str).decode
+_read_plain_chat = msgspec.json.Decoder(_PlainChat).decode
+
+
+def read_plain_chat(body: bytes) -> tuple[TurnRequest, list[NewItem]] | None:
+    """Return a Chat request that is one text of the user without options; None for any other.
+
+    Any other request, and every invalid one, is decoded field by field, which gives the same
+    result for this one.
+    """
+    if len(body) > PLAIN_BYTES:
+        return None
+    try:
+        plain = _read_plain_chat(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not plain.model:
+        return None
+    request = TurnRequest(api="chat", model=plain.model, is_stored=False, is_stream=plain.stream)
+    return request, [message("user", plain.messages[0].content)]
 
 
 def pop_question(kind: BodyKind, fields: Fields) -> NewItem | None:

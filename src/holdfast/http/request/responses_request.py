@@ -7,6 +7,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.request import TurnRequest
 from holdfast.http.request.body import Fields, pop_field, pop_list, pop_metadata
+from holdfast.http.request.decoding import PLAIN_BYTES
 from holdfast.http.request.item_validation import parse_item
 
 TRIGGER = "compaction_trigger"
@@ -26,6 +27,38 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     def is_bound(self) -> bool:
         """Whether the body names a conversation or a parent response."""
         return self.conversation is not None or self.turn_request.previous_response_id is not None
+
+
+class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True):
+    """A Responses request with one text of the user and no options."""
+
+    model: str
+    input: str
+    store: bool = True
+    stream: bool = False
+
+
+_read_plain_response = msgspec.json.Decoder(_PlainResponse).decode
+
+
+def read_plain_response(body: bytes) -> ResponseRequest | None:
+    """Return a request that is one text of the user without options; None for any other.
+
+    Any other request, and every invalid one, is decoded field by field, which gives the same
+    result for this one.
+    """
+    if len(body) > PLAIN_BYTES:
+        return None
+    try:
+        plain = _read_plain_response(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not plain.model:
+        return None
+    request = TurnRequest(
+        api="responses", model=plain.model, is_stored=plain.store, is_stream=plain.stream
+    )
+    return ResponseRequest(request, [message("user", plain.input)])
 
 
 def read_response_request(fields: Fields) -> ResponseRequest:

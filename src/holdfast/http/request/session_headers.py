@@ -1,7 +1,7 @@
 """Session headers: parse those of requests, write those of replies."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from holdfast.http.server.types import Header, Request, header_text
 OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 
 
+CACHED_KEYS = 4096
 MAX_DIGITS = 6
 MAX_ID = 255
 _SINGLE = (
@@ -75,9 +76,7 @@ def read_session_headers(request: Request) -> SessionHeaders:
     if "key" in values:
         if "session_id" in values:
             raise InvalidInput("send a session key or X-Session-Id, not both")
-        values["key"] = read_key(values["key"])
-        if values["key"].startswith(RESERVED_PREFIX):
-            raise InvalidSessionKey(f"a session key must not start with {RESERVED_PREFIX}")
+        values["key"] = _session_key(values["key"].strip(b" \t"))
     return SessionHeaders(**values)
 
 
@@ -88,19 +87,28 @@ def _reject_duplicates(request: Request) -> None:
             raise InvalidInput(f"{name.decode()} was sent more than once")
 
 
+@lru_cache(maxsize=CACHED_KEYS)
+def _session_key(raw: bytes) -> Key:
+    """Return the key in a header without outer blanks; valid keys, which are short, are cached."""
+    key = read_key(_key_text(raw))
+    if key.startswith(RESERVED_PREFIX):
+        raise InvalidSessionKey(f"a session key must not start with {RESERVED_PREFIX}")
+    return key
+
+
+def _openclaw_key(raw: bytes) -> bytes:
+    """Return the key under which OpenClaw's sessions are imported."""
+    key = _key_text(raw.strip(b" \t"))
+    if key.startswith(OPENCLAW_RESERVED):
+        raise InvalidSessionKey(f"a session key must not start with {key.split(':', 1)[0]}:")
+    return key.encode() if key.startswith("agent:") or not key else f"agent:main:{key}".encode()
+
+
 def _key_text(raw: bytes) -> str:
-    """Return a key as text, without the outer blanks and otherwise unchanged."""
     try:
-        return raw.strip(b" \t").decode()
+        return raw.decode()
     except UnicodeDecodeError as exc:
         raise InvalidSessionKey("a session key must be UTF-8 text") from exc
-
-
-def _openclaw_key(raw: str) -> str:
-    """Return the key under which OpenClaw's sessions are imported."""
-    if raw.startswith(OPENCLAW_RESERVED):
-        raise InvalidSessionKey(f"a session key must not start with {raw.split(':', 1)[0]}:")
-    return raw if raw.startswith("agent:") or not raw else f"agent:main:{raw}"
 
 
 def _expected_id(raw: bytes) -> str:
@@ -152,8 +160,8 @@ def _is_present(_: bytes) -> bool:
 
 
 _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
-    b"x-session-key": ("key", _key_text),
-    b"x-openclaw-session-key": ("openclaw", _key_text),
+    b"x-session-key": ("key", bytes),
+    b"x-openclaw-session-key": ("openclaw", bytes),
     b"x-session-id": ("session_id", header_text),
     b"x-expected-session-id": ("expected_id", _expected_id),
     b"idempotency-key": ("idempotency_key", _idempotency_key),

@@ -53,6 +53,13 @@ from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
+_OPTIONS = (
+    "is_internal", "idempotency_key", "retry_count", "rewind", "seen_seq", "parent", "expected_id",
+    "after_turn", "same_as", "abandons", "brought",
+)  # fmt: skip
+"""Fields of `Accept` that few requests set."""
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Accept)}
+_NO_OPTIONS = tuple(_DEFAULTS[name] for name in _OPTIONS)
 
 
 class ConversationNotFound(NotFound):
@@ -136,7 +143,9 @@ class TurnSubmitter:
                 ticket.start()
                 ticket = await self._after_hold(request, turn_request, ticket, new_items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-            request.release_body()
+            request.content = b""
+            if request.reserved_bytes:
+                request.release_body()
         except BaseException:
             # An accepted turn is executed, whatever becomes of its request.
             ticket.start()
@@ -339,23 +348,25 @@ class TurnSubmitter:
             limits=gateway.limits,
             reset=self._reset,
         )
-        # Two steps: a call with more than fifteen keywords makes CPython build a dictionary.
-        return replace(
-            accept,
-            is_internal=headers.is_internal,
-            idempotency_key=headers.idempotency_key,
-            retry_count=headers.retry_count,
-            rewind=matched.rewind,
-            seen_seq=matched.seen_seq,
-            parent=target.parent,
-            expected_id=headers.expected_id,
-            after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
-            same_as=matched.same_as,
-            abandons=matched.abandons,
-            brought=self._imported_prefix(matched.brought, matched.history_hash)
+        options = (
+            headers.is_internal,
+            headers.idempotency_key,
+            headers.retry_count,
+            matched.rewind,
+            matched.seen_seq,
+            target.parent,
+            headers.expected_id,
+            matched.after_turn if target.after_turn is None else target.after_turn,
+            matched.same_as,
+            matched.abandons,
+            self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
         )
+        # Most requests have none, and to copy the command costs more than to build it.
+        if options == _NO_OPTIONS:
+            return accept
+        return replace(accept, **dict(zip(_OPTIONS, options, strict=True)))
 
     def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:
         """Return the history that the request brings, indexed if others may share it."""

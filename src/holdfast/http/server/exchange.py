@@ -56,38 +56,22 @@ class Exchange(Request):
     response_complete = False
     changed: asyncio.Event | None = None
     """Set when body bytes arrive, the client disconnects or the response is complete."""
-    _buffered_bytes = 0
-    _pieces: list[bytes] | None = None
+    buffered_bytes = 0
+    """Size of `pieces`."""
+    pieces: list[bytes] | None = None
     """Body bytes that `receive` has not returned yet; `None` if there is nothing to report."""
     _unsent = b""
     _has_body = True
 
     # ── called by the connection ────────────────────────────────────────────────────────────
 
-    def feed_body(self, piece: bytes) -> None:
-        """Buffer bytes of the body."""
-        if self._pieces is None:
-            self._pieces = [piece]
-        else:
-            self._pieces.append(piece)
-        self._buffered_bytes += len(piece)
-        if self._buffered_bytes > MAX_BUFFERED_BYTES:
-            self.flow.pause_reading()
-        if self.changed is not None:
-            self.changed.set()
-
-    def end_body(self) -> None:
-        """Note that the body is complete."""
-        self.more_body = False
-        if self._pieces is None:
-            self._pieces = []
-        if self.changed is not None:
-            self.changed.set()
-
     def half_close(self) -> None:
         """Note that the client sends nothing more; `receive` reports it as an empty piece."""
         self.is_half_closed = True
-        self.end_body()
+        self.more_body = False
+        if self.pieces is None:
+            self.pieces = []
+        self.notify()
 
     def notify(self) -> None:
         """Wake whoever waits in `receive`."""
@@ -116,7 +100,7 @@ class Exchange(Request):
 
     async def body(self) -> bytes:
         """Return the whole body; most are short and have arrived in one piece with the head."""
-        pieces, size = self._pieces, self._buffered_bytes
+        pieces, size = self.pieces, self.buffered_bytes
         if (
             self.more_body
             or self.disconnected
@@ -125,7 +109,7 @@ class Exchange(Request):
             or size > min(UNCOUNTED_BYTES, self.max_body_bytes)
         ):
             return await super().body()
-        self._pieces, self._buffered_bytes = None, 0
+        self.pieces, self.buffered_bytes = None, 0
         self.content, self.is_read, self.received_bytes = pieces[0], True, size
         return self.content
 
@@ -135,9 +119,9 @@ class Exchange(Request):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         while not (self.disconnected or self.response_complete):
-            pieces = self._pieces
+            pieces = self.pieces
             if pieces is not None:
-                self._pieces, self._buffered_bytes = None, 0
+                self.pieces, self.buffered_bytes = None, 0
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces), self.more_body
             self.flow.resume_reading()
             if self.changed is None:

@@ -17,7 +17,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from holdfast.http.server.errors import error_value
-from holdfast.http.server.exchange import Exchange
+from holdfast.http.server.exchange import MAX_BUFFERED_BYTES, Exchange
 from holdfast.http.server.types import Request
 
 _encode = msgspec.json.Encoder().encode
@@ -311,20 +311,34 @@ class HttpProtocol(HttpToolsProtocol):
         task.add_done_callback(exchange.on_task_done)
 
     def on_body(self, body: bytes) -> None:
-        """Pass body bytes on, unless the response is already complete."""
+        """Buffer body bytes for the exchange, unless the response is already complete."""
         self._framing_bytes = 0
         self._body_bytes += len(body)
-        exchange = self.cycle
-        if not (self._is_upgrading or self._reparse_without_upgrade or exchange.response_complete):
-            exchange.feed_body(body)
+        exchange: Exchange = self.cycle
+        if self._is_upgrading or self._reparse_without_upgrade or exchange.response_complete:
+            return
+        if exchange.pieces is None:
+            exchange.pieces = [body]
+        else:
+            exchange.pieces.append(body)
+        exchange.buffered_bytes += len(body)
+        if exchange.buffered_bytes > MAX_BUFFERED_BYTES:
+            self.flow.pause_reading()
+        if exchange.changed is not None:
+            exchange.changed.set()
 
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
-        exchange = self.cycle
-        if not (self._is_upgrading or self._reparse_without_upgrade):
-            exchange.end_body()
-            if exchange.response_complete:
-                self._idle_since = self.loop.time()
+        exchange: Exchange = self.cycle
+        if self._is_upgrading or self._reparse_without_upgrade:
+            return
+        exchange.more_body = False
+        if exchange.pieces is None:
+            exchange.pieces = []
+        if exchange.changed is not None:
+            exchange.changed.set()
+        if exchange.response_complete:
+            self._idle_since = self.loop.time()
 
     def _is_receiving_body(self) -> bool:
         exchange: Exchange | None = self.cycle

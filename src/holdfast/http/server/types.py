@@ -217,18 +217,14 @@ def header_text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-class Reply:
+class Reply(msgspec.Struct):
     """A complete response."""
 
+    body: bytes
+    status: int = 200
+    headers: list[Header] = msgspec.field(default_factory=lambda: [JSON])
     delivers: tuple[TurnId, int] | None = None
     """The turn and step that this reply answers; marked as delivered once it was sent."""
-
-    def __init__(
-        self, body: bytes, *, status: int = 200, headers: Iterable[Header] = (JSON,)
-    ) -> None:
-        self.body = body
-        self.status = status
-        self.headers = list(headers)
 
 
 class StreamingReply(ABC):
@@ -326,20 +322,21 @@ _encode = msgspec.json.Encoder().encode
 
 def json_reply(value: Any, *, status: int = 200, headers: Iterable[Header] = ()) -> Reply:
     """Return a value as a JSON response."""
-    return Reply(_encode(value), status=status, headers=(JSON, *headers))
+    return Reply(_encode(value), status=status, headers=[JSON, *headers])
 
 
 class Routes:
     """Map methods and paths to endpoints."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, dict[str, Endpoint]] = {}
+        self.exact: dict[str, dict[str, Endpoint]] = {}
+        """Endpoints by path and method, of paths that have no parameters."""
         self._patterns: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
 
     def add(self, method: str, path: str, endpoint: Endpoint) -> None:
         """Serve `method` on `path`; a segment in braces matches any single segment."""
         if "{" not in path:
-            self._exact.setdefault(path, {})[method] = endpoint
+            self.exact.setdefault(path, {})[method] = endpoint
             return
         segments = path.split("/")
         same_length = self._patterns.setdefault(len(segments), [])
@@ -353,7 +350,7 @@ class Routes:
         """Return every served method, path and endpoint, sorted."""
         found = [
             (method, path, endpoint)
-            for path, methods in self._exact.items()
+            for path, methods in self.exact.items()
             for method, endpoint in methods.items()
         ]
         for patterns in self._patterns.values():
@@ -365,7 +362,7 @@ class Routes:
     def find(self, request: Request) -> dict[str, Endpoint] | None:
         """Return the endpoints of the request's path by method, and set the request's route."""
         path = request.path
-        exact = self._exact.get(path)
+        exact = self.exact.get(path)
         if exact is not None:
             request.route = path
             return exact

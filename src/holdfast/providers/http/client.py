@@ -167,7 +167,9 @@ class PooledClient:
         context = current_request.get()
         if context is not None:
             # Not part of the cached head: these headers differ for every request.
-            head += context.upstream_headers()
+            head += b"x-request-id: %b\r\n" % context.request_id.encode()
+            if context.traceparent is not None:
+                head += b"traceparent: %b\r\n" % context.traceparent.encode()
         body = request.body
         if body is None and request.method not in _HAS_BODY:
             return origin, [head, b"\r\n"]
@@ -318,7 +320,7 @@ class HttpExchange:
         if self._inflater is not None or not connection.is_complete:
             return None
         body = connection.read_buffered()
-        if connection.is_reusable:
+        if connection.is_open and connection.may_reuse:
             self._client.pool(connection, self._origin)
         else:
             self._client.drop(connection)

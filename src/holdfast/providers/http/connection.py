@@ -40,6 +40,18 @@ class Disconnected(Exception):
 class UpstreamConnection(asyncio.Protocol):
     """Reads responses: first the head, then the body as it arrives."""
 
+    # The state of one response; `send` begins the next.
+    _method = ""
+    status = 0
+    has_head = False
+    is_complete = False
+    _received = 0
+    _body_end = 0
+    _buffered = 0
+    _without_body = 0
+    may_reuse = False
+    """Whether the server keeps the connection open after this response."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport
@@ -61,27 +73,19 @@ class UpstreamConnection(asyncio.Protocol):
         # The parser appends body pieces itself: no Python call per piece. The list stays the same.
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
-        self._reset("")
-
-    def _reset(self, method: str) -> None:
-        self._method = method
-        self.status = 0
         self.raw_headers: dict[str, bytes] = {}
         self._head: list[tuple[bytes, bytes]] = []
-        self._received = 0
-        self._pieces.clear()
-        self._body_end = 0
-        self._buffered = 0
-        self._without_body = 0
-        self.has_head = False
-        self.is_complete = False
-        self._may_reuse = False
 
     # ── for the client ──────────────────────────────────────────────────────────────────────
 
     def send(self, method: str, pieces: Sequence[bytes]) -> None:
         """Send a request; everything that arrives from now on is its response."""
-        self._reset(method)
+        self._method = method
+        self.status = 0
+        self.raw_headers, self._head = {}, []
+        self._pieces.clear()
+        self.has_head = self.is_complete = self.may_reuse = False
+        self._received = self._body_end = self._buffered = self._without_body = 0
         self._transport.writelines(pieces)
 
     @property
@@ -97,7 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether the response was read to its end and the server keeps the connection open."""
-        return self.is_open and self.is_complete and self._may_reuse and not self._pieces
+        return self.is_open and self.is_complete and self.may_reuse and not self._pieces
 
     def wait_for_data(self, seconds: float) -> "asyncio.Future[None]":
         """Return a future for the next arrival; raise if nothing more can arrive.
@@ -289,7 +293,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _break(self, message: str) -> None:
         if not self.is_complete:
             self._failure = broken(message, "upstream_broken_answer")
-        self._may_reuse = False
+        self.may_reuse = False
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -312,7 +316,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a response; the server must not send a second one."""
         if self.is_complete:
-            self._may_reuse = False
+            self.may_reuse = False
         else:
             self._head = []
 
@@ -330,11 +334,15 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.status = status
         self.has_head = True
-        self.raw_headers = _combined(self._head)
-        self._may_reuse = bool(self._parser.should_keep_alive())
+        headers = self.raw_headers
+        for name, value in self._head:
+            headers[_LOWERED[name] if name in _LOWERED else _lowered(name)] = value
+        if len(headers) != len(self._head):
+            self.raw_headers = _combined(self._head)
+        self.may_reuse = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
             # The parser would wait for a body that never comes.
-            self.is_complete, self._may_reuse = True, False
+            self.is_complete, self.may_reuse = True, False
 
     def on_message_complete(self) -> None:
         """Complete the response."""
@@ -345,14 +353,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 def _combined(head: list[tuple[bytes, bytes]]) -> dict[str, bytes]:
     """Return headers by name; the values of one name are joined by commas, once."""
-    headers: dict[str, bytes] = {}
-    repeated: dict[str, list[bytes]] = {}
+    values: dict[str, list[bytes]] = {}
     for name, value in head:
-        key = _LOWERED[name] if name in _LOWERED else _lowered(name)
-        if key not in headers:
-            headers[key] = value
-        else:
-            repeated.setdefault(key, [headers[key]]).append(value)
-    for key, values in repeated.items():
-        headers[key] = b", ".join(values)
-    return headers
+        values.setdefault(_lowered(name), []).append(value)
+    return {name: b", ".join(each) for name, each in values.items()}

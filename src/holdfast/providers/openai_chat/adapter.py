@@ -36,6 +36,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
 }
 """Chat fields whose results a log of items cannot hold, and the values that ask for none."""
+_NO_PARAMS = ChatParams({})
 
 
 class _ChunkSink:
@@ -76,6 +77,9 @@ class ChatProvider:
         self.name = upstream.name
         self._new_id = new_id
         self._input = ChatInputCache(translations or TranslationCache())
+        self._usual_form = ChatForm(
+            upstream=self.name, alternates=upstream.settings.strict_alternation
+        )
         self._alternating: set[str] = set()
         """Models that have refused two messages of one speaker in a row."""
         self._without_reasoning: set[str] = set()
@@ -143,13 +147,17 @@ class ChatProvider:
         self, call: ModelCall, extra: Mapping[str, Any] | None = None
     ) -> tuple[list[bytes], ChatParams]:
         """Return a request's body in pieces, and its parameters."""
+        is_usual = not (call.is_plain or self._alternating or self._without_reasoning)
         written = self._input.write(
             call.items,
-            self._form(call),
+            self._usual_form if is_usual else self._form(call),
             instructions=_instructions(call, self.name) if call.fields else None,
             session_id=call.session_id,
         )
-        params = self._params(call, written.settings)
+        if call.fields or call.chat_fields or written.settings:
+            params = self._params(call, written.settings)
+        else:
+            params = _NO_PARAMS
         head = _encode({"model": call.model, **params.params, **(extra or {})})
         return [head[:-1] + b',"messages":[', *written.pieces, b"]}"], params
 
@@ -172,6 +180,7 @@ class ChatProvider:
         return translated
 
     def _form(self, call: ModelCall) -> ChatForm:
+        """Return how the server wants the messages of a call, from what it has refused so far."""
         is_strict = self._upstream.settings.strict_alternation or call.model in self._alternating
         return ChatForm(
             upstream=self.name,

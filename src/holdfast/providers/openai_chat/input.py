@@ -83,6 +83,12 @@ class TranslationCache:
         self._cache: SizedLru[bytes, Translation] = SizedLru(max_bytes)
         # Long requests are checked in a thread.
         self._lock = Lock()
+        self.peek = self._cache.peek
+        """Return the cached translation of an item; None where there is none.
+
+        Once a translation is part of a prefix it is not looked up again, so that it does not have
+        to count as used.
+        """
         self.translated = 0
         """How many items were translated so far."""
 
@@ -91,32 +97,27 @@ class TranslationCache:
         """About how much memory the cache takes."""
         return self._cache.held
 
-    def get(self, body: bytes, place: int, upstream: str) -> Translation:
-        """Return an item's translation; content that Chat cannot express is replaced.
+    def translate(self, body: bytes, place: int, upstream: str) -> Translation:
+        """Translate an item that is not cached, and cache it.
 
-        `place` is the item's place in the input, for errors.
+        Content that Chat cannot express is replaced. `place` is the item's place, for errors.
         """
-        with self._lock:
-            found = self._cache.get(body)
-        if found is None:
-            found = self._translate(body, place, upstream)
-            size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
-            if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
-                with self._lock:
-                    self._cache.put(body, found, size)
-        return found
-
-    def _translate(self, body: bytes, place: int, upstream: str) -> Translation:
         self.translated += 1
         try:
             plain = _read_text_message(body)
+            role, text = plain.role, plain.content[0].text
         except msgspec.DecodeError:
-            pass
+            text = ""
+        if text:
+            message = {"role": role, "content": text}
+            found = Translation(message=message, encoded=_encode(message))
         else:
-            if text := plain.content[0].text:
-                message = {"role": plain.role, "content": text}
-                return Translation(message=message, encoded=_encode(message))
-        return self._translate_any(body, f"input[{place}]", upstream)
+            found = self._translate_any(body, f"input[{place}]", upstream)
+        size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
+        if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
+            with self._lock:
+                self._cache.put(body, found, size)
+        return found
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = _decode(body)
@@ -271,8 +272,8 @@ class _Joiner:
         return "assistant" if speaker == "user" else "user"
 
 
-def _closed_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> list[bytes] | None:
-    """Return the messages that are complete once `new` is added; the last one stays open.
+def _grown_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> _Prefix | None:
+    """Return the prefix after new messages, the last of which stays open.
 
     Return None unless user and assistant take turns, as they do in most conversations: then no
     message joins another.
@@ -290,15 +291,10 @@ def _closed_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> list[bytes]
             return None
         closed.append(last.encoded)
         role, last = message["role"], found
-    return closed
-
-
-def _after_turns(prefix: _Prefix, closed: Sequence[bytes], new: Sequence[Translation]) -> _Prefix:
-    """Return the prefix after messages that `_closed_in_turns` returned."""
     if not closed:
         return prefix
     return _Prefix(
-        append_piece(prefix.pieces, b",".join(closed)), prefix.lead, (new[-1],), (),
+        append_piece(prefix.pieces, b",".join(closed)), prefix.lead, (last,), (),
         prefix.expected, prefix.call_ids, prefix.settings,
     )  # fmt: skip
 
@@ -357,9 +353,8 @@ class ChatInputCache:
         if known is not None:
             prefix, done = known.made, known.items.length
         new, has_references = self._translated(shared_items, done, form.upstream)
-        closed = None if form.alternates else _closed_in_turns(prefix, new)
-        if closed is not None:
-            grown = _after_turns(prefix, closed, new)
+        grown = None if form.alternates else _grown_in_turns(prefix, new)
+        if grown is not None:
             open_messages = [grown.open[0].encoded]
         else:
             grown, open_messages = _joined(prefix, new, form, done)
@@ -396,8 +391,9 @@ class ChatInputCache:
     def check(self, items: Sequence[bytes], upstream: str) -> Settings:
         """Raise for new items that Chat cannot express; return the settings that they carry."""
         settings: Settings = {}
+        peek = self.translations.peek
         for place, body in enumerate(items):
-            found = self.translations.get(body, place, upstream)
+            found = peek(body) or self.translations.translate(body, place, upstream)
             if not found.is_complete:
                 # Translated again, to raise what was lost.
                 translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
@@ -411,14 +407,15 @@ class ChatInputCache:
         """Return the translations of the items, and whether there were references among them."""
         new: list[Translation] = []
         by_id: dict[str, bytes] | None = None
+        peek = self.translations.peek
         for place, body in enumerate(history.shared[start : history.length], start):
-            found = self.translations.get(body, place, upstream)
+            found = peek(body) or self.translations.translate(body, place, upstream)
             if found.reference is not None:
                 by_id = _by_id(history) if by_id is None else by_id
                 target = by_id.get(found.reference)
                 found = _NOTHING
                 if target is not None:
-                    found = self.translations.get(target, place, upstream)
+                    found = peek(target) or self.translations.translate(target, place, upstream)
             new.append(found)
         return new, by_id is not None
 

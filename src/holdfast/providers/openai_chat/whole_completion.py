@@ -9,9 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.model.item_ids import with_place
+from holdfast.core.model.items import message
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import complete_usage, usage_value
-from holdfast.ports.provider import Answer
+from holdfast.ports.provider import Answer, TextAnswer
 from holdfast.providers.items.ids import NewId
 
 _encode = msgspec.json.Encoder().encode
@@ -62,19 +63,22 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
     text = completion.choices[0].message.content
     if not text:
         return None
+    item_id = with_place(new_id("msg"), answer_seq)
     item = {
-        "id": with_place(new_id("msg"), answer_seq),
+        "id": item_id,
         "type": "message",
         "status": "completed",
         "role": "assistant",
         "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
     }
+    body = _encode(item)
     usage = usage_detail = None
     if completion.usage is not None:
         usage, usage_detail = _usage(completion.usage)
     tier = completion.service_tier
     return Answer(
-        items=[_encode(item)],
+        items=[body],
+        plain=TextAnswer(message("assistant", text, body, item_id), text),
         usage=usage,
         usage_detail=usage_detail,
         fields={"service_tier": msgspec.Raw(_encode(tier))} if tier else {},

@@ -12,7 +12,7 @@ from holdfast.simulator.platforms.server import (
     SocketHandler,
 )
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 Chat = TypeVar("Chat")
 

@@ -28,7 +28,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.stores.cache.transcript_cache import TranscriptCache
 
 MAX_BYTES = 24 * 1024 * 1024
-ITEM_BYTES = 512
+ITEM_BYTES = 320
 """About what an item costs beside its body."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
@@ -137,7 +137,8 @@ class ContextCache:
     ) -> None:
         """Remember the context of a session at its head."""
         self.drop(session.id)
-        kept = items[:]
+        # Who reads the context next shares its list, so that projections are found by identity.
+        kept = items.shared if len(items.shared) == items.length else items[:]
         entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain)
         if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry

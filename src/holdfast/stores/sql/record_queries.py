@@ -16,7 +16,7 @@ from holdfast.core.compaction.records import (
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.gateway_items import ATTACHMENT, COMPLETION, is_user_message
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import ERASED_ITEM, StoredItem
 from holdfast.core.model.records import (
     HIDING,
     Span,
@@ -135,6 +135,12 @@ def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
 
     The flag tells whether all of it is shown as it is stored, and no compaction was recorded.
     """
+    if not of.record_no and of.parent_id is None:
+        # Nearly every log: no record changes how it is shown.
+        items = yield from find_items(of, 1, of.head_seq)
+        is_plain = is_as_stored(items)
+        is_whole = is_plain and ERASED_ITEM not in [item.body for item in items]
+        return items if is_whole else show(items, Shown(InForce())), is_plain
     heads = yield from find_heads(of)
     force = in_force(heads)
     shown = yield from _with_bodies(force)
@@ -142,7 +148,7 @@ def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
     kept = shown.compaction.keeps if shown.compaction is not None else ()
     spans: list[Span] = merge_spans((seq, seq) for seq in kept)
     spans += visible_spans(force.hidden, covered + 1, of.head_seq)
-    items: list[StoredItem] = []
+    items = []
     for first, last in spans:
         items.extend((yield from find_items(of, first, last)))
     is_plain = all(head.kind in HIDING or head.kind == "quarantine" for head in heads)

@@ -142,15 +142,22 @@ class SqlReader:
             if known.head_seq == session.head_seq:
                 return known.items
             query = ItemQuery(after=known.head_seq, limit=None)
-            new = await self._run(lambda _: queries.items(session, query))
+            read = self._runner_of(session, session.head_seq - known.head_seq)
+            new = await read(lambda _: queries.items(session, query))
             if is_as_stored(new):
                 items = known.items.grown(new)
                 self._transcripts.keep(session, items, is_plain=known.is_plain)
                 return items
-        shown, is_plain = await self._run(lambda _: records.context(session))
+        read = self._runner_of(session, session.head_seq)
+        shown, is_plain = await read(lambda _: records.context(session))
         items = SharedPrefix(shown)
         self._transcripts.keep(session, items, is_plain=is_plain)
         return items
+
+    def _runner_of(self, session: Session, rows: int) -> QueryRunner:
+        """Return how to read so many items: on the event loop, if they are few and all its own."""
+        is_short = rows + session.record_no <= INLINE_READ_ROWS and session.parent_id is None
+        return self._inline if self._inline is not None and is_short else self._run
 
     async def quarantined(self, session: Session) -> frozenset[int]:
         """Return the items that a provider could not process."""

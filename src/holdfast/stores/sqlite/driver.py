@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.commands import Accept, Command
 from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
 from holdfast.stores.cache.lane_cache import LaneCache
@@ -121,6 +121,7 @@ class SqliteDriver(SqlDriver):
         self._data_version: int | None = None
         self._thread_writer = writer if isinstance(writer, ThreadExecutor) else None
         self.commit_then = self._commit_then if self._thread_writer is not None else None
+        self.can_wait = self._is_queued if self._thread_writer is not None else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
@@ -176,6 +177,12 @@ class SqliteDriver(SqlDriver):
                 self._post_checkpoint(writer)
 
         writer.post(work, settled)
+
+    def _is_queued(self, command: Accept) -> bool:
+        """Whether a turn is only queued, behind one that is handed the lane before it."""
+        if command.again or command.on_busy != "enqueue":
+            return False
+        return self._lanes.has_queue(command.session_id, (command.tenant, command.key))
 
     def _post_checkpoint(self, writer: ThreadExecutor) -> None:
         self._rows_moved = self._rows

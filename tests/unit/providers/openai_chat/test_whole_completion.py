@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.model.items import read_item
+from holdfast.core.openai.chat import plain_text
 from holdfast.ports.provider import Answer
 from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.openai_chat.output import ChatOutput
@@ -45,12 +47,17 @@ def _read_generally(data: bytes) -> Answer:
         _completion(service_tier="flex", usage=None),
         _completion({"refusal": None, "annotations": [], "tool_calls": []}),
         _completion({"content": "ümläut \u2603"}),
+        _completion({"content": " a\r\nb \0 e\u0301 "}),
     ],
 )
 def test_a_text_is_read_as_it_is_read_from_chunks(data: bytes) -> None:
     answer = read_text_completion(data, _new_id)
     assert answer is not None
-    assert answer == _read_generally(data)
+    assert msgspec.structs.replace(answer, plain=None) == _read_generally(data)
+    # The one item is read, as the log and the clients read it.
+    assert answer.plain is not None
+    assert [answer.plain.item] == [read_item(body) for body in answer.items]
+    assert answer.plain.text == plain_text(answer.items)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,22 @@ async def test_a_turn_of_a_known_session_reads_nothing() -> None:
         await store.close()
 
 
+async def test_a_context_that_was_read_once_is_shared_by_all_who_ask_for_it(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    ended = await callers[0].converse("a", "b", key="k")
+    session = await callers[1].session(ended.session.id)
+    first = await callers[1].read.context(session)
+    second = await callers[1].read.context(session)
+    assert isinstance(first, SharedPrefix)
+    assert isinstance(second, SharedPrefix)
+    assert second.shared is first.shared
+    run = await callers[1].start("c", session_id=session.id)
+    third = await callers[1].read.context(run.session)
+    assert [text_of(item) for item in third] == ["a", "b", "c"]
+    assert [text_of(item) for item in first] == ["a", "b"]
+
+
 def _item(session_id: str, seq: int, size: int) -> StoredItem:
     return StoredItem(session_id, seq, 1, "message", None, None, b"", False, b"x" * size)
 

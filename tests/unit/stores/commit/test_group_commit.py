@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import InvalidInput, StoreClosed
-from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.ids import DEFAULT_TENANT, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.transaction.changes import Decision
-from holdfast.core.transaction.commands import Command, Reserve
+from holdfast.core.transaction.commands import Accept, Command, Reserve
 from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, BatchDriver, GroupCommitter, Result
 
 
@@ -57,6 +57,56 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     driver.may_end.set()
     await asyncio.gather(first, *rest)
     assert driver.batches == [1, 5]
+
+
+class Patient(Held):
+    """A driver whose turns all join a queue."""
+
+    @staticmethod
+    def can_wait(_: Accept) -> bool:
+        """Return that nobody has to wait for this commit."""
+        return True
+
+
+def arrival(name: str) -> Accept:
+    return Accept(
+        tenant=DEFAULT_TENANT, turn_id=TurnId(name), run_id=RunId(name), worker=WorkerId("w"),
+        candidate_id=SessionId(name),
+    )  # fmt: skip
+
+
+async def test_a_turn_that_joins_a_queue_is_committed_with_the_next_command() -> None:
+    driver = Patient()
+    committer = GroupCommitter(driver)
+    first = asyncio.create_task(submitted(committer, "first"))
+    await asyncio.to_thread(driver.begun.wait)
+    during = committer.submit(arrival("during a commit"))
+    driver.may_end.set()
+    await first
+    assert driver.batches == [1]
+    behind = committer.submit(arrival("behind it"))
+    await submitted(committer, "next")
+    assert driver.batches == [1, 3]
+    assert during.done()
+    assert behind.done()
+
+
+async def test_a_turn_that_joins_a_queue_is_committed_soon_by_itself() -> None:
+    driver = Patient()
+    driver.may_end.set()
+    committer = GroupCommitter(driver)
+    found = await asyncio.gather(*(committer.submit(arrival(name)) for name in "abc"))
+    assert [one.outcome for one in found] == [arrival(name) for name in "abc"]
+    assert driver.batches == [3]
+
+
+async def test_a_turn_that_waits_for_others_is_committed_before_the_store_closes() -> None:
+    driver = Patient()
+    driver.may_end.set()
+    committer = GroupCommitter(driver)
+    done = committer.submit(arrival("a"))
+    await committer.close()
+    assert done.done()
 
 
 class TwoLines(Held):

@@ -28,6 +28,7 @@ from holdfast.stores.sql.entries import (
     read_session,
     read_turn,
     session_no,
+    unpack_entries,
     unpack_items,
 )
 from holdfast.stores.sql.lookups import find_number
@@ -153,6 +154,15 @@ def test_a_body_that_only_begins_or_ends_like_a_usual_message_is_kept(
         for kind in ("message", "other"):
             item = replace(an_item(4), kind=kind, item_id=name, body=body)
             assert unpacked(item)[1] == item
+
+
+def test_entries_that_are_read_together_give_the_items_of_a_range_in_order() -> None:
+    usual, named = an_item(2), replace(an_item(3), item_id="msg_1", body=ANSWER % TEXT)
+    other = replace(an_item(4), kind="other", item_id="x", body=b'{"id":"x","type":"other"}')
+    rows = [(2, pack_items([an_item(1), usual])), (4, pack_items([named, other]))]
+    assert unpack_entries(rows, SESSION, 1, 4) == [an_item(1), usual, named, other]
+    assert unpack_entries(rows, SESSION, 2, 3) == [usual, named]
+    assert unpack_entries(rows, SESSION, 5, 9) == []
 
 
 def test_items_that_were_read_and_changed_are_packed_whole() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
+from holdfast.core.model.turn import Successor
 from holdfast.core.transaction.commands import Append, Command, MarkDelivered, Prune, Renew
 from holdfast.stores.commit.executors import ThreadExecutor
 from holdfast.stores.sql.store import INLINE_READ_ROWS, SqlStore
@@ -366,3 +367,41 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
         assert await readers("long", INLINE_READ_ROWS) == {True}
         assert await readers("long", None) == {False}
         assert await readers("long", INLINE_READ_ROWS + 1) == {False}
+
+
+async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, places = StoreClient(store), []
+        for key, count in (("short", INLINE_READ_ROWS), ("long", INLINE_READ_ROWS + 1)):
+            await caller.append(*map(str, range(count)), key=key)
+            view = await store.read.session(DEFAULT_TENANT, key=Key(key))
+            assert view is not None
+            store._transcripts.clear()
+            kind.asked.clear()
+            assert len(await store.read.context(view.session)) == count
+            here = threading.get_ident()
+            places.append({at == here for sql, at in kind.asked if "items from log" in sql})
+        assert places == [{True}, {False}]
+
+
+async def test_a_turn_behind_a_queue_shares_the_commit_that_hands_the_lane_over(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = StoreClient(store)
+        await caller.enlist()
+        running = await caller.start("a", key="k")
+        commits: list[int] = []
+        store.on_commit(lambda count, _: commits.append(count))
+        first = await caller.wait("b", key="k")
+        assert commits == [1], "nobody is handed the lane before it: it must be known soon"
+        named = Successor(first.turn.id, RunId("run_b"))
+        second, ended = await asyncio.gather(
+            caller.wait("c", key="k"), caller.finish(running, "answered", successor=named)
+        )
+        assert commits == [1, 2]
+        assert ended.successor is not None
+        assert ended.successor.turn.id == first.turn.id
+        assert second.turn.position > first.turn.position

@@ -51,7 +51,8 @@ export function hasKey() {
 async function send(path, options = {}) {
   const { json, ...init } = options;
   const headers = new Headers(init.headers);
-  if (apiKey) headers.set("Authorization", `Bearer ${apiKey}`);
+  const key = apiKey;
+  if (key) headers.set("Authorization", `Bearer ${key}`);
   if (json !== undefined) {
     headers.set("Content-Type", "application/json");
     init.body = JSON.stringify(json);
@@ -65,7 +66,8 @@ async function send(path, options = {}) {
   }
   if (answer.ok) return answer;
   const failure = await readFailure(answer);
-  if (answer.status === 401) window.dispatchEvent(new CustomEvent("holdfast:unauthorized"));
+  // A late refusal of an earlier key says nothing about this one.
+  if (answer.status === 401 && key === apiKey) window.dispatchEvent(new CustomEvent("holdfast:unauthorized"));
   throw failure;
 }
 

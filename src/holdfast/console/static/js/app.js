@@ -27,6 +27,8 @@ class App extends PageElement {
     this.access = "checking";
     this.theme = localStorage.getItem(THEME) ?? "auto";
     this.isMenuOpen = false;
+    /** How often the access was checked: only the last check counts. */
+    this.checks = 0;
   }
 
   connectedCallback() {
@@ -52,17 +54,20 @@ class App extends PageElement {
 
   /** Ask for something small: does this gateway want a key, and is ours good? */
   async check() {
+    const number = (this.checks += 1);
     try {
       await get("/v1/sessions", { limit: 1 });
+      if (number !== this.checks) return;
       this.access = "open";
       this.failure = null;
       restart();
     } catch (error) {
+      if (number !== this.checks) return;
       const isRefused = error instanceof ApiError && error.status === 401;
       if (isRefused) this.lock();
       else {
         this.access = "open";
-        setTimeout(() => void this.check(), RETRY_MS);
+        setTimeout(() => number === this.checks && void this.check(), RETRY_MS);
       }
       this.failure = isRefused && !hasKey() ? null : error;
     }

@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit.js";
 import { get, post, remove, segment, serves } from "./api.js";
 import { ago, dateTime, number, safeText } from "./format.js";
-import { onResume, subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { ask, badge, empty, errorState, idText, notify, PageElement } from "./ui.js";
 
 const REFRESH_MS = 5000;
@@ -25,7 +25,6 @@ class Automation extends PageElement {
     this.hasMoreOutbox = false;
     /** Schedules, each with its last runs. @type {any[] | null} */
     this.schedules = null;
-    this.isReading = false;
     this.timer = 0;
   }
 
@@ -33,7 +32,7 @@ class Automation extends PageElement {
     super.connectedCallback();
     void this.load();
     this.every(() => this.load(), REFRESH_MS);
-    this.cleanups.push(onResume(() => void this.load()));
+    this.cleanups.push(onOpen(() => void this.load()));
     this.cleanups.push(subscribe((fact) => {
       if (!fact.type.startsWith("turn.")) return;
       clearTimeout(this.timer);
@@ -43,18 +42,13 @@ class Automation extends PageElement {
   }
 
   /** Read what this gateway has; one list that cannot be read does not keep the others away. */
-  async load() {
-    if (this.isReading) return;
-    this.isReading = true;
-    try {
-      await Promise.all([this.loadApprovals(), this.loadChannels(), this.loadOutbox(), this.loadSchedules()]);
-      this.failure = null;
-    } catch (error) {
-      this.failure = error;
-    }
-    this.isReading = false;
-    this.requestUpdate();
+  load() {
+    return this.inOrder(this.read);
   }
+
+  read = () => this.attempt(() => Promise.all([
+    this.loadApprovals(), this.loadChannels(), this.loadOutbox(), this.loadSchedules(),
+  ]));
 
   async loadApprovals() {
     if (await serves("/v1/approvals")) this.approvals = (await get("/v1/approvals", { limit: 100 })).data;

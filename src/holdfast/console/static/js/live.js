@@ -20,15 +20,16 @@ export function subscribe(listener) {
 }
 
 /** @type {Set<() => void>} */
-const resumed = new Set();
+const openListeners = new Set();
 
 /**
- * Call `listener` when the feed is back after a break: read again what it may have missed.
+ * Call `listener` when the feed opens, at first and after each break: what was read before may be
+ * older than the first fact of the feed.
  * @param {() => void} listener
  */
-export function onResume(listener) {
-  resumed.add(listener);
-  return () => resumed.delete(listener);
+export function onOpen(listener) {
+  openListeners.add(listener);
+  return () => openListeners.delete(listener);
 }
 
 /** Follow no gateway any more. */
@@ -48,17 +49,15 @@ export function restart() {
 async function follow(signal) {
   let after = "latest";
   let pause = 500;
-  let isResumed = false;
   while (!signal.aborted) {
     try {
       const path = `/v1/events?after=${encodeURIComponent(after)}`;
-      const onOpen = () => {
+      const opened = () => {
         pause = 500;
         setConnected(true);
-        if (isResumed) for (const listener of resumed) listener();
-        isResumed = true;
+        for (const listener of openListeners) listener();
       };
-      for await (const event of events(path, { signal, onOpen })) {
+      for await (const event of events(path, { signal, onOpen: opened })) {
         if (event.id) after = event.id;
         for (const listener of listeners) listener(event.data);
       }

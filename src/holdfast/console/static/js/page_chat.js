@@ -1,9 +1,9 @@
 /** Talk to a session: streamed answers, stop, regenerate, edit, attachments, a choice of models. */
 
-import { html, nothing } from "../vendor/lit.js";
+import { html, nothing, repeat } from "../vendor/lit.js";
 import { get, post, segment, serves } from "./api.js";
 import { randomId, safeText, size } from "./format.js";
-import { onResume, subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { all } from "./page_session.js";
 import { LiveAnswer } from "./response_stream.js";
 import { ask, badge, errorState, notify, PageElement } from "./ui.js";
@@ -27,6 +27,8 @@ class ChatPage extends PageElement {
     /** @type {string[]} */
     this.models = [];
     this.model = localStorage.getItem(MODEL) ?? "";
+    /** Whether the person chose the model, here and now: then the session's last one does not count. */
+    this.isModelChosen = false;
     this.key = "";
     this.draft = "";
     /** @type {Attachment[]} */
@@ -39,6 +41,8 @@ class ChatPage extends PageElement {
     /** A session that this page created is shown without loading the page again. */
     this.ownSession = "";
     this.shownSession = "";
+    /** Counts conversations: each one has a transcript of its own, and late answers to another change nothing. */
+    this.conversation = 0;
     /** @type {Promise<void>} */
     this.modelsLoaded = Promise.resolve();
   }
@@ -50,7 +54,7 @@ class ChatPage extends PageElement {
       if (fact.type.startsWith("turn.")) void this.loadApprovals();
       if (fact.type.startsWith("session.")) void this.loadSession();
     }));
-    this.cleanups.push(onResume(() => void this.loadApprovals()));
+    this.cleanups.push(onOpen(() => void this.loadApprovals()));
     this.modelsLoaded = this.loadModels();
     void serves("/v1/approvals").then((is) => { this.hasApprovals = is; void this.loadApprovals(); });
   }
@@ -80,6 +84,8 @@ class ChatPage extends PageElement {
   willUpdate(changed) {
     if (!changed.has("sessionId") || this.sessionId === this.ownSession) return;
     this.ownSession = "";
+    this.conversation += 1;
+    this.isModelChosen = false;
     this.session = null;
     this.answer = null;
     this.failure = null;
@@ -96,7 +102,7 @@ class ChatPage extends PageElement {
     if (sessionId !== this.sessionId) return;
     const isFirst = this.session === null;
     this.session = session;
-    if (isFirst && session?.last_turn?.model) this.model = session.last_turn.model;
+    if (isFirst && !this.isModelChosen && session?.last_turn?.model) this.model = session.last_turn.model;
     this.requestUpdate();
   }
 
@@ -117,6 +123,7 @@ class ChatPage extends PageElement {
       name = typed?.trim() || this.model;
     }
     this.model = name;
+    this.isModelChosen = true;
     localStorage.setItem(MODEL, name);
     this.requestUpdate();
   }
@@ -295,7 +302,7 @@ class ChatPage extends PageElement {
   };
 
   updated() {
-    if (this.sessionId) document.title = `Chat: ${safeText(this.session?.key ?? this.sessionId)} · Holdfast`;
+    if (this.sessionId && this.isConnected) document.title = `Chat: ${safeText(this.session?.key ?? this.sessionId)} · Holdfast`;
   }
 
   render() {
@@ -306,8 +313,8 @@ class ChatPage extends PageElement {
         ${this.sessionId ? html`<a class="button" href=${`#/sessions/${segment(this.sessionId)}`}>Inspect</a> <a class="button" href="#/chat">New chat</a>` : nothing}</div>
       ${this.sessionId ? nothing : html`<label class="field key-field"><span>Session key (optional)</span>
         <input .value=${this.key} maxlength="512" placeholder="console:…" @input=${(/** @type {any} */ event) => { this.key = event.target.value; }}></label>`}
-      <hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
-        @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>
+      ${repeat([this.conversation], (one) => one, () => html`<hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
+        @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>`)}
       ${errorState(this.failure)}
       ${this.approvals.map((one) => html`<div class="card" role="group" aria-label="Approval">
         <p>${badge("approval needed", "warn")} <strong>${safeText(one.name ?? one.tool)}</strong> ${safeText(one.server_label ?? one.server ?? "")}</p>

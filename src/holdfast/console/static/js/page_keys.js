@@ -20,24 +20,26 @@ class KeysPage extends PageElement {
   }
 
   load() {
-    return this.attempt(async () => {
-      this.keys = (await get("/v1/keys")).data;
-    });
+    return this.inOrder(this.read);
   }
+
+  read = () => this.attempt(async () => {
+    this.keys = (await get("/v1/keys")).data;
+  });
 
   /** @param {any} event */
   async create(event) {
     event.preventDefault();
     const form = event.target;
     const fields = new FormData(form);
-    const isFirst = !this.keys?.length && !hasKey();
-    await this.attempt(async () => {
+    await this.inOrder(() => this.attempt(async () => {
+      const isFirst = !this.keys?.length && !hasKey();
       this.created = await post("/v1/keys", { tenant: fields.get("tenant") || "default", name: fields.get("name") ?? "", admin: isFirst || fields.get("admin") !== null });
       // From the first key on every request needs one: go on with this one.
       if (isFirst) signIn(this.created.key, false);
       form.reset();
       this.keys = (await get("/v1/keys")).data;
-    });
+    }));
   }
 
   /** @param {any} key */

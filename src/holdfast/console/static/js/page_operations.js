@@ -33,13 +33,15 @@ class OperationsPage extends PageElement {
   }
 
   load() {
-    return this.attempt(async () => {
-      const ready = await get("/readyz").then(() => "", (/** @type {Error} */ error) => error.message);
-      this.isReady = ready === "";
-      this.readiness = ready;
-      this.workers = await get("/v1/workers");
-    });
+    return this.inOrder(this.read);
   }
+
+  read = () => this.attempt(async () => {
+    const ready = await get("/readyz").then(() => "", (/** @type {Error} */ error) => error.message);
+    this.isReady = ready === "";
+    this.readiness = ready;
+    this.workers = await get("/v1/workers");
+  });
 
   async loadFindings() {
     try {

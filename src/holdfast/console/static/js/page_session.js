@@ -6,7 +6,7 @@ import { blocks } from "./blocks.js";
 import { ago, dateTime, number, safeText } from "./format.js";
 import { lineage } from "./graph.js";
 import { logEntry, longText } from "./items.js";
-import { onResume, subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { timeline } from "./timeline.js";
 import { ask, badge, empty, errorState, loading, notify, PageElement } from "./ui.js";
 import "./transcript.js";
@@ -53,7 +53,7 @@ class SessionPage extends PageElement {
       this.timer = window.setTimeout(() => void this.load(), REFRESH_MS);
     }));
     this.cleanups.push(() => clearTimeout(this.timer));
-    this.cleanups.push(onResume(() => void this.load()));
+    this.cleanups.push(onOpen(() => void this.load()));
     // The feed has no fact about a session that was erased.
     this.every(() => this.load(), CHECK_MS);
   }
@@ -68,18 +68,20 @@ class SessionPage extends PageElement {
   }
 
   load() {
-    return this.attempt(async () => {
-      const session = await get(this.path).catch((error) => {
-        // An erased session does not stay on the screen.
-        if (error instanceof ApiError && error.status === 404) this.session = null;
-        throw error;
-      });
-      this.session = session;
-      if (this.tab === "timeline") await this.loadTurns();
-      if (this.tab === "compactions") this.compactions = (await get(`${this.path}/compactions`, { limit: 100 })).data;
-      if (this.tab === "generations") await this.loadLineage(session);
-    });
+    return this.inOrder(this.read);
   }
+
+  read = () => this.attempt(async () => {
+    const session = await get(this.path).catch((error) => {
+      // An erased session does not stay on the screen.
+      if (error instanceof ApiError && error.status === 404) this.session = null;
+      throw error;
+    });
+    this.session = session;
+    if (this.tab === "timeline") await this.loadTurns();
+    if (this.tab === "compactions") this.compactions = (await get(`${this.path}/compactions`, { limit: 100 })).data;
+    if (this.tab === "generations") await this.loadLineage(session);
+  });
 
   /** Read the newest turns again; older ones that were loaded have ended and stay as they are. */
   async loadTurns() {
@@ -238,7 +240,7 @@ class SessionPage extends PageElement {
   }
 
   updated() {
-    if (this.session) document.title = `${safeText(this.session.key ?? this.session.id)} · Holdfast`;
+    if (this.session && this.isConnected) document.title = `${safeText(this.session.key ?? this.session.id)} · Holdfast`;
   }
 
   render() {

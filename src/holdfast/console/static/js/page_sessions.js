@@ -3,7 +3,7 @@
 import { html, nothing, repeat } from "../vendor/lit.js";
 import { ApiError, get, segment, serves } from "./api.js";
 import { ago, compactNumber, dateTime, number, safeText } from "./format.js";
-import { onResume, subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { badge, empty, errorState, idText, loading, PageElement } from "./ui.js";
 
 const PAGE = 50;
@@ -36,7 +36,7 @@ class SessionsPage extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     this.cleanups.push(subscribe((fact) => this.onFact(fact)));
-    this.cleanups.push(onResume(() => void this.load()));
+    this.cleanups.push(onOpen(() => void this.load()));
     this.cleanups.push(() => clearTimeout(this.timer));
     this.every(() => this.requestUpdate(), 10_000);
     void this.load();
@@ -55,23 +55,27 @@ class SessionsPage extends PageElement {
   }
 
   load() {
-    return this.attempt(async () => {
-      const page = await this.readPage();
-      this.sessions = page.data;
-      this.hasMore = page.has_more;
-      void this.loadHeals(page.data);
-    });
+    return this.inOrder(this.read);
   }
 
+  read = () => this.attempt(async () => {
+    const page = await this.readPage();
+    this.sessions = page.data;
+    this.hasMore = page.has_more;
+    void this.loadHeals(page.data);
+  });
+
   loadMore() {
-    return this.attempt(async () => {
-      const after = this.sessions[this.sessions.length - 1]?.id;
-      const page = await this.readPage({ after });
-      this.sessions = [...this.sessions, ...page.data];
-      this.hasMore = page.has_more;
-      void this.loadHeals(page.data);
-    });
+    return this.inOrder(this.readMore);
   }
+
+  readMore = () => this.attempt(async () => {
+    const after = this.sessions[this.sessions.length - 1]?.id;
+    const page = await this.readPage({ after });
+    this.sessions = [...this.sessions, ...page.data];
+    this.hasMore = page.has_more;
+    void this.loadHeals(page.data);
+  });
 
   /** @param {any[]} sessions */
   async loadHeals(sessions) {
@@ -93,11 +97,11 @@ class SessionsPage extends PageElement {
   onFact(fact) {
     this.stale.add(fact.session_id);
     clearTimeout(this.timer);
-    this.timer = window.setTimeout(() => void this.refresh(), REFRESH_MS);
+    this.timer = window.setTimeout(() => void this.inOrder(this.refresh), REFRESH_MS);
   }
 
   /** Read what changed again: rows in place, a new order by reading the first page. */
-  async refresh() {
+  refresh = async () => {
     const changed = [...this.stale];
     this.stale.clear();
     try {
@@ -115,7 +119,7 @@ class SessionsPage extends PageElement {
       // The next fact asks again.
     }
     this.requestUpdate();
-  }
+  };
 
   /** @param {string} id */
   async refreshRow(id) {
@@ -143,7 +147,7 @@ class SessionsPage extends PageElement {
       const byKey = await get("/v1/sessions", { key: query, generations: true, limit: 100 }).catch(ignoreMissing);
       for (const session of byKey?.data ?? []) found.set(session.id, session);
       let hits = [];
-      if (this.searchesContent) hits = (await get("/v1/search", { q: query, limit: 20 }).catch(ignoreMissing))?.data ?? [];
+      if (await serves("/v1/search")) hits = (await get("/v1/search", { q: query, limit: 20 }).catch(ignoreMissing))?.data ?? [];
       // Another search may have been faster.
       if (query !== this.query.trim()) return;
       this.found = { query, sessions: [...found.values()], hits, searched: 0, after: null };

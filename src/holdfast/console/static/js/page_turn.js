@@ -4,7 +4,7 @@ import { html, nothing } from "../vendor/lit.js";
 import { ApiError, get, post, segment } from "./api.js";
 import { dateTime, duration, number, prettyJson, safeText } from "./format.js";
 import { itemBody, kindOf } from "./items.js";
-import { subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { timeline } from "./timeline.js";
 import { badge, empty, errorState, idText, loading, notify, PageElement } from "./ui.js";
 
@@ -39,6 +39,7 @@ class TurnPage extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     this.cleanups.push(subscribe((fact) => fact.turn_id === this.turnId && void this.load()));
+    this.cleanups.push(onOpen(() => void this.load()));
   }
 
   /** @param {Map<string, unknown>} changed */
@@ -47,17 +48,19 @@ class TurnPage extends PageElement {
   }
 
   load() {
-    return this.attempt(async () => {
-      this.turn = await get(`/v1/turns/${segment(this.turnId)}`);
-      const { attemptNumber } = this;
-      const shown = await get(`/v1/turns/${segment(this.turnId)}/projection`, { attempt: attemptNumber, limit: 200 }).catch((error) => {
-        if (!(error instanceof ApiError && error.code === "projection_not_found")) throw error;
-        return null;
-      });
-      // Another request may have been chosen meanwhile.
-      if (attemptNumber === this.attemptNumber) this.shown = shown;
-    });
+    return this.inOrder(this.read);
   }
+
+  read = () => this.attempt(async () => {
+    this.turn = await get(`/v1/turns/${segment(this.turnId)}`);
+    const { attemptNumber } = this;
+    const shown = await get(`/v1/turns/${segment(this.turnId)}/projection`, { attempt: attemptNumber, limit: 200 }).catch((error) => {
+      if (!(error instanceof ApiError && error.code === "projection_not_found")) throw error;
+      return null;
+    });
+    // Another request may have been chosen meanwhile.
+    if (attemptNumber === this.attemptNumber) this.shown = shown;
+  });
 
   async showEarlier() {
     const offset = Math.max(0, this.shown.input_offset - 200);
@@ -81,7 +84,7 @@ class TurnPage extends PageElement {
   }
 
   updated() {
-    if (this.turn) document.title = `Turn ${this.turn.number} · Holdfast`;
+    if (this.turn && this.isConnected) document.title = `Turn ${this.turn.number} · Holdfast`;
   }
 
   render() {

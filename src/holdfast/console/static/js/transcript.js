@@ -5,7 +5,7 @@ import { ApiError, get, segment, sleep } from "./api.js";
 import { blocks } from "./blocks.js";
 import { duration, safeText } from "./format.js";
 import { itemBody, kindOf, logEntry } from "./items.js";
-import { onResume, subscribe } from "./live.js";
+import { onOpen, subscribe } from "./live.js";
 import { followAnswer, LiveAnswer } from "./response_stream.js";
 import { badge, empty, errorState, loading, PageElement } from "./ui.js";
 
@@ -35,8 +35,8 @@ class Transcript extends PageElement {
     this.followed = new Set();
     /** Turns by their number. @type {Map<number, any>} */
     this.turns = new Map();
-    /** @type {Promise<void>} */
-    this.queue = Promise.resolve();
+    /** Turns that were not searched for a running one, because an answer had no turn yet. @type {any[]} */
+    this.unattached = [];
     this.isDrawing = false;
     /** @type {Promise<void> | null} */
     this.older = null;
@@ -59,7 +59,7 @@ class Transcript extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     this.cleanups.push(subscribe((fact) => fact.session_id === this.sessionId && this.onFact(fact)));
-    this.cleanups.push(onResume(() => this.enqueue(() => this.readNewer())));
+    this.cleanups.push(onOpen(() => void this.refresh(this.readNewer)));
     this.cleanups.push(() => this.abandon(this.answers));
     this.watchTop();
   }
@@ -71,7 +71,7 @@ class Transcript extends PageElement {
     // The answer that created this session goes on; those of another session do not belong here.
     this.abandon(this.answers.filter((answer) => !isNewChat || answer.sessionId !== this.sessionId));
     this.reset();
-    if (this.sessionId) void this.reload();
+    if (this.sessionId) void this.refresh(this.reload);
   }
 
   get path() {
@@ -80,14 +80,13 @@ class Transcript extends PageElement {
 
   // ── reading the log ────────────────────────────────────────────────────────────────────────
 
-  /** Do one thing after another: pages of the log must arrive in order. @param {() => Promise<unknown>} work */
-  enqueue(work) {
-    this.queue = this.queue.then(work).then(() => {}, () => {});
-    return this.queue;
+  /** Read in order; the next fact tries again what fails. @param {() => Promise<unknown>} read */
+  refresh(read) {
+    return this.inOrder(read).catch(() => {});
   }
 
   /** Read the newest items again: records may have hidden some of those that are shown. */
-  reload() {
+  reload = () => {
     const { sessionId, path } = this;
     return this.attempt(async () => {
       const turns = await get(`${path}/turns`, { order: "desc", limit: 100 });
@@ -103,10 +102,10 @@ class Transcript extends PageElement {
       this.attachRunning(turns.data);
       this.dispatchEvent(new CustomEvent("loaded", { bubbles: true }));
     });
-  }
+  };
 
   /** Read what was added since; throw if that does not work. */
-  async readNewer() {
+  readNewer = async () => {
     const { sessionId, path } = this;
     const last = this.entries[this.entries.length - 1];
     if (!last) {
@@ -132,7 +131,7 @@ class Transcript extends PageElement {
     this.keepTurns(turns.data);
     this.attachRunning(turns.data);
     this.requestUpdate();
-  }
+  };
 
   /** Read the page before the oldest item; whoever asks meanwhile waits for the same page. */
   readOlder() {
@@ -206,14 +205,17 @@ class Transcript extends PageElement {
   /** @param {import("./live.js").Fact} fact */
   onFact(fact) {
     const { type } = fact;
-    if (type === "items.hidden" || type === "session.compacted" || type === "session.compaction_undone") void this.enqueue(() => this.reload());
-    else if (ENDS.has(type) || type.startsWith("items.") || type === "turn.started" || type === "turn.requires_action") void this.enqueue(() => this.readNewer());
+    if (type === "items.hidden" || type === "session.compacted" || type === "session.compaction_undone") void this.refresh(this.reload);
+    else if (ENDS.has(type) || type.startsWith("items.") || type === "turn.started" || type === "turn.requires_action") void this.refresh(this.readNewer);
   }
 
   // ── answers that stream ────────────────────────────────────────────────────────────────────
 
   /** @param {any[]} turns */
   attachRunning(turns) {
+    // It may be the turn of an answer that was just asked for: wait until that one knows its turn.
+    this.unattached = this.answers.some((answer) => answer.turnId === null) ? turns : [];
+    if (this.unattached.length) return;
     const running = turns.find((turn) => turn.status === "running" && turn.response_id);
     if (running) void this.attach(running.response_id, running.id);
   }
@@ -244,6 +246,7 @@ class Transcript extends PageElement {
     if (!this.answers.includes(answer)) this.answers = [...this.answers, answer];
     const onChange = () => {
       if (signal.aborted) return;
+      if (this.unattached.length) this.attachRunning(this.unattached);
       this.dispatchEvent(new CustomEvent("progress", { bubbles: true, detail: answer }));
       this.draw();
     };
@@ -264,8 +267,7 @@ class Transcript extends PageElement {
   async save(answer) {
     while (!answer.aborter.signal.aborted && this.sessionId) {
       try {
-        if (answer.rewrites) await this.reload();
-        else await this.readNewer();
+        await this.inOrder(answer.rewrites ? this.reload : this.readNewer);
         if (!this.failure) return;
         throw this.failure;
       } catch (error) {

@@ -10,9 +10,18 @@ export class PageElement extends LitElement {
     super();
     /** @type {unknown} */
     this.failure = null;
-    this.isLoading = false;
+    /** How many attempts run now. */
+    this.openAttempts = 0;
     /** @type {(() => void)[]} */
     this.cleanups = [];
+    /** Ends when everything that was asked for in order is done. @type {Promise<unknown>} */
+    this.queue = Promise.resolve();
+    /** What waits in the queue. @type {Map<() => Promise<unknown>, Promise<unknown>>} */
+    this.waiting = new Map();
+  }
+
+  get isLoading() {
+    return this.openAttempts > 0;
   }
 
   createRenderRoot() {
@@ -40,7 +49,7 @@ export class PageElement extends LitElement {
    * @returns {Promise<T | undefined>}
    */
   async attempt(work) {
-    this.isLoading = true;
+    this.openAttempts += 1;
     this.requestUpdate();
     try {
       const result = await work();
@@ -50,9 +59,28 @@ export class PageElement extends LitElement {
       this.failure = error;
       return undefined;
     } finally {
-      this.isLoading = false;
+      this.openAttempts -= 1;
       this.requestUpdate();
     }
+  }
+
+  /**
+   * Read something after everything that is being read: an older answer never replaces a newer one.
+   * A read that still waits serves everyone who asks for it.
+   * @param {() => Promise<unknown>} read
+   * @returns {Promise<unknown>}
+   */
+  inOrder(read) {
+    let waiting = this.waiting.get(read);
+    if (!waiting) {
+      waiting = this.queue.then(() => {
+        this.waiting.delete(read);
+        return this.isConnected ? read() : undefined;
+      });
+      this.waiting.set(read, waiting);
+      this.queue = waiting.catch(() => {});
+    }
+    return waiting;
   }
 
   /**

@@ -1,0 +1,74 @@
+"""Plain Chat requests: decoded in one step, with the result of the general way."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.model.items import write_item
+from holdfast.core.model.request import write_request
+from holdfast.core.openai.chat import split_messages
+from holdfast.http.api.chat import parse_turn_request
+from holdfast.http.request import decoding
+from holdfast.http.request.body import parse_fields
+from holdfast.http.request.decoding import decode_message, pop_entries, read_plain_chat
+
+
+def _asked(content: Any = "hi", **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": content}], **more}
+
+
+PLAIN = [
+    _asked(),
+    _asked(" hällo 😀 \r\n\t "),
+    _asked(""),
+    _asked("a\0b"),
+    _asked(stream=True),
+    _asked(stream=False),
+    b'{"model": "first", "model": "m\\u00e9", "messages": [{"role": "user", "content": "x"}]}',
+    b' {"messages": [{"content": "\\ud83d\\ude00", "role": "user"}], "model": "m"} ',
+]
+OTHER = [
+    _asked(temperature=0),
+    _asked(stream=None),
+    _asked(store=False),
+    _asked([{"type": "text", "text": "hi"}]),
+    _asked(None),
+    {"model": "m", "messages": [{"role": "user", "content": "a", "name": "b"}]},
+    {"model": "m", "messages": [{"role": "assistant", "content": "a"}]},
+    {"model": "m", "messages": [{"role": "user", "content": "a"}] * 2},
+    {"model": "m", "messages": []},
+    {"model": "", "messages": [{"role": "user", "content": "a"}]},
+    {"model": None, "messages": [{"role": "user", "content": "a"}]},
+    {"messages": [{"role": "user", "content": "a"}]},
+    b'{"model": "m", "messages": [{"role": "user", "content": "\xff"}]}',
+    b'{"model": "m", "messages": [{"role": "user", "content": "\\ud83d"}]}',
+    b'{"model": "m", "messages": [{"role": "user", "content": "x"}]',
+    b"[" * 5000,
+    b"",
+]
+
+
+def _body(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else msgspec.json.encode(value)
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=str)
+def test_a_plain_request_is_what_the_general_way_makes_of_it(value: Any) -> None:
+    plain = read_plain_chat(_body(value))
+    assert plain is not None
+    fields = parse_fields(_body(value))
+    messages = [decode_message(entry, n) for n, entry in enumerate(pop_entries("chat", fields, 9))]
+    instructions, values = split_messages(messages)
+    request = parse_turn_request(fields, instructions)
+    assert (plain[0], write_request(plain[0])) == (request, write_request(request))
+    assert plain[1] == [write_item(each) for each in values]
+
+
+@pytest.mark.parametrize("value", OTHER, ids=lambda value: str(value)[:80])
+def test_any_other_request_is_left_to_the_general_way(value: Any) -> None:
+    assert read_plain_chat(_body(value)) is None
+
+
+def test_a_long_request_is_left_to_the_general_way() -> None:
+    assert read_plain_chat(_body(_asked("x" * decoding.PLAIN_BYTES))) is None
