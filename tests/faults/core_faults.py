@@ -88,22 +88,22 @@ LANES = (
     Fault(
         "a plain turn takes a free lane before those who wait",
         f"{CORE}/transaction/plain_turns.py",
-        "session.active_turn_id is not None or facts.waiting.count:",
-        "session.active_turn_id is not None:",
+        "session.active_turn_id is not None or waiting.count or not",
+        "session.active_turn_id is not None or not",
         (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
     ),
     Fault(
         "a plain turn is taken into the session of another tenant",
         f"{CORE}/transaction/plain_turns.py",
-        "if session.tenant != command.tenant or not session.is_live",
-        "if not session.is_live",
+        "if session.tenant != command.tenant or session.deleted_at is not None",
+        "if session.deleted_at is not None",
         ("tests/unit/core/transaction",),
     ),
     Fault(
         "a plain end keeps its lane although others wait for it",
         f"{CORE}/transaction/plain_turns.py",
-        "!= _NO_FINISH_OPTIONS or facts.heads or facts.waiting.count:",
-        "!= _NO_FINISH_OPTIONS or facts.heads:",
+        "if waiting.count or run.partial is not None",
+        "if run.partial is not None",
         (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
     ),
     Fault(

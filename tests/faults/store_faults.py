@@ -64,8 +64,8 @@ DURABILITY = (
     Fault(
         "a fenced statement that changed nothing is taken for done",
         f"{STORES}/sqlite/driver.py",
-        "    except sqlite3.IntegrityError:\n        return False\n",
-        "    except sqlite3.IntegrityError:\n        return True\n",
+        "except sqlite3.IntegrityError:\n            is_current = False\n",
+        "except sqlite3.IntegrityError:\n            is_current = True\n",
         ("tests/unit/stores/sqlite/test_driver.py", f"{CONTRACT}::TestBlocks"),
     ),
 )
@@ -276,6 +276,27 @@ LOG = (
         'item.item_id[-6:] != f"{item.seq:06x}"',
         'item.item_id[-6:] < "0"',
         ("tests/contract/test_listing.py",),
+    ),
+    Fault(
+        "an item of a plain turn has no row in the index of ids though its id tells another place",
+        f"{STORES}/sql/optimistic/plain_turns.py",
+        'if item_id is not None and item_id[-6:] != f"{seq:06x}":',
+        "if item_id is None:",
+        ("tests/unit/stores/sql/optimistic",),
+    ),
+    Fault(
+        "a run that lost its lane ends the turn that has it now",
+        f"{STORES}/sql/optimistic/plain_turns.py",
+        "if known is None or not fence.holds(known[0].session):",
+        "if known is None:",
+        (f"{CONTRACT}::TestFencing", "tests/unit/stores/sql/optimistic"),
+    ),
+    Fault(
+        "a plain end is left out of the index though another entry is before it",
+        f"{STORES}/sql/optimistic/plain_turns.py",
+        "ENDED_NEXT if before.epoch == before.version else ENDED",
+        "ENDED_NEXT",
+        ("tests/contract/test_log_rows.py", "tests/unit/stores/sql/optimistic"),
     ),
     Fault(
         "the last entries of an erased session keep what was said",

@@ -52,7 +52,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.outgoing import report_approvals
-from holdfast.core.transaction.plain_turns import start, starts_plainly
+from holdfast.core.transaction.plain_turns import start_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
@@ -61,8 +61,11 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
-    if facts.session is not None and starts_plainly(command, facts):
-        return start(command, facts.session, facts.now)
+    session = facts.session
+    if session is not None and facts.active is None and facts.turn is None and not facts.repeat:
+        decision = start_plainly(command, session, facts.waiting, facts.now)
+        if decision is not None:
+            return decision
     return accept_any(command, facts)
 
 

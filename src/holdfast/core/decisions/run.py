@@ -51,7 +51,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import queue_parts
-from holdfast.core.transaction.plain_turns import end, ends_plainly
+from holdfast.core.transaction.plain_turns import end_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
@@ -141,9 +141,10 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert session is not None
     assert turn is not None
     assert run is not None
-    if ends_plainly(command, facts):
-        return end(command, session, turn, run, facts.now)
-    return finish_any(command, facts, session, turn, run)
+    ended = None
+    if not facts.heads:
+        ended = end_plainly(command, session, turn, run, facts.waiting, facts.now)
+    return ended or finish_any(command, facts, session, turn, run)
 
 
 def finish_any(

@@ -50,6 +50,8 @@ class LaneCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
+        self.find = self._lanes.get
+        """Return a lane and its size, or None if it is not known."""
         self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
         """The live sessions of the known lanes by their keys."""
         self._before: dict[SessionId, Lane | None] | None = None
@@ -111,9 +113,9 @@ class LaneCache:
         if session is None or not session.is_live or facts.waiting.count:
             return
         if session.active_turn_id is None:
-            self._keep(Lane(session))
+            self.put(Lane(session))
         elif facts.active is not None and facts.active_run is not None:
-            self._keep(Lane(session, facts.active, facts.active_run))
+            self.put(Lane(session, facts.active, facts.active_run))
         else:
             self.forget(session.id)
 
@@ -139,15 +141,15 @@ class LaneCache:
         if known is not None:
             others = [one for one in known[0].waiting if one.id != turn.id]
             if others and others[-1].position > turn.position:
-                self._keep(_with_waiting(known[0], sorted([*others, turn], key=_position)))
+                self.put(_with_waiting(known[0], sorted([*others, turn], key=_position)))
             else:
-                self._keep(_with_waiting(known[0], [*others, turn]))
+                self.put(_with_waiting(known[0], [*others, turn]))
 
     def _dequeue(self, session_id: SessionId, turn_id: TurnId) -> None:
         known = self._lanes.get(session_id)
         if known is not None:
             left = [turn for turn in known[0].waiting if turn.id != turn_id]
-            self._keep(_with_waiting(known[0], left))
+            self.put(_with_waiting(known[0], left))
 
     def _note_entries(self, change: LogAppended) -> None:
         session, before = change.session, change.before
@@ -162,12 +164,12 @@ class LaneCache:
         if after is None:
             self.forget(session.id)
         else:
-            self._keep(after)
+            self.put(after)
 
     def _note_partial(self, session_id: SessionId, run_id: RunId, body: bytes) -> None:
         known = self._lanes.get(session_id)
         if known is not None and known[0].run is not None and known[0].run.id == run_id:
-            self._keep(replace(known[0], run=replace(known[0].run, partial=body)))
+            self.put(replace(known[0], run=replace(known[0].run, partial=body)))
 
     def forget(self, session_id: SessionId) -> Lane | None:
         """Know a lane no more; return what it was."""
@@ -195,7 +197,7 @@ class LaneCache:
         for session_id, lane in before.items():
             self.forget(session_id)
             if lane is not None:
-                self._keep(lane)
+                self.put(lane)
 
     def detach_uncommitted(self) -> list[Lane]:
         """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
@@ -206,7 +208,7 @@ class LaneCache:
     def keep(self, lanes: Iterable[Lane]) -> None:
         """Know these lanes: they were committed."""
         for lane in lanes:
-            self._keep(lane)
+            self.put(lane)
 
     def clear(self) -> None:
         """Know nothing any more."""
@@ -215,8 +217,8 @@ class LaneCache:
         self.keys.clear()
         self._bytes = 0
 
-    def _keep(self, lane: Lane) -> None:
-        """Put a lane in, in its own place, as the one that was used last."""
+    def put(self, lane: Lane) -> None:
+        """Know a lane as this transaction leaves it; it is the one that was used last."""
         session, active, run = lane.session, lane.active, lane.run
         known = self._lanes.pop(session.id, None)
         if known is not None:

@@ -78,8 +78,9 @@ class GroupCommitter:
         self._is_closed = False
         self._last_count = 0
         self._commits_at_once = driver.commit_then is not None
-        self._may_commit_now = self._commits_at_once
-        """Whether the first command of this round of the loop is committed without waiting."""
+        """Whether the first command of each round of the loop is committed without waiting."""
+        self._committed: list[Command[Any]] = []
+        """The command that was committed so in this round."""
         self.on_commit: Callable[[int, float], None] | None = None
         """Called after each transaction with the number of commands and the seconds it took."""
 
@@ -100,7 +101,14 @@ class GroupCommitter:
                 self._delay = loop.call_later(MAX_DELAY, self._end_delay)
             return done
         self._is_urgent = True
-        if self._in_flight < self._max_batches and not self._is_scheduled:
+        if self._is_scheduled or self._in_flight >= self._max_batches:
+            return done
+        if self._commits_at_once and self._last_count <= 1 and not self._committed:
+            # Once per round of the loop, so that a caller in a tight loop does not starve others.
+            self._committed.append(command)
+            loop.call_soon(self._committed.clear)
+            self._commit_batch()
+        else:
             self._schedule(loop)
         return done
 
@@ -130,7 +138,8 @@ class GroupCommitter:
             self._in_flight = 0
             self._tasks.clear()
         # Calls that the last loop had scheduled will not come.
-        self._is_scheduled, self._may_commit_now = False, self._commits_at_once
+        self._is_scheduled = False
+        self._committed.clear()
         self._delay = None
         self._loop, self._thread = loop, get_ident()
 
@@ -139,16 +148,8 @@ class GroupCommitter:
         if self._last_count > 1:
             # Callers woken by the same commit submit their next command in this round: batch them.
             loop.call_soon(loop.call_soon, self._drain)
-        elif self._may_commit_now:
-            # Once per round of the loop, so that a caller in a tight loop does not starve others.
-            self._is_scheduled = self._may_commit_now = False
-            loop.call_soon(self._end_loop_round)
-            self._commit_batch()
         else:
             loop.call_soon(self._drain)
-
-    def _end_loop_round(self) -> None:
-        self._may_commit_now = self._commits_at_once
 
     def _drain(self) -> None:
         """Commit the queue."""

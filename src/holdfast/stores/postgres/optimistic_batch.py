@@ -22,7 +22,7 @@ from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import marks
-from holdfast.stores.sql.optimistic import decide_from_cache
+from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
 from holdfast.stores.sql.plan import Ask, Statement
 
 
@@ -60,7 +60,8 @@ def _decide(
         if not batch.mark(turn_ids, marks(command, now)):
             return None
         return Decision(None)
-    planned = decide_from_cache(command, now, lanes)
+    planner = PLANNERS.get(type(command))
+    planned = planner(command, now, lanes) if planner is not None else None
     if planned is None:
         return None
     decision = planned.decision
@@ -69,7 +70,10 @@ def _decide(
         return None
     if not batch.add(session_id, planned.writes):
         return None
-    lanes.note(decision.changes)
+    if planned.lane is not None:
+        lanes.put(planned.lane)
+    else:
+        lanes.note(decision.changes)
     return decision
 
 

@@ -21,7 +21,7 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.cache.lane_cache import LaneCache
+from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import facts, queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
@@ -79,11 +79,13 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
 _ON_LANES = frozenset({cmd.Accept, cmd.Append, cmd.Extend, cmd.Finish, cmd.RecordHeal})
 
 
-class Planned(msgspec.Struct, frozen=True):
+class Planned(msgspec.Struct, frozen=True, gc=False):
     """A decision, and the statements that carry it out."""
 
     decision: Decision[Any]
     writes: list[Ask]
+    lane: Lane | None = None
+    """How the decision leaves its lane, where that is known already."""
 
 
 def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:

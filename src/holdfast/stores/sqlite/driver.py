@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from holdfast.stores.commit.executors import Settle, ThreadExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
-from holdfast.stores.sql.optimistic import decide_from_cache
+from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import (
@@ -119,8 +119,9 @@ class SqliteDriver(SqlDriver):
         if reader is not None:
             self._read_link = ManagedConnection(connect, identity, is_read_only=True)
         self._data_version: int | None = None
-        self.commit_then = self._commit_then if isinstance(writer, ThreadExecutor) else None
-        self.can_wait = self._is_queued if isinstance(writer, ThreadExecutor) else None
+        self._thread_writer = writer if isinstance(writer, ThreadExecutor) else None
+        self.commit_then = self._commit_then if self._thread_writer is not None else None
+        self.can_wait = self._is_queued if self._thread_writer is not None else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
@@ -144,27 +145,38 @@ class SqliteDriver(SqlDriver):
         return await self._writer.run(lambda: self._commit(commands))
 
     def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
-        writer = cast(ThreadExecutor, self._writer)
-        work: _Work | None = None
-        is_quick = self._pace.paused_until == 0.0 or self._pace.is_quick()
+        writer, pace = self._thread_writer, self._pace
+        assert writer is not None
+        work: _Work = partial(self._commit, commands)
+        is_quick = pace.paused_until == 0.0 or pace.is_quick()
         if is_quick and is_short(commands) and writer.try_acquire():
+            results: list[Result] | None = None
             try:
-                done = self._commit_in_place(commands)
+                connection = self._write_link.begin_at_once()
+                if connection is not None:
+                    self._commit_wait.start()
+                    try:
+                        results = self._transact(connection, commands)
+                    except Exception as exc:  # noqa: BLE001 - it is answered, to its own command
+                        if len(commands) == 1:
+                            results = [_explain(exc)]
+                        work = partial(self._commit_each, commands)
+                    finally:
+                        pace.note(self._commit_wait.stop())
             finally:
                 writer.give_back()
-            if isinstance(done, list):
-                settle(done, None)
+            if results is not None:
+                settle(results, None)
                 if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                     self._post_checkpoint(writer)
                 return
-            work = done
 
         def settled(results: list[Result] | None, error: BaseException | None) -> None:
             settle(results, error)
             if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                 self._post_checkpoint(writer)
 
-        writer.post(work or partial(self._commit, commands), settled)
+        writer.post(work, settled)
 
     def _is_queued(self, command: Accept) -> bool:
         """Whether a turn is only queued, behind one that is handed the lane before it."""
@@ -228,21 +240,6 @@ class SqliteDriver(SqlDriver):
 
     # ── in the executor, or in its place ────────────────────────────────────────────────────
 
-    def _commit_in_place(self, commands: Sequence[Command[Any]]) -> "list[Result] | _Work | None":
-        """Return the results, or what is left to do for the thread; none, if that is all of it."""
-        connection = self._write_link.begin_at_once()
-        if connection is None:
-            return None
-        self._commit_wait.start()
-        try:
-            return self._transact(connection, commands)
-        except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
-            if len(commands) == 1:
-                return [_explain(exc)]
-        finally:
-            self._pace.note(self._commit_wait.stop())
-        return partial(self._commit_each, commands)
-
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         try:
             connection = self._begin()
@@ -285,7 +282,10 @@ class SqliteDriver(SqlDriver):
         try:
             # One for all statements: to make one for each would cost a third of a short one.
             cursor = connection.cursor()
-            self._invalidate_lane_cache(cursor)
+            # No other connection can write while this one does.
+            (version,) = cursor.execute("pragma data_version").fetchone()
+            if version != self._lanes_version:
+                self._invalidate_lane_cache(version)
             now = self._clock.now()
             results: list[Result] = []
             for command in commands:
@@ -301,12 +301,10 @@ class SqliteDriver(SqlDriver):
         self._rows = connection.total_changes
         return results
 
-    def _invalidate_lane_cache(self, cursor: sqlite3.Cursor) -> None:
-        """Clear the lane cache if another connection has written since; none can while we write."""
-        (version,) = cursor.execute("pragma data_version").fetchone()
-        if version != self._lanes_version:
-            self._lanes.clear()
-            self._lanes_version = version
+    def _invalidate_lane_cache(self, version: int) -> None:
+        """Clear the lane cache: another connection has written since."""
+        self._lanes.clear()
+        self._lanes_version = version
 
     def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
         self._lanes.clear()
@@ -350,10 +348,29 @@ class SqliteDriver(SqlDriver):
             self._forget_writer()
 
     def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
-        foreseen = decide_from_cache(command, now, self._lanes)
-        if foreseen is not None and _write_gated(cursor, foreseen.writes):
-            self._lanes.note(foreseen.decision.changes)
-            return foreseen.decision
+        planner, lanes = PLANNERS.get(type(command)), self._lanes
+        foreseen = planner(command, now, lanes) if planner is not None else None
+        if foreseen is None:
+            return self._read_and_write(cursor, command, now)
+        execute, writes = cursor.execute, iter(foreseen.writes)
+        gate, parameters = next(writes)
+        try:
+            is_current = execute(gate.text, parameters).rowcount == 1
+        except sqlite3.IntegrityError:
+            is_current = False
+        if not is_current:
+            return self._read_and_write(cursor, command, now)
+        for statement, parameters in writes:
+            written = execute(statement.text, parameters)
+            if statement.is_fenced and written.rowcount != 1:
+                raise _LostUpdate(statement.name)
+        if foreseen.lane is not None:
+            lanes.put(foreseen.lane)
+        else:
+            lanes.note(foreseen.decision.changes)
+        return foreseen.decision
+
+    def _read_and_write(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
         planned = _drive(cursor, plan(command, now, self._lanes))
         _write(cursor, planned.writes)
         return planned.decision
@@ -443,21 +460,6 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
-
-
-def _write_gated(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> bool:
-    """Write a decision from the cache, unless its first statement shows that it is out of date."""
-    gate, parameters = writes[0]
-    try:
-        if cursor.execute(gate.text, parameters).rowcount != 1:
-            return False
-    except sqlite3.IntegrityError:
-        return False
-    for statement, parameters in writes[1:]:
-        written = cursor.execute(statement.text, parameters)
-        if statement.is_fenced and written.rowcount != 1:
-            raise _LostUpdate(statement.name)
-    return True
 
 
 def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:

@@ -25,7 +25,7 @@ from holdfast.stores.sql.command_plans import Planned
 
 def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
     """Return what needs no reading, for a command of which enough is known."""
-    decide = _FORESIGHT.get(type(command))
+    decide = FORESEEN.get(type(command))
     if decide is None or command.again:
         return None
     decision = decide(command, now, lanes)
@@ -101,10 +101,11 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) 
     return lanes.of_session(session_id, command.worker, now) if session_id is not None else None
 
 
-_FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
+FORESEEN: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
     cmd.Accept: _accept,
     cmd.Append: _append,
     cmd.AppendBatch: _continue,
     cmd.Extend: _extend,
     cmd.Finish: _finish,
 }
+"""How commands are decided on a cached lane; None if more has to be read."""

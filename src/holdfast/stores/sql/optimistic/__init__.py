@@ -1,0 +1,1 @@
+"""Commands that are planned from cached lanes, without a read."""
