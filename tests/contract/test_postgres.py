@@ -20,7 +20,7 @@ from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.ports.outbox import OutboxQuery
 from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
-from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres import listener, open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
@@ -190,8 +190,10 @@ async def test_the_worker_of_a_closed_process_is_gone_at_once(open_another: Open
 
 
 async def test_a_living_worker_that_lost_its_connection_is_not_taken_for_dead(
-    open_another: Opener, postgres_url: str
+    open_another: Opener, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It has as long as a slow machine needs to connect; the check ends once it is back.
+    monkeypatch.setattr(listener, "RECHECK_SECONDS", SECONDS)
     here, there = await open_another(), await open_another()
     await StoreClient(there, "b").enlist(lease_seconds=3600)
     await _kill_listeners(postgres_url)

@@ -30,8 +30,9 @@ IDS_PER_MESSAGE = 100
 HEARTBEAT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
-RECHECK_SECONDS = 1.0
+RECHECK_SECONDS = 1.5
 """Longer than a live process needs to reconnect; a token free for so long has no owner."""
+RECHECK_INTERVAL_SECONDS = 0.25
 DISCONNECTED_POLL_SECONDS = 1.0
 
 TAKE = "select pg_try_advisory_lock($1)"
@@ -158,12 +159,12 @@ class NotificationListener:
             self._ghosts.add(number)
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return the workers whose token is held now or on a second check a moment later."""
+        """Return the workers whose token is held now or taken again a moment later."""
         held = await self._held(workers) if workers else set()
-        missing = [worker for worker in workers if worker not in held]
-        if missing:
-            await asyncio.sleep(RECHECK_SECONDS)
-            held |= await self._held(missing)
+        give_up_at = time.monotonic() + RECHECK_SECONDS
+        while len(held) < len(workers) and time.monotonic() < give_up_at:
+            await asyncio.sleep(RECHECK_INTERVAL_SECONDS)
+            held |= await self._held([worker for worker in workers if worker not in held])
         return held
 
     async def drop(self, worker: WorkerId) -> None:
