@@ -264,7 +264,7 @@ async def test_a_request_whose_turn_is_stopped_loses_its_buttons(kind: str) -> N
 
 
 async def test_a_request_that_nobody_answers_in_time_loses_its_buttons() -> None:
-    limits = ToolSettings(approval_seconds=0.2)
+    limits = ToolSettings(approval_seconds=1.0)
     async with _room("telegram", _model(), tool_limits=limits) as (room, tools):
         room.telegram.say("go")
         await room.until_text(UNANSWERED)

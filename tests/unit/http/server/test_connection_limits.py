@@ -19,7 +19,7 @@ from holdfast.http.server.protocol import (
 from holdfast.http.server.types import ClientDisconnected, Request
 
 SECONDS = 20.0
-QUICK = ConnectionLimits(head_seconds=0.1, body_seconds=0.1, stall_seconds=0.1)
+QUICK = ConnectionLimits(head_seconds=0.4, body_seconds=0.4, stall_seconds=0.4)
 
 
 class Recorder:
