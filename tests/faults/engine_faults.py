@@ -63,14 +63,14 @@ RUNS = (
         f"{ENGINE}/model_call/projection_cache.py",
         "if known is not None and known.quarantined == quarantined:",
         "if known is not None:",
-        ("tests/properties/test_growing_projections.py",),
+        ("tests/unit/engine/model_call/test_projection_cache.py",),
     ),
     Fault(
         "a cached projection is used although an output came for a call in it",
         f"{ENGINE}/model_call/projection_cache.py",
         "            if item.call_id in known.call_ids:\n                return None\n",
         "",
-        ("tests/properties/test_growing_projections.py",),
+        ("tests/unit/engine/model_call/test_projection_cache.py",),
     ),
 )
 

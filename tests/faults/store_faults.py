@@ -113,7 +113,7 @@ FILTERS = (
         '"where t.tenant = ?1 and s.deleted_at is null and t.history_hash in ("',
         '"where (t.tenant = ?1 or t.tenant <> ?1) and s.deleted_at is null "'
         '"and t.history_hash in ("',
-        ("tests/integration/test_repeated_histories.py",),
+        (f"{CONTRACT}::TestIdentity",),
     ),
     Fault(
         "items of other tenants are referred to",

@@ -4,15 +4,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.model.items import StoredItem, message
+from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.project import project
 from holdfast.engine.model_call.projection_cache import PART_ITEMS, ProjectionCache
 
 
 def _item(seq: int, role: str, text: str) -> StoredItem:
-    new = message(role, text)
+    return _stored(seq, message(role, text))
+
+
+def _stored(seq: int, new: NewItem) -> StoredItem:
     turn = (seq + 1) // 2
-    return StoredItem("s", seq, turn, new.kind, None, None, new.fingerprint, False, new.body)
+    return StoredItem("s", seq, turn, new.kind, None, new.call_id, new.fingerprint, False, new.body)
 
 
 def _log(count: int) -> list[StoredItem]:
@@ -52,6 +56,28 @@ def test_a_regenerate_projects_the_tail_alone_even_from_a_list_that_was_read_ane
         assert [*shown] == [item.body for item in rewound]
         anew = SharedPrefix([*rewound[:-1], _item(length + 2, "user", "and again")])
         assert _calls(lambda: cache.project("s", anew)) < 20 + 2 * PART_ITEMS  # noqa: B023
+
+
+def test_an_item_that_is_set_aside_later_is_replaced_in_what_was_projected_before() -> None:
+    cache, log = ProjectionCache(), SharedPrefix(_log(5))
+    before, _ = cache.project("s", log)
+    shown, _ = cache.project("s", log, frozenset({2}))
+    assert shown[1] != before[1]
+    assert [*shown] == project(log, frozenset({2}))
+
+
+def test_an_output_that_comes_late_takes_the_place_of_the_one_that_was_made_up() -> None:
+    call = read_item(b'{"type":"function_call","call_id":"c1","name":"look","arguments":"{}"}')
+    output = read_item(b'{"type":"function_call_output","call_id":"c1","output":"found"}')
+    log = SharedPrefix(
+        [_item(1, "user", "look"), _stored(2, call), _item(3, "user", "well?"), _stored(4, output)]
+    )
+    cache = ProjectionCache()
+    before, _ = cache.project("s", log.upto(3))
+    assert len(before) == 4
+    shown, _ = cache.project("s", log)
+    assert output.body in shown
+    assert [*shown] == project(log)
 
 
 def test_a_prefix_is_indexed_without_a_copy() -> None:
