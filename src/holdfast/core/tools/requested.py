@@ -5,7 +5,7 @@ built-in tool. Responses show built-in tools as those of a server `holdfast`, wh
 name as well. A server with an address of its own is the upstream's business.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
+from holdfast.core.tools.tool_choice import ToolChoice
 
 BUILTIN_LABEL = "holdfast"
 """The server label under which clients see built-in tools."""
@@ -53,6 +54,12 @@ class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it uses every built-in tool that there is."""
     others: tuple[msgspec.Raw, ...] = ()
     """Tools of the client and of the upstream, as they were sent."""
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The servers of the gateway that the request uses, the built-in one included."""
+        own = [BUILTIN_LABEL] if self.builtins or self.has_all_builtins else []
+        return frozenset((*own, *(server.label for server in self.servers)))
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +250,13 @@ def show_functions(
     fields: dict[str, msgspec.Raw | None] = {"tools": msgspec.Raw(_encode(tools))}
     raw = (request.chat_fields if is_chat else request.fields).get("tool_choice")
     if raw is not None:
-        choice = _choice(msgspec.json.decode(raw), functions, is_first=is_first, is_chat=is_chat)
+        choice = ToolChoice(
+            functions,
+            requested.labels,
+            builtin_label=BUILTIN_LABEL,
+            is_chat=is_chat,
+            has_others=bool(requested.others),
+        ).translate(msgspec.json.decode(raw), is_first=is_first)
         fields["tool_choice"] = msgspec.Raw(_encode(choice))
     if "max_tool_calls" in request.fields:
         fields["max_tool_calls"] = None  # counted by the gateway
@@ -276,28 +289,3 @@ def _function(tool: FunctionTool, *, is_chat: bool) -> dict[str, Any]:
         "strict": False,
     }
     return {"type": "function", "function": inner} if is_chat else {"type": "function", **inner}
-
-
-def _choice(
-    choice: Any, functions: Iterable[FunctionTool], *, is_first: bool, is_chat: bool
-) -> Any:
-    if isinstance(choice, str):
-        return choice if is_first or choice != "required" else "auto"
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "allowed_tools":
-        return choice if is_first else "auto"
-    if not is_first:
-        return "auto"
-    if choice.get("type") not in ("mcp", "holdfast"):
-        return choice
-    label = choice.get("server_label", BUILTIN_LABEL)
-    for tool in functions:
-        if tool.server_label == label and tool.name == choice.get("name"):
-            named = {"name": tool.function}
-            return (
-                {"type": "function", "function": named}
-                if is_chat
-                else {"type": "function", **named}
-            )
-    return "required"
