@@ -20,7 +20,9 @@ async def _say(room: ChatRoom, text: str, **more: Any) -> None:
 
 
 def _command(text: str) -> dict[str, Any]:
-    return {"entities": [{"type": "bot_command", "offset": 0, "length": len(text.split()[0])}]}
+    return {
+        "entities": [{"type": "bot_command", "offset": 0, "length": len(text.split(maxsplit=1)[0])}]
+    }
 
 
 async def test_a_command_to_another_bot_of_the_group_does_nothing_here() -> None:

@@ -412,7 +412,6 @@ class InboundHandler:
     async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""
         log.warning("channel.refused", channel=self._settings.name, code=exc.code)
-        await self._queue(self._key_of(message), ())
         slot = int(self._gateway.clock.now() // REFUSAL_SECONDS)
         place = message.place
         told = gateway_key(
@@ -422,6 +421,8 @@ class InboundHandler:
             channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
         )
         await self._queue(told, (text,))
+        # Last: a message that is delivered again after this is not judged, or told of, again.
+        await self._queue(self._key_of(message), ())
         return "refused"
 
     async def _queue(self, key: str, messages: tuple[OutboxMessage, ...]) -> None:
