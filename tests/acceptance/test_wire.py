@@ -62,6 +62,10 @@ def test_headers_that_are_many_or_long_are_refused(gateway: GatewayProcess) -> N
     lines = b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(70))
     whole = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + lines + b"\r\n"
     assert talk(gateway, whole)[0] == 431
+    short = b"".join(b"x-%04d: a\r\n" % n for n in range(7000))
+    assert (
+        talk(gateway, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + short + b"\r\n")[0] == 431
+    )
     fitting = {f"x-{n}": "a" * 1000 for n in range(60)}
     assert httpx.get(f"{gateway.url}/v1/models", headers=fitting).status_code == 200
 

@@ -287,3 +287,14 @@ def test_a_message_of_nobody_that_servers_know_is_not_shown() -> None:
     spaced = {"type": "message", "role": "user", "content": 'says "role":"wizard"'}
     items = in_turns([said("a", "user"), *strange, said("b", "developer"), spaced])
     assert shown(items) == [said("a", "user"), said("b", "developer"), spaced]
+
+
+@pytest.mark.parametrize("kind", [{}, [], {"type": "x"}, 5, None])
+def test_a_part_whose_type_is_no_word_is_shown_as_its_text(kind: Any) -> None:
+    part = {"type": kind, "text": "hello"}
+    text = [{"type": "input_text", "text": "hello"}]
+    question = {"type": "message", "role": "user", "content": [part]}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    returned = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    items = shown(log(question, called, returned))
+    assert (items[0]["content"], items[2]["output"]) == (text, text)
