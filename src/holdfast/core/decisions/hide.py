@@ -71,7 +71,7 @@ def _carriers(log: Log, span: Span) -> list[StoredItem]:
     return [
         item
         for item in log.carriers
-        if item.seq > span[0] and _tells_of(span[0], carried_record(item.body), log.line, ends)
+        if item.seq > span[0] and _covers(span[0], carried_record(item.body), log.line, ends)
     ]
 
 
@@ -79,7 +79,7 @@ def _ends(heads: Iterable[RecordHead]) -> dict[Name, int]:
     return {(one.session_id, one.no): one.to_seq for one in heads if one.kind == "compaction"}
 
 
-def _tells_of(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
+def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
     """Whether a summary covers an item; one without a record may cover any item."""
     return record is not None and record[0] in line and ends.get(record, seq) >= seq
 
@@ -123,7 +123,7 @@ def without_hidden(
     ends = _ends(heads)
     return tuple(
         replace(item, body=ERASED_ITEM, fingerprint=b"")
-        if _tells_of(first, carried_record(item.body), (session.id,), ends)
+        if _covers(first, carried_record(item.body), (session.id,), ends)
         else item
         for item in items
     )

@@ -26,7 +26,7 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
 
 
 def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
-    """Return why the session that an arrival names takes nothing from it, if it does not."""
+    """Return why the named session cannot accept the arrival; None if it can."""
     session = facts.session
     if session is None:
         if command.session_id is None:
@@ -69,7 +69,7 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
 
 
 def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
-    """Return why a tenant may take nothing more in, if it may not."""
+    """Return why a tenant may not store or open more; None if it may."""
     if limits.full_bytes:
         return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
     most = limits.max_tenant_turns

@@ -1,7 +1,7 @@
 """Reset, restore, delete, fork: the life of a session under its key.
 
-Each raises the epoch of every session it touches, so that a run of the old days, even one of a
-generation that comes back, can change nothing.
+Each raises the epoch of every session it touches, so that an earlier run, even one of a generation
+that is restored, can change nothing.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     )
     _remember(command, fresh)
     queue_parts(fresh, command.messages, fresh.session.id)
-    return _both(old, fresh)
+    return _decide_both(old, fresh)
 
 
 def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | None:
@@ -114,7 +114,7 @@ def _remember(command: Reset | Fork, draft: Draft) -> None:
 
 
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
-    """Make an old generation live again; the one that was live is retired like by a reset."""
+    """Make an old generation live again; the live one is retired, as by a reset."""
     session = facts.session
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
@@ -133,11 +133,11 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     old = Draft(facts.live, now=facts.now)
     _cancel_open(old, facts, code="session_restored")
     retire(old, reason="session_restored")
-    return _both(old, back)
+    return _decide_both(old, back)
 
 
-def _both(old: Draft, new: Draft) -> Decision[Session]:
-    """Close two drafts in one decision; the old one lets go of the key first."""
+def _decide_both(old: Draft, new: Draft) -> Decision[Session]:
+    """Close two drafts in one decision; the old session releases the key first."""
     first, second = old.decide(old.session), new.decide(new.session)
     return Decision(
         new.session,
@@ -202,7 +202,7 @@ def _mark_deleted(draft: Draft) -> None:
 
 
 def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
-    """End every open turn as cancelled; `code` says by what, in a word that does not vary."""
+    """End every open turn as cancelled; `code` is a stable word for the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)

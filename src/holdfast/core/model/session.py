@@ -127,7 +127,7 @@ def begin_session(
 
 
 MOST_TOKENS = 2**53
-"""No run uses more; a session can add up many such, and any client can read it."""
+"""No run uses more; the sum over a session still fits a number that any client can read."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

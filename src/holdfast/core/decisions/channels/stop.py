@@ -1,4 +1,4 @@
-"""Stop what runs and waits in a conversation because a person asked for it."""
+"""Stop the running and waiting turns of a conversation because a person asked for it."""
 
 from holdfast.core.decisions.lane import end_turn, stop_active
 from holdfast.core.ids import Tenant, TurnId
