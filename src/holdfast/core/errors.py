@@ -1,4 +1,4 @@
-"""All errors of Holdfast, in one tree.
+"""All errors of the gateway, in one tree.
 
 HoldfastError
 ├── InvalidInput            the request is invalid
@@ -6,7 +6,7 @@ HoldfastError
 │   ├── InvalidItem
 │   ├── SessionNotKeyed     a reset needs a key to continue under
 │   ├── ParentNotFound      the response to continue cannot be continued
-│   ├── UnsupportedByUpstream  the API of the model's server cannot express it
+│   ├── UnsupportedByUpstream  the model's server cannot express it
 │   └── InvalidSetting
 ├── NotFound                unknown, foreign and erased look the same
 │   ├── SessionNotFound
