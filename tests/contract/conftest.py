@@ -38,14 +38,16 @@ async def store(store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
 
 
 @pytest.fixture
-async def neighbour(store: SqlStore, store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
+async def other_store(
+    store: SqlStore, store_url: str, clock: ManualClock
+) -> AsyncIterator[SqlStore]:
     """The same store as another process has it open; memory is never another process's."""
     if store_url == "memory:":
         yield store
         return
-    neighbour = await _open(store_url, clock)
-    yield neighbour
-    await neighbour.close()
+    other_store = await _open(store_url, clock)
+    yield other_store
+    await other_store.close()
 
 
 @pytest.fixture
@@ -57,8 +59,8 @@ async def caller(store: SqlStore) -> StoreClient:
 
 
 @pytest.fixture
-async def other(neighbour: SqlStore) -> StoreClient:
-    """A worker at the neighbour's."""
-    other = StoreClient(neighbour, "o")
+async def other(other_store: SqlStore) -> StoreClient:
+    """A worker at the other store."""
+    other = StoreClient(other_store, "o")
     await other.enlist()
     return other

@@ -19,9 +19,9 @@ def _model() -> ScriptedModel:
         last = items[-1]
         text = str(last.get("content"))
         if last["type"] == "message" and "go" in text:
-            return [called("desk__echo", "c1", '{"n":1}'), called("desk__echo", "c2", '{"n":2}')]
+            return [called("demo__echo", "c1", '{"n":1}'), called("demo__echo", "c2", '{"n":2}')]
         if last["type"] == "message" and "again" in text:
-            return [called("desk__echo", "c3", '{"n":3}')]
+            return [called("demo__echo", "c3", '{"n":3}')]
         return [said("done")]
 
     return ScriptedModel(script)
@@ -73,7 +73,7 @@ async def test_a_stream_shows_a_request_again_behind_the_call_that_ran() -> None
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_chat_client_is_told_again_of_what_still_waits(*, is_stream: bool) -> None:
+async def test_a_chat_client_is_reminded_of_open_approvals(*, is_stream: bool) -> None:
     tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         messages: list[Item] = [{"role": "user", "content": "go"}]
@@ -86,7 +86,7 @@ async def test_a_chat_client_is_told_again_of_what_still_waits(*, is_stream: boo
         await gateway.chat(messages, tools=[SERVER], stream=is_stream)
     assert len(tools.calls) == 2
     assert model.shown[-1] == [
-        "go", "desk__echo()", "desk__echo()", '={"n":1}', '={"n":2}', "done", "thanks",
+        "go", "demo__echo()", "demo__echo()", '={"n":1}', '={"n":2}', "done", "thanks",
     ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ async def test_an_old_answer_does_not_deny_what_waits_now() -> None:
         assert [each["id"] for each in await pending_approvals(gateway)] == [new]
 
 
-async def test_an_answer_that_comes_too_late_asks_nobody() -> None:
+async def test_an_answer_that_comes_too_late_calls_no_model() -> None:
     tools, model = guarded_tools(), _model()
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
@@ -166,7 +166,7 @@ async def test_an_answer_may_name_the_conversation() -> None:
 async def test_steps_are_counted_over_all_runs_of_a_turn() -> None:
     tools = guarded_tools()
     model = ScriptedModel(
-        lambda items: [called("desk__echo", f"c{len(items)}", f'{{"n":{len(items)}}}')]
+        lambda items: [called("demo__echo", f"c{len(items)}", f'{{"n":{len(items)}}}')]
     )
     settings = ToolSettings(max_tool_steps=2)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:

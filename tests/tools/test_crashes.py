@@ -115,7 +115,7 @@ def _script(items: list[Item]) -> list[Item]:
     done = sum(item["type"] == "function_call_output" for item in items)
     if done >= STEPS:
         return [said("done")]
-    return [said(f"step {done}"), called("desk__echo", f"c{done}", f'{{"n":{done}}}')]
+    return [said(f"step {done}"), called("demo__echo", f"c{done}", f'{{"n":{done}}}')]
 
 
 @asynccontextmanager
@@ -252,7 +252,7 @@ def _random_script(seed: int) -> Any:
         chosen = random.Random(f"{seed}:{step}")
         names = [chosen.choice(["safe", "unsafe"]) for _ in range(chosen.randint(1, 2))]
         calls = [
-            called(f"desk__{name}", f"c{step}{at}", f'{{"n":{step * 10 + at}}}')
+            called(f"demo__{name}", f"c{step}{at}", f'{{"n":{step * 10 + at}}}')
             for at, name in enumerate(names)
         ]
         return [said(f"step {step}"), *calls]
@@ -269,7 +269,7 @@ async def _begin(process: _Process, *, is_first: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whoever_dies_whenever_each_unsafe_call_runs_at_most_once(seed: int) -> None:
+async def test_each_unsafe_call_runs_at_most_once_whichever_process_dies(seed: int) -> None:
     chosen = random.Random(seed)
     clock = ManualClock()
     store = await open_store("memory:", clock=clock)
