@@ -38,16 +38,14 @@ async def store(store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
 
 
 @pytest.fixture
-async def other_store(
-    store: SqlStore, store_url: str, clock: ManualClock
-) -> AsyncIterator[SqlStore]:
+async def neighbour(store: SqlStore, store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
     """The same store as another process has it open; memory is never another process's."""
     if store_url == "memory:":
         yield store
         return
-    other_store = await _open(store_url, clock)
-    yield other_store
-    await other_store.close()
+    neighbour = await _open(store_url, clock)
+    yield neighbour
+    await neighbour.close()
 
 
 @pytest.fixture
@@ -59,8 +57,8 @@ async def caller(store: SqlStore) -> StoreClient:
 
 
 @pytest.fixture
-async def other(other_store: SqlStore) -> StoreClient:
-    """A worker at the other store."""
-    other = StoreClient(other_store, "o")
+async def other(neighbour: SqlStore) -> StoreClient:
+    """A worker at the neighbour's."""
+    other = StoreClient(neighbour, "o")
     await other.enlist()
     return other

@@ -24,7 +24,7 @@ def _model(calls: int = 1, text: str = "") -> ScriptedModel:
         last = items[-1]
         if last.get("type") == "message" and "go" in str(last["content"]):
             begin = [said(text)] if text else []
-            return [*begin, *(called("demo__echo", f"c{n}", '{"n":1}') for n in range(calls))]
+            return [*begin, *(called("desk__echo", f"c{n}", '{"n":1}') for n in range(calls))]
         return [said("done")]
 
     return ScriptedModel(script)
@@ -37,7 +37,7 @@ async def _room(
     tools = RecordingTools()
     tools.approved = {"echo"}
     async with open_chat_room(
-        kind, model, toolbox=lambda _: tools, tools=("mcp:demo",), **more
+        kind, model, toolbox=lambda _: tools, tools=("mcp:desk",), **more
     ) as room:
         yield room, tools
 

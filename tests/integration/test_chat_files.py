@@ -73,13 +73,13 @@ class _DrawingTools(RecordingTools):
 
 def _calling(items: list[Item]) -> list[Item]:
     is_asked = items[-1].get("type") == "message"
-    return [called("demo__echo", "c1")] if is_asked else [said("Here.")]
+    return [called("desk__echo", "c1")] if is_asked else [said("Here.")]
 
 
 @pytest.mark.parametrize("kind", ["telegram", "slack"])
 async def test_images_of_tools_are_sent_within_the_limit_of_the_channel(kind: str) -> None:
     tools = _DrawingTools(PNG, b"x" * 2001, PNG)
-    more: dict[str, Any] = {"tools": ("mcp:demo",), "media_bytes": 2000, "reply": "whole"}
+    more: dict[str, Any] = {"tools": ("mcp:desk",), "media_bytes": 2000, "reply": "whole"}
     async with open_chat_room(
         kind, ScriptedModel(_calling), toolbox=lambda _: tools, **more
     ) as room:

@@ -14,7 +14,7 @@ from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.tools.requested import RequestedTools
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult, ToolSet
 
-REQUESTED = msgspec.Raw(b'[{"type":"mcp","server_label":"demo"}]')
+REQUESTED = msgspec.Raw(b'[{"type":"mcp","server_label":"desk"}]')
 PREFIX = "tool_"
 """How the ids of calls of these tools begin."""
 _NAMES = ("write", "read")
@@ -55,14 +55,14 @@ class SimulatedTools:
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return both tools."""
-        return ToolSet({f"demo__{name}": self._tool(name) for name in _NAMES})
+        return ToolSet({f"desk__{name}": self._tool(name) for name in _NAMES})
 
     def _tool(self, name: str) -> Tool:
         return Tool(
-            function=f"demo__{name}",
+            function=f"desk__{name}",
             description=name,
             parameters=msgspec.Raw(b'{"type":"object"}'),
-            server_label="demo",
+            server_label="desk",
             name=name,
             is_repeatable=name in self.repeatable,
         )
@@ -98,7 +98,7 @@ def _call(call_id: str, name: str) -> NewItem:
     arguments = msgspec.json.encode({"call": call_id}).decode()
     return write_item(
         {
-            "type": "function_call", "call_id": call_id, "name": f"demo__{name}",
+            "type": "function_call", "call_id": call_id, "name": f"desk__{name}",
             "arguments": arguments,
         }
     )  # fmt: skip

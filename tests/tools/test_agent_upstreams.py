@@ -41,7 +41,7 @@ async def test_a_request_for_an_agent_with_tools_of_the_gateway_is_refused(tool:
 
 async def test_tools_of_a_schedule_are_left_out_for_an_agent() -> None:
     model, toolbox = _Agent(), RecordingTools()
-    request = add_tools(TurnRequest(api="responses", model="scripted"), ["mcp:demo"])
+    request = add_tools(TurnRequest(api="responses", model="scripted"), ["mcp:desk"])
     async with open_gateway(model, toolbox=lambda _: toolbox) as gateway:
         engine = gateway.engine
         accept = Accept(

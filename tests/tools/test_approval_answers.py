@@ -19,9 +19,9 @@ def _model() -> ScriptedModel:
         last = items[-1]
         text = str(last.get("content"))
         if last["type"] == "message" and "go" in text:
-            return [called("demo__echo", "c1", '{"n":1}'), called("demo__echo", "c2", '{"n":2}')]
+            return [called("desk__echo", "c1", '{"n":1}'), called("desk__echo", "c2", '{"n":2}')]
         if last["type"] == "message" and "again" in text:
-            return [called("demo__echo", "c3", '{"n":3}')]
+            return [called("desk__echo", "c3", '{"n":3}')]
         return [said("done")]
 
     return ScriptedModel(script)
@@ -86,7 +86,7 @@ async def test_a_chat_client_is_reminded_of_open_approvals(*, is_stream: bool) -
         await gateway.chat(messages, tools=[SERVER], stream=is_stream)
     assert len(tools.calls) == 2
     assert model.shown[-1] == [
-        "go", "demo__echo()", "demo__echo()", '={"n":1}', '={"n":2}', "done", "thanks",
+        "go", "desk__echo()", "desk__echo()", '={"n":1}', '={"n":2}', "done", "thanks",
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ async def test_an_answer_may_name_the_conversation() -> None:
 async def test_steps_are_counted_over_all_runs_of_a_turn() -> None:
     tools = guarded_tools()
     model = ScriptedModel(
-        lambda items: [called("demo__echo", f"c{len(items)}", f'{{"n":{len(items)}}}')]
+        lambda items: [called("desk__echo", f"c{len(items)}", f'{{"n":{len(items)}}}')]
     )
     settings = ToolSettings(max_tool_steps=2)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:

@@ -20,7 +20,7 @@ def _model(text: str = "") -> ScriptedModel:
         last = items[-1]
         if last.get("type") == "message" and "go" in str(last["content"]):
             begin = [said(text)] if text else []
-            return [*begin, called("demo__echo", "c1", '{"n":1}')]
+            return [*begin, called("desk__echo", "c1", '{"n":1}')]
         return [said("done")]
 
     return ScriptedModel(script)
@@ -41,7 +41,7 @@ async def test_a_call_waits_for_its_approval_and_then_runs_once() -> None:
         answer = (await gateway.respond("go", tools=[SERVER])).json()
         request = answer["output"][0]
         assert request["type"] == "mcp_approval_request"
-        assert (request["server_label"], request["name"]) == ("demo", "echo")
+        assert (request["server_label"], request["name"]) == ("desk", "echo")
         assert request["arguments"] == '{"n":1}'
         assert not tools.calls
         reply = {"type": "mcp_approval_response", "approval_request_id": request["id"],
@@ -109,7 +109,7 @@ async def test_a_client_that_has_only_words_answers_with_a_code(*, is_stream: bo
         asked = chat_text(await gateway.chat(messages, tools=[SERVER], stream=is_stream))
         (waiting,) = await pending_approvals(gateway)
         assert waiting["code"] in asked
-        assert asked.startswith("Working.\n\nApproval needed: demo wants to run echo")
+        assert asked.startswith("Working.\n\nApproval needed: desk wants to run echo")
         # The client sends its whole history, what we told it included.
         messages += [
             {"role": "assistant", "content": asked},
@@ -124,7 +124,7 @@ async def test_a_client_that_has_only_words_answers_with_a_code(*, is_stream: bo
         ]
         await gateway.chat(messages, tools=[SERVER], stream=is_stream)
     assert model.shown[-1] == [
-        "go", "Working.", "demo__echo()", '={"n":1}', "done", "thanks",
+        "go", "Working.", "desk__echo()", '={"n":1}', "done", "thanks",
     ]  # fmt: skip
 
 

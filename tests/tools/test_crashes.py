@@ -115,7 +115,7 @@ def _script(items: list[Item]) -> list[Item]:
     done = sum(item["type"] == "function_call_output" for item in items)
     if done >= STEPS:
         return [said("done")]
-    return [said(f"step {done}"), called("demo__echo", f"c{done}", f'{{"n":{done}}}')]
+    return [said(f"step {done}"), called("desk__echo", f"c{done}", f'{{"n":{done}}}')]
 
 
 @asynccontextmanager
@@ -252,7 +252,7 @@ def _random_script(seed: int) -> Any:
         chosen = random.Random(f"{seed}:{step}")
         names = [chosen.choice(["safe", "unsafe"]) for _ in range(chosen.randint(1, 2))]
         calls = [
-            called(f"demo__{name}", f"c{step}{at}", f'{{"n":{step * 10 + at}}}')
+            called(f"desk__{name}", f"c{step}{at}", f'{{"n":{step * 10 + at}}}')
             for at, name in enumerate(names)
         ]
         return [said(f"step {step}"), *calls]

@@ -22,7 +22,7 @@ def _model() -> ScriptedModel:
         if items[-1].get("type") == "function_call_output":
             return [said("Found.")]
         if "look" in str(items[-1].get("content")):
-            return [said("Looking."), called("demo__echo", f"c{len(items)}")]
+            return [said("Looking."), called("desk__echo", f"c{len(items)}")]
         return [said("Fine.")]
 
     return ScriptedModel(script)
@@ -40,7 +40,7 @@ async def test_a_chat_client_repeats_what_it_was_shown(*, is_stream: bool) -> No
             messages.append({"role": "assistant", "content": chat_text(reply)})
             expected.append(text)
             if "look" in text:
-                expected += ["Looking.", "demo__echo()", "={}", "Found."]
+                expected += ["Looking.", "desk__echo()", "={}", "Found."]
             else:
                 expected.append("Fine.")
         log = await gateway.log(view="log")
@@ -70,14 +70,14 @@ async def test_a_responses_client_repeats_the_items_of_its_answer() -> None:
         history += [*answer["output"], {"role": "user", "content": "thanks"}]
         await gateway.respond(history, tools=[SERVER])
     assert model.shown[-1] == [
-        "look here", "Looking.", "demo__echo()", "={}", "Found.", "thanks",
+        "look here", "Looking.", "desk__echo()", "={}", "Found.", "thanks",
     ]  # fmt: skip
 
 
 async def test_a_history_without_the_message_that_joined_its_turn_hides_nothing() -> None:
     def script(items: list[Item]) -> list[Item]:
         if items[-1].get("type") == "message" and "look" in str(items[-1]["content"]):
-            return [called("demo__slow", "c1")]
+            return [called("desk__slow", "c1")]
         return [said(f"seen {len(items)}")]
 
     gate, model = Gate(), ScriptedModel(script)
@@ -93,7 +93,7 @@ async def test_a_history_without_the_message_that_joined_its_turn_hides_nothing(
         await joined
         await gateway.chat([*messages, {"role": "user", "content": "thanks"}], tools=[SERVER])
         await gateway.chat([*messages, {"role": "user", "content": "edited"}], tools=[SERVER])
-    turn = ["look here", "demo__slow()", "=opened", "and mind this", "seen 4"]
+    turn = ["look here", "desk__slow()", "=opened", "and mind this", "seen 4"]
     assert model.shown[-2] == [*turn, "thanks"]
     assert model.shown[-1] == [*turn, "edited"]
 

@@ -19,7 +19,7 @@ def _calls_twice(items: list[Item]) -> list[Item]:
     questions = sum(item.get("role") == "user" for item in items)
     if outputs >= CALLS * questions:
         return [said("fine")]
-    return [called("demo__echo", f"c{outputs}", "{}")]
+    return [called("desk__echo", f"c{outputs}", "{}")]
 
 
 async def _last_turn(gateway: RunningGateway) -> str:

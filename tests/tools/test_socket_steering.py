@@ -52,7 +52,7 @@ def _says_after_outputs(*calls: Item) -> ScriptedModel:
 
 async def test_input_joins_the_running_response_and_its_successor_has_the_answer() -> None:
     gate = Gate()
-    model = _says_after_outputs(called("demo__slow", "c1"))
+    model = _says_after_outputs(called("desk__slow", "c1"))
     async with (
         open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway,
         _connected(gateway) as client,
@@ -68,7 +68,7 @@ async def test_input_joins_the_running_response_and_its_successor_has_the_answer
             assert accepted["stream_id"] == "lane"
         gate.opened.set()
         ended = [await _next(client, "response.completed") for _ in range(3)]
-    assert model.shown == [["go"], ["go", "demo__slow()", "=opened", "also this", "and that"]]
+    assert model.shown == [["go"], ["go", "desk__slow()", "=opened", "also this", "and that"]]
     assert {event["stream_id"] for event in ended} == {"lane"}
     assert len({event["response"]["id"] for event in ended}) == 3
     texts = [event["response"]["output"][-1]["content"][0]["text"] for event in ended]
@@ -98,7 +98,7 @@ async def test_without_a_further_model_call_the_successor_is_the_next_turn() -> 
 
 async def test_input_for_a_response_that_waits_for_the_clients_tools_joins_their_outputs() -> None:
     gate = Gate()
-    model = _says_after_outputs(called("demo__slow", "c1"), called("mine", "c2"))
+    model = _says_after_outputs(called("desk__slow", "c1"), called("mine", "c2"))
     async with (
         open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway,
         _connected(gateway) as client,

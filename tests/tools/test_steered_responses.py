@@ -16,7 +16,7 @@ MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
 def _script(items: list[Item]) -> list[Item]:
     if any(item["type"] == "function_call_output" for item in items):
         return [said(f"seen {len(items)}")]
-    return [called("demo__slow", "c1")]
+    return [called("desk__slow", "c1")]
 
 
 class Steered:

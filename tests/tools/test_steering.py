@@ -14,7 +14,7 @@ def _model() -> ScriptedModel:
     def script(items: list[Item]) -> list[Item]:
         if any(item["type"] == "function_call_output" for item in items):
             return [said(f"seen {len(items)}")]
-        return [called("demo__slow", "c1")]
+        return [called("desk__slow", "c1")]
 
     return ScriptedModel(script)
 
@@ -40,7 +40,7 @@ async def test_messages_join_the_running_turn_after_its_tools_in_order() -> None
         turns = [(await task).headers["x-turn-id"] for task in (first, one)]
         joined = (await gateway.client.get(f"/v1/turns/{turns[1]}")).json()
         await waiting
-    assert model.shown[1] == ["go", "demo__slow()", "=opened", "also this", "and that"]
+    assert model.shown[1] == ["go", "desk__slow()", "=opened", "also this", "and that"]
     assert len(model.calls) == 3
     texts = [answer["output"][-1]["content"][0]["text"] for answer in answers]
     assert texts == ["seen 5"] * 3
@@ -104,7 +104,7 @@ async def test_a_turn_that_waits_for_its_client_takes_messages_together_with_the
     def script(items: list[Item]) -> list[Item]:
         if any(item["type"] == "function_call_output" for item in items):
             return [said(f"seen {len(items)}")]
-        ours = [called("demo__echo", "c1")] if has_gateway_tools else []
+        ours = [called("desk__echo", "c1")] if has_gateway_tools else []
         return [*ours, called("mine", "c2")]
 
     mine = {"type": "function", "name": "mine", "parameters": {"type": "object"}}

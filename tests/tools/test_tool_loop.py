@@ -12,6 +12,8 @@ from holdfast.engine.settings import ToolSettings
 from tests.in_process import Item, ScriptedModel, called, open_gateway, said, text_of
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
 
+CLIENTS = {"type": "function", "name": "theirs"}
+
 
 def _calls_then_says(*calls: Item, text: str = "done") -> ScriptedModel:
     """Return a model that makes calls once, and answers as soon as it has their outputs."""
@@ -31,22 +33,22 @@ def _functions(model: ScriptedModel, call: int) -> list[str]:
 
 async def test_the_model_is_asked_again_with_the_output_of_the_tool() -> None:
     tools = RecordingTools()
-    model = _calls_then_says(called("demo__echo", "c1", '{"a":1}'))
+    model = _calls_then_says(called("desk__echo", "c1", '{"a":1}'))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert tools.calls == [("echo", {"a": 1})]
-    assert model.shown == [["hi"], ["hi", "demo__echo()", '={"a":1}']]
-    assert _functions(model, 0) == ["demo__echo"]
+    assert model.shown == [["hi"], ["hi", "desk__echo()", '={"a":1}']]
+    assert _functions(model, 0) == ["desk__echo"]
     call, message = answer["output"]
     assert call["type"] == "mcp_call"
-    assert (call["server_label"], call["name"]) == ("demo", "echo")
+    assert (call["server_label"], call["name"]) == ("desk", "echo")
     assert (call["arguments"], call["output"], call["error"]) == ('{"a":1}', '{"a":1}', None)
     assert message["content"][0]["text"] == "done"
     assert answer["status"] == "completed"
 
 
 async def test_a_stored_answer_is_read_as_it_was_given() -> None:
-    model = _calls_then_says(called("demo__echo", "c1"))
+    model = _calls_then_says(called("desk__echo", "c1"))
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
         again = (await gateway.client.get(f"/v1/responses/{answer['id']}")).json()
@@ -59,7 +61,7 @@ async def test_a_stored_answer_is_read_as_it_was_given() -> None:
 
 
 async def test_pages_of_items_show_each_call_once() -> None:
-    calls = [called("demo__echo", f"c{n}") for n in range(5)]
+    calls = [called("desk__echo", f"c{n}") for n in range(5)]
     model = _calls_then_says(*calls)
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         await gateway.respond("hi", tools=[SERVER])
@@ -78,7 +80,7 @@ async def test_pages_of_items_show_each_call_once() -> None:
 
 
 async def test_the_usage_of_all_calls_of_a_turn_is_counted_once() -> None:
-    model = _calls_then_says(called("demo__echo", "c1"))
+    model = _calls_then_says(called("desk__echo", "c1"))
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
         session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
@@ -99,11 +101,11 @@ async def test_parallel_calls_run_side_by_side_and_keep_their_order() -> None:
         return "fast"
 
     tools = RecordingTools(slow=slow, fast=fast)
-    model = _calls_then_says(called("demo__slow", "c1"), called("demo__fast", "c2"))
+    model = _calls_then_says(called("desk__slow", "c1"), called("desk__fast", "c2"))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert [item.get("output") for item in answer["output"][:2]] == ["opened", "fast"]
-    assert model.shown[1] == ["hi", "demo__slow()", "demo__fast()", "=opened", "=fast"]
+    assert model.shown[1] == ["hi", "desk__slow()", "desk__fast()", "=opened", "=fast"]
 
 
 async def test_a_chat_client_gets_the_final_answer() -> None:
@@ -111,7 +113,7 @@ async def test_a_chat_client_gets_the_final_answer() -> None:
         lambda items: (
             [said("It is done.")]
             if items[-1]["type"].endswith("_output")
-            else [said("Let me look."), called("demo__echo", "c1")]
+            else [said("Let me look."), called("desk__echo", "c1")]
         )
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
@@ -120,7 +122,7 @@ async def test_a_chat_client_gets_the_final_answer() -> None:
     assert choice["message"]["content"] == "It is done."
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == "stop"
-    assert _functions(model, 0) == ["demo__echo"]
+    assert _functions(model, 0) == ["desk__echo"]
 
 
 async def _events(gateway: Any, **more: Any) -> list[dict[str, Any]]:
@@ -136,7 +138,7 @@ async def test_a_stream_shows_a_call_as_openai_does() -> None:
         lambda items: (
             [said("It is done.")]
             if items[-1]["type"].endswith("_output")
-            else [said("Let me look."), called("demo__echo", "c1", '{"a":1}')]
+            else [said("Let me look."), called("desk__echo", "c1", '{"a":1}')]
         )
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
@@ -160,7 +162,7 @@ async def test_a_stream_shows_a_call_as_openai_does() -> None:
 
 
 async def test_a_stored_stream_can_be_read_again() -> None:
-    model = _calls_then_says(called("demo__echo", "c1"))
+    model = _calls_then_says(called("desk__echo", "c1"))
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         events = await _events(gateway, tools=[SERVER])
         name = events[0]["response"]["id"]
@@ -177,7 +179,7 @@ async def test_client_tools_are_left_to_the_client_after_ours_have_run() -> None
     def script(items: list[Item]) -> list[Item]:
         if items[-1]["type"] == "function_call_output":
             return [said("both")]
-        return [called("mine", "c1"), called("demo__echo", "c2", '{"b":2}')]
+        return [called("mine", "c1"), called("desk__echo", "c2", '{"b":2}')]
 
     model = ScriptedModel(script)
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
@@ -190,13 +192,13 @@ async def test_client_tools_are_left_to_the_client_after_ours_have_run() -> None
         last = (await gateway.respond([output], tools=[function, SERVER])).json()
     assert last["output"][0]["content"][0]["text"] == "both"
     assert tools.calls == [("echo", {"b": 2})]
-    assert model.shown[1] == ["hi", "mine()", "demo__echo()", "=from the client", '={"b":2}']
+    assert model.shown[1] == ["hi", "mine()", "desk__echo()", "=from the client", '={"b":2}']
 
 
 async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() -> None:
     model = ScriptedModel(
         lambda items: (
-            [said("enough")] if len(items) > 7 else [called("demo__echo", f"c{len(items)}")]
+            [said("enough")] if len(items) > 7 else [called("desk__echo", f"c{len(items)}")]
         )
     )
     tools = RecordingTools()
@@ -211,7 +213,7 @@ async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() 
 async def test_a_model_that_calls_without_tools_learns_of_the_limit_and_is_not_called_again() -> (
     None
 ):
-    model = ScriptedModel(lambda items: [called("demo__echo", f"c{len(items)}")])
+    model = ScriptedModel(lambda items: [called("desk__echo", f"c{len(items)}")])
     tools = RecordingTools()
     settings = ToolSettings(max_tool_steps=2)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
@@ -226,7 +228,7 @@ async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
         return "ä" * 1000
 
     tools = RecordingTools(large=large)
-    model = _calls_then_says(called("demo__large", "c1"))
+    model = _calls_then_says(called("desk__large", "c1"))
     settings = ToolSettings(output_bytes=101)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
@@ -237,7 +239,7 @@ async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
 async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_learns_it() -> None:
     gate = Gate()
     tools = RecordingTools(slow=gate)
-    model = _calls_then_says(called("demo__slow", "c1"))
+    model = _calls_then_says(called("desk__slow", "c1"))
     settings = ToolSettings(tool_seconds=0.05)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
@@ -251,7 +253,7 @@ async def test_a_tool_that_raises_fails_its_call_and_not_the_turn() -> None:
         raise RuntimeError("secret of the tool")
 
     tools = RecordingTools(broken=broken)
-    model = _calls_then_says(called("demo__broken", "c1"))
+    model = _calls_then_says(called("desk__broken", "c1"))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert answer["output"][0]["error"] == "The tool failed: RuntimeError"
@@ -261,7 +263,7 @@ async def test_a_tool_that_raises_fails_its_call_and_not_the_turn() -> None:
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "7"])
 async def test_arguments_that_are_no_object_are_an_error_of_the_call(arguments: str) -> None:
     tools = RecordingTools()
-    model = _calls_then_says(called("demo__echo", "c1", arguments))
+    model = _calls_then_says(called("desk__echo", "c1", arguments))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert not tools.calls
@@ -269,21 +271,73 @@ async def test_arguments_that_are_no_object_are_an_error_of_the_call(arguments: 
 
 
 async def test_a_forced_choice_holds_for_the_first_step() -> None:
-    model = _calls_then_says(called("demo__echo", "c1"))
-    choice = {"type": "mcp", "server_label": "demo", "name": "echo"}
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "desk", "name": "echo"}
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         await gateway.respond("hi", tools=[SERVER], tool_choice=choice)
     choices = [msgspec.json.decode(call.fields["tool_choice"]) for call in model.calls]
-    assert choices == [{"type": "function", "name": "demo__echo"}, "auto"]
+    assert choices == [{"type": "function", "name": "desk__echo"}, "auto"]
+
+
+def _choices(model: ScriptedModel) -> list[Any]:
+    calls = [call.fields or call.chat_fields for call in model.calls]
+    return [msgspec.json.decode(fields["tool_choice"]) for fields in calls]
+
+
+async def test_allowed_tools_are_shown_as_functions_and_stay_the_only_ones() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    listed = [{"type": "mcp", "server_label": "desk", "name": "echo"}, {**CLIENTS, "x": 1}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": listed}
+    toolbox = RecordingTools(echo=echo, write=echo)
+    async with open_gateway(model, toolbox=lambda _: toolbox) as gateway:
+        await gateway.respond("hi", tools=[SERVER, CLIENTS], tool_choice=choice)
+    tools = [{"type": "function", "name": "desk__echo"}, {**CLIENTS, "x": 1}]
+    assert _choices(model) == [
+        {"type": "allowed_tools", "mode": "required", "tools": tools},
+        {"type": "allowed_tools", "mode": "auto", "tools": tools},
+    ]
+
+
+async def test_the_choice_of_a_server_forces_none_of_the_clients_tools() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "desk"}
+    toolbox = RecordingTools(echo=echo, write=echo)
+    async with open_gateway(model, toolbox=lambda _: toolbox) as gateway:
+        await gateway.respond("hi", tools=[SERVER], tool_choice=choice)
+        await gateway.respond("hi", tools=[SERVER, CLIENTS], tool_choice=choice)
+    tools = [{"type": "function", "name": f"desk__{name}"} for name in ("echo", "write")]
+    limited = {"type": "allowed_tools", "mode": "required", "tools": tools}
+    assert _choices(model) == ["required", "auto", limited, "auto"]
+
+
+async def test_a_chat_client_may_allow_some_of_the_tools() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    server = {"type": "mcp", "server_label": "desk"}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [server]}}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        messages = [{"role": "user", "content": "hi"}]
+        await gateway.chat(messages, tools=[SERVER], tool_choice=choice)
+    function = {"type": "function", "function": {"name": "desk__echo"}}
+    allowed = {"mode": "auto", "tools": [function]}
+    assert _choices(model) == [{"type": "allowed_tools", "allowed_tools": allowed}] * 2
+
+
+async def test_the_choice_of_a_server_of_the_upstream_is_passed_on() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "theirs", "name": "roll"}
+    hosted = {"type": "mcp", "server_label": "theirs", "server_url": "https://dice.example/mcp"}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER, hosted], tool_choice=choice)
+    assert _choices(model) == [choice, "auto"]
 
 
 async def test_a_session_goes_on_after_a_turn_with_tools() -> None:
-    model = _calls_then_says(called("demo__echo", "c1"))
+    model = _calls_then_says(called("desk__echo", "c1"))
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         await gateway.respond("hi", tools=[SERVER])
         model.script = lambda items: [said("again")]
         await gateway.respond("more")
-    assert model.shown[-1] == ["hi", "demo__echo()", "={}", "done", "more"]
+    assert model.shown[-1] == ["hi", "desk__echo()", "={}", "done", "more"]
 
 
 async def test_nobody_but_the_gateway_makes_up_calls_of_its_tools() -> None:
@@ -297,7 +351,7 @@ async def test_nobody_but_the_gateway_makes_up_calls_of_its_tools() -> None:
 async def test_tools_of_equal_names_in_two_calls_of_one_answer_are_told_apart() -> None:
     tools = RecordingTools(echo=echo)
     model = _calls_then_says(
-        called("demo__echo", "same", '{"n":1}'), called("demo__echo", "same", '{"n":2}')
+        called("desk__echo", "same", '{"n":1}'), called("desk__echo", "same", '{"n":2}')
     )
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
@@ -313,7 +367,7 @@ async def test_a_tool_of_our_server_that_does_not_exist_is_never_the_clients(
         lambda items: (
             [said("sorry")]
             if items[-1]["type"].endswith("_output")
-            else [called("demo__ghost", "c1", "{}")]
+            else [called("desk__ghost", "c1", "{}")]
         )
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
@@ -325,7 +379,7 @@ async def test_a_tool_of_our_server_that_does_not_exist_is_never_the_clients(
 
 
 async def test_parallel_calls_beyond_the_requests_limit_do_not_run() -> None:
-    calls = [called("demo__echo", f"c{n}", f'{{"n":{n}}}') for n in range(3)]
+    calls = [called("desk__echo", f"c{n}", f'{{"n":{n}}}') for n in range(3)]
     model = ScriptedModel(
         lambda items: [said("done")] if items[-1]["type"].endswith("_output") else calls
     )
@@ -341,26 +395,26 @@ async def test_parallel_calls_beyond_the_requests_limit_do_not_run() -> None:
 async def test_the_next_turn_is_told_that_a_cancelled_call_may_have_run() -> None:
     gate = Gate()
     model = ScriptedModel(
-        lambda items: [called("demo__slow", "c1")] if text_of(items[-1]) == "go" else [said("done")]
+        lambda items: [called("desk__slow", "c1")] if text_of(items[-1]) == "go" else [said("done")]
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
         first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
         await gate.entered.wait()
         await gateway.respond("stop", tools=[SERVER], headers={"X-On-Busy": "interrupt"})
         await first
-    assert model.shown[-1] == ["go", "demo__slow()", f"={OUTCOME_UNKNOWN}", "stop"]
+    assert model.shown[-1] == ["go", "desk__slow()", f"={OUTCOME_UNKNOWN}", "stop"]
 
 
 async def test_the_next_turn_is_told_that_a_call_without_approval_never_ran() -> None:
     tools = RecordingTools()
     tools.approved = {"echo"}
     model = ScriptedModel(
-        lambda items: [called("demo__echo", "c1")] if text_of(items[-1]) == "go" else [said("done")]
+        lambda items: [called("desk__echo", "c1")] if text_of(items[-1]) == "go" else [said("done")]
     )
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         await gateway.respond("go", tools=[SERVER])
         await gateway.respond("never mind", tools=[SERVER])
-    assert model.shown[-1] == ["go", "demo__echo()", f"={NOT_APPROVED}", "never mind"]
+    assert model.shown[-1] == ["go", "desk__echo()", f"={NOT_APPROVED}", "never mind"]
 
 
 async def test_steps_that_a_compaction_has_replaced_count_against_the_limits() -> None:
@@ -373,7 +427,7 @@ async def test_steps_that_a_compaction_has_replaced_count_against_the_limits() -
     def script(items: list[Item]) -> list[Item]:
         if text_of(items[0]) != "go":
             return [said("a summary")]
-        name = "mine" if len(tools.calls) == 3 and items[-1]["call_id"] != "mine" else "demo__large"
+        name = "mine" if len(tools.calls) == 3 and items[-1]["call_id"] != "mine" else "desk__large"
         return [called(name, name if name == "mine" else f"c{len(tools.calls)}")]
 
     model = ScriptedModel(script)

@@ -11,7 +11,7 @@ from holdfast.core.tools.requested import RequestedTools
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult, ToolSet
 
 Body = Callable[[dict[str, object]], Awaitable[str]]
-SERVER = {"type": "mcp", "server_label": "demo"}
+SERVER = {"type": "mcp", "server_label": "desk"}
 
 
 async def echo(arguments: dict[str, object]) -> str:
@@ -20,7 +20,7 @@ async def echo(arguments: dict[str, object]) -> str:
 
 
 class RecordingTools:
-    """A toolbox with the tools of one server, `demo`; it records every call that begins."""
+    """A toolbox with the tools of one server, `desk`; it records every call that begins."""
 
     def __init__(self, **bodies: Body) -> None:
         self.bodies: dict[str, Body] = bodies or {"echo": echo}
@@ -39,14 +39,14 @@ class RecordingTools:
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return all tools."""
-        return ToolSet({f"demo__{name}": self._tool(name) for name in self.bodies})
+        return ToolSet({f"desk__{name}": self._tool(name) for name in self.bodies})
 
     def _tool(self, name: str) -> Tool:
         return Tool(
-            function=f"demo__{name}",
-            description=f"{name} of the demo",
+            function=f"desk__{name}",
+            description=f"{name} of the desk",
             parameters=msgspec.Raw(b'{"type":"object"}'),
-            server_label="demo",
+            server_label="desk",
             name=name,
             needs_approval=name in self.approved,
             is_repeatable=name in self.safe,
