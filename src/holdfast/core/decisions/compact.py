@@ -102,8 +102,7 @@ def of_compaction(records: Sequence[Record], compaction_id: str) -> list[Record]
 def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
     """Undo a compaction: its range is shown and sent to providers again."""
     session = facts.session
-    is_foreign = session is None or session.tenant != command.tenant
-    if session is None or is_foreign or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     found = of_compaction(facts.records, command.compaction_id)
     if not found:

@@ -87,7 +87,7 @@ def _refusal(command: AppendBatch, facts: Facts) -> HoldfastError | None:
         if command.session_id is None:
             return None
         return SessionNotFound(f"no session {command.session_id}")
-    if session.tenant != command.tenant or session.deleted_at is not None:
+    if not session.exists_for(command.tenant):
         return SessionNotFound(f"no session {session.id}")
     if facts.active is not None or facts.waiting.count:
         return SessionBusy(f"session {session.id} is busy")
@@ -162,7 +162,7 @@ def _first_turn(command: AppendBatch, session: Session, facts: Facts) -> Turn:
 def pop(command: Pop, facts: Facts) -> Decision[Popped]:
     """Hide the last visible item; a repeat of the command returns the same item."""
     session = facts.session
-    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     item = facts.last_item
     if item is None or facts.is_popped:

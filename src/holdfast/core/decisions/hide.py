@@ -23,7 +23,7 @@ from holdfast.core.transaction.session_draft import Draft
 def hide(command: Hide, facts: Facts) -> Decision[Session]:
     """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
     session = facts.session
-    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     span = (command.from_seq, command.to_seq)
     if not 1 <= span[0] <= span[1] <= session.head_seq:

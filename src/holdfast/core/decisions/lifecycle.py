@@ -19,7 +19,7 @@ from holdfast.core.errors import (
     SessionNotFound,
     SessionNotKeyed,
 )
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import Turn
@@ -54,7 +54,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
         return repeated
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
@@ -97,7 +97,7 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
             IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
         )
     created = facts.made
-    if created is None or _is_foreign(created, command.tenant):
+    if created is None or not created.exists_for(command.tenant):
         return refuse(SessionDeleted("the session that this request made was deleted"))
     return Decision(created)
 
@@ -116,7 +116,7 @@ def _remember(command: Reset | Fork, draft: Draft) -> None:
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
     """Make an old generation live again; the live one is retired, as by a reset."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to live under"))
@@ -217,7 +217,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
         return repeated
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     after = command.after_seq
     if after is None:
@@ -262,7 +262,7 @@ def settled_seq(session: Session, active: Turn | None) -> int:
 def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
     """Replace a session's metadata."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if command.again and session.metadata == command.metadata:
         return Decision(session)
@@ -275,7 +275,7 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
 def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
     """Drop all provider state: the next turn sends the whole history."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.active_turn_id is not None:
         return refuse(SessionBusy(f"session {session.id} is busy"))
@@ -285,7 +285,3 @@ def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
     draft.add(ProviderStateDropped(session.id))
     draft.add_event("provider_state.dropped")
     return draft.decide(draft.session)
-
-
-def _is_foreign(session: Session, tenant: Tenant) -> bool:
-    return session.tenant != tenant or session.deleted_at is not None
