@@ -429,6 +429,16 @@ def test_the_chosen_view_is_in_sight_on_a_phone(page: Page, gateway: Gateway, st
     expect(page.get_by_role("link", name="Metadata")).to_be_in_viewport(ratio=0.9)
 
 
+def test_a_dialog_about_a_long_key_fits_a_phone(page: Page, gateway: Gateway) -> None:
+    session = gateway.say("k" * 500, "hello").headers["x-session-id"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, f"/sessions/{session}")
+    page.get_by_role("button", name="Erase…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_visible()
+    assert dialog.evaluate(OVERFLOWS) <= 0
+
+
 def test_a_keyboard_is_enough(page: Page, gateway: Gateway) -> None:
     gateway.say("typed", "hello")
     show(page, gateway, "/sessions")
