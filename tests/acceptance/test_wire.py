@@ -89,7 +89,7 @@ def test_a_query_with_a_nul_is_refused(gateway: GatewayProcess) -> None:
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
+def test_a_caller_that_waits_when_the_grace_period_ends_learns_how_its_turn_ended(
     tmp_path: Path, provider_simulator: ProviderSimulator
 ) -> None:
     env = {"HOLDFAST_UPSTREAM_KEY": "k", "HOLDFAST_SERVER_GRACE_SECONDS": "0.2"}
