@@ -46,8 +46,8 @@ class _Clock:
         self.now = self.ready = 0.0
         self.asked = 0
         monkeypatch.setattr(wait_time, "ready_seconds", self._ready)
-        monkeypatch.setattr(wait_time.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(wait_time.time, "thread_time", lambda: 0.0)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: 0.0)
 
     def _ready(self) -> float:
         self.asked += 1
