@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from holdfast.channel_services import ChannelServices
+    from holdfast.console.files import StaticFile
     from holdfast.doctor.findings import Finding
     from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application, Services
@@ -233,7 +234,6 @@ def _http_services(
 
 def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
-    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
@@ -244,8 +244,14 @@ def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) 
         turn_seconds=settings.heals.turn_seconds,
         services=lambda: _service_findings(settings, toolbox),
     )
-    console = load_files() if settings.server.console else {}
+    console = _load_console if settings.server.console else None
     return AdminServices(SqlReports(store), doctor.diagnose, console)
+
+
+def _load_console() -> "Mapping[str, StaticFile]":
+    from holdfast.console.files import load_files
+
+    return load_files()
 
 
 async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[Finding]":

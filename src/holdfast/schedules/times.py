@@ -2,12 +2,13 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
+from typing import TYPE_CHECKING
 
 from holdfast.core.ids import read_key
 from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 MISSED_SECONDS = 24 * 3600.0
 """Missed times that are older than this are not run."""
@@ -63,6 +64,9 @@ def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float |
         return created_at + count * period
     # A time that does not exist runs at the next one that does; a repeated fixed hour runs once.
     start = datetime.fromtimestamp(max(after, 0.0), UTC).astimezone(_zone(spec))
+    # Most gateways have no schedules: what only they need is imported with the first one.
+    from cronsim import CronSim, CronSimError
+
     try:
         found = next(CronSim(spec.cron, start))
     except CronSimError as exc:
@@ -100,7 +104,9 @@ def period_seconds(every: str) -> float:
     return seconds
 
 
-def _zone(spec: ScheduleSpec) -> ZoneInfo:
+def _zone(spec: ScheduleSpec) -> "ZoneInfo":
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return ZoneInfo(spec.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
@@ -123,7 +129,7 @@ def _at(spec: ScheduleSpec) -> float:
     return time
 
 
-def _exists(local: datetime, time: float, zone: ZoneInfo) -> bool:
+def _exists(local: datetime, time: float, zone: "ZoneInfo") -> bool:
     return datetime.fromtimestamp(time, zone).replace(tzinfo=None, fold=0) == local.replace(fold=0)
 
 
