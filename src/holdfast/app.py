@@ -12,8 +12,6 @@ from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
-from holdfast.engine.embedded.api import Holdfast
-from holdfast.engine.embedded.validation import require_instance
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.channel_services import ChannelServices
     from holdfast.console.files import StaticFile
     from holdfast.doctor.findings import Finding
+    from holdfast.engine.embedded.api import Holdfast
     from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
@@ -55,12 +54,15 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     lanes: LaneSettings | None = None,
     reset: ResetPolicy = NEVER,
     handler: Handler | None = None,
-) -> AsyncIterator[Holdfast]:
+) -> "AsyncIterator[Holdfast]":
     """Open a store and work on it as a worker until the block ends.
 
     `handler` runs background, cron and channel turns that a crash left behind. Without one they
     stay interrupted until they are sent again.
     """
+    from holdfast.engine.embedded.api import Holdfast
+    from holdfast.engine.embedded.validation import require_instance
+
     owner = read_tenant(tenant)
     require_instance("reset", reset, ResetPolicy)
     if lanes is not None:

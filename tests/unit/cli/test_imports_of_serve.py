@@ -14,6 +14,7 @@ async def main(url):
     async with open_application(load(None, flags={"store": {"url": url}})):
         print(*sorted({"gzip", "zipfile", "zoneinfo", "tomllib", "difflib",
             "mimetypes", "cronsim", "holdfast.console.files", "holdfast.doctor.store_checks",
+            "holdfast.engine.embedded.api",
             "holdfast.stores.inspect"} & sys.modules.keys()))
 
 asyncio.run(main(sys.argv[1]))
