@@ -4,8 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.postgres import FOLDER
 
@@ -13,6 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 RUN_SECONDS = 900
 TEST_SECONDS = 60
 """A fault may leave a test waiting for ever; it is given up after this time."""
+NOTICED = 1
+"""What pytest answers when a test failed; other numbers mean that it did not come so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +49,48 @@ def copy_sources(folder: Path) -> None:
     )
 
 
-def run_tests(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run of tests ended."""
+
+    returncode: int
+    failures: int
+    output: str
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether a test failed; a run that breaks off for another reason ends with 1 as well."""
+        return self.returncode == NOTICED and self.failures > 0
+
+
+def run_tests(folder: Path, tests: tuple[str, ...]) -> RunOutcome:
     """Run tests of this project on the sources under `folder`, until one fails."""
     # A server of its own: one that is shared would be stopped with the first run that ends.
     env = {name: value for name, value in os.environ.items() if name != FOLDER}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
     env["PYTHONPATH"] = str(folder / "src")
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    options = ("-x", "-p", "no:xdist", "--timeout", str(TEST_SECONDS))
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
+    # A folder of its own as well: runs that share one may break off while they clear it up.
+    with tempfile.TemporaryDirectory(prefix="holdfast-fault-", ignore_cleanup_errors=True) as own:
+        report = Path(own, "report.xml")
+        options = ["-x", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
+        options += ["--basetemp", str(Path(own, "tmp")), "--junit-xml", str(report)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+        return RunOutcome(done.returncode, _failures(report), done.stdout + done.stderr)
+
+
+def _failures(report: Path) -> int:
+    """Return how many tests failed; one that could not be prepared is not counted."""
+    if not report.is_file():
+        return 0
+    return sum(
+        int(suite.attrib["failures"]) for suite in ElementTree.parse(report).iter("testsuite")
     )

@@ -8,8 +8,6 @@ import pytest
 from tests.faults.fault import ROOT, Fault, copy_sources, run_tests
 from tests.faults.faults import FAULTS
 
-NOTICED = 1
-"""What pytest answers when a test failed; other numbers mean that it did not come so far."""
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 
@@ -27,12 +25,25 @@ def test_a_fault_can_still_be_put_into_the_code(fault: Fault) -> None:
         assert (ROOT / test.partition("::")[0]).exists(), test
 
 
+@pytest.mark.parametrize(
+    ("test", "end", "is_noticed"),
+    [("assert False", "pass", True), ("pass", "raise OSError", False), ("pass", "pass", False)],
+)
+def test_only_a_test_that_failed_notices_a_fault(
+    test: str, end: str, is_noticed: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "conftest.py").write_text(f"def pytest_sessionfinish() -> None: {end}\n")
+    (tmp_path / "test_one.py").write_text(f"def test_one() -> None: {test}\n")
+    done = run_tests(tmp_path, (str(tmp_path),))
+    assert done.is_noticed == is_noticed, done.output
+
+
 @pytest.mark.soak
 def test_without_a_fault_the_named_tests_pass_on_a_copy_of_the_code(tmp_path: Path) -> None:
     copy_sources(tmp_path)
     tests = tuple(sorted({test for fault in FAULTS for test in fault.caught_by}))
     done = run_tests(tmp_path, tests)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert (done.returncode, done.failures) == (0, 0), done.output[-8000:]
 
 
 @pytest.mark.soak
@@ -41,4 +52,4 @@ def test_a_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     copy_sources(tmp_path)
     fault.apply(tmp_path)
     done = run_tests(tmp_path, fault.caught_by)
-    assert done.returncode == NOTICED, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.is_noticed, done.output[-8000:]
