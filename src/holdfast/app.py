@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,6 @@ from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
-from holdfast.engine.embedded.api import Holdfast
-from holdfast.engine.embedded.validation import require_instance
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
@@ -35,7 +33,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from holdfast.channel_services import ChannelServices
+    from holdfast.console.files import StaticFile
     from holdfast.doctor.findings import Finding
+    from holdfast.engine.embedded.api import Holdfast
     from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
@@ -54,12 +54,15 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     lanes: LaneSettings | None = None,
     reset: ResetPolicy = NEVER,
     handler: Handler | None = None,
-) -> AsyncIterator[Holdfast]:
+) -> "AsyncIterator[Holdfast]":
     """Open a store and work on it as a worker until the block ends.
 
     `handler` runs background, cron and channel turns that a crash left behind. Without one they
     stay interrupted until they are sent again.
     """
+    from holdfast.engine.embedded.api import Holdfast
+    from holdfast.engine.embedded.validation import require_instance
+
     owner = read_tenant(tenant)
     require_instance("reset", reset, ResetPolicy)
     if lanes is not None:
@@ -233,7 +236,6 @@ def _http_services(
 
 def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
-    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
@@ -244,8 +246,14 @@ def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) 
         turn_seconds=settings.heals.turn_seconds,
         services=lambda: _service_findings(settings, toolbox),
     )
-    console = load_files() if settings.server.console else {}
+    console = _load_console if settings.server.console else None
     return AdminServices(SqlReports(store), doctor.diagnose, console)
+
+
+def _load_console() -> "Mapping[str, StaticFile]":
+    from holdfast.console.files import load_files
+
+    return load_files()
 
 
 async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[Finding]":

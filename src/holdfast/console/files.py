@@ -3,8 +3,7 @@
 import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import msgspec
 
@@ -29,10 +28,10 @@ class StaticFile(msgspec.Struct, frozen=True):
 
 def load_files() -> Mapping[str, StaticFile]:
     """Return the files by their path below `/console/`."""
-    return dict(_walk(files("holdfast.console") / "static", ""))
+    return dict(_walk(Path(__file__).with_name("static"), ""))
 
 
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, StaticFile]]:
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, StaticFile]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from _walk(entry, f"{prefix}{entry.name}/")
@@ -42,7 +41,7 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, StaticFile]]:
             yield prefix + entry.name, _read(entry, content_type)
 
 
-def _read(entry: Traversable, content_type: str) -> StaticFile:
+def _read(entry: Path, content_type: str) -> StaticFile:
     body = entry.read_bytes()
     # A fixed time keeps the bytes, and so caches, the same from start to start.
     compressed = gzip.compress(body, mtime=0)

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from holdfast.doctor.findings import Finding, finding_value
-from holdfast.doctor.store_checks import check_contents, check_inspection
-from holdfast.stores.inspect import inspect_store
 from holdfast.stores.sql.store import SqlStore
 
 FRESH_SECONDS = 15.0
@@ -45,6 +43,10 @@ class DoctorService:
             return self._checked_at, self._findings
 
     async def _check(self) -> list[Finding]:
+        # Few gateways are ever asked: the checks are imported when one is.
+        from holdfast.doctor.store_checks import check_contents, check_inspection
+        from holdfast.stores.inspect import inspect_store
+
         # In a thread: inspecting a file blocks, and takes its time on a large one.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
         findings = [*check_inspection(inspection)]

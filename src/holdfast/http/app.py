@@ -239,7 +239,7 @@ class Application:
             add("GET", "/v1/workers", operations.workers)
             add("GET", "/v1/usage", operations.usage)
             add("GET", "/v1/doctor", operations.doctor)
-        if services is not None and services.console:
+        if services is not None and services.console is not None:
             console = ConsoleApi(services.console)
             add("GET", "/console", console.index)
             add("GET", "/console/", console.index)

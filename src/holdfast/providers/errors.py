@@ -5,7 +5,8 @@ texts matter.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -380,45 +381,39 @@ _MEDIA: tuple[str, ...] = (
 )
 
 
-def _any(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL)
+def _finder(*patterns: str) -> Callable[[str], re.Match[str] | None]:
+    """Return a search for patterns; they are compiled by the first failure, not at start."""
+    return partial(re.search, "|".join(patterns), flags=re.IGNORECASE | re.DOTALL)
 
 
-_BY_TEXT = tuple((re.compile(text, re.IGNORECASE), kind) for text, kind in _KNOWN)
-_is_length = _any(_LENGTH).search
-_is_tokens = _any(_TOKENS).search
-_is_media = _any(_MEDIA).search
-_is_media_for_sure = re.compile(r"image input|identify image|mmproj", re.IGNORECASE).search
-_is_refusal_text = _any(_REFUSAL).search
-_names_filter = re.compile(_FILTERS, re.IGNORECASE).search
-_is_about_account = re.compile(
-    r"\b(account|access|organi[sz]ation|project|subscription) (was|is|has been|were)\b",
-    re.IGNORECASE,
-).search
-_is_timeout = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
+_is_length = _finder(*_LENGTH)
+_is_tokens = _finder(*_TOKENS)
+_is_media = _finder(*_MEDIA)
+_is_media_for_sure = _finder(r"image input|identify image|mmproj")
+_is_refusal_text = _finder(*_REFUSAL)
+_names_filter = _finder(_FILTERS)
+_is_about_account = _finder(
+    r"\b(account|access|organi[sz]ation|project|subscription) (was|is|has been|were)\b"
+)
+_is_timeout = _finder(r"deadline|cancell?ed|timed? ?out")
 """Servers written in Go say `context` for what carries a deadline."""
-_names_output_limit = re.compile(
-    r"max_\w*tokens|completion tokens|output tokens", re.IGNORECASE
-).search
+_names_output_limit = _finder(r"max_\w*tokens|completion tokens|output tokens")
 """The limit of the answer is a parameter, and no fault of the history."""
-_names_tool_or_format = re.compile(
-    r"\b(tools?|functions?|schema|response_format|parameter)\b", re.IGNORECASE
-).search
-_names_parameter = re.compile(
+_names_tool_or_format = _finder(r"\b(tools?|functions?|schema|response_format|parameter)\b")
+_names_parameter = _finder(
     r"\b(tools?|tool_choice|functions?|schema|response_format|parameters?|arguments?|fields?"
     r"|temperature|top_p|top_k|max_\w*tokens|logprobs|stream\w*|seed|stop|effort|verbosity"
-    r"|api[ _-]?key|credentials?|quota|billing|model)\b",
-    re.IGNORECASE,
-).search
-_names_window = re.compile(r"context|tokens?\b|prompt is too long", re.IGNORECASE).search
+    r"|api[ _-]?key|credentials?|quota|billing|model)\b"
+)
+_names_window = _finder(r"context|tokens?\b|prompt is too long")
 """A proxy that limits the bytes of a body knows neither tokens nor context windows."""
 _MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})
 
 
 def class_of(status: int | None, message: str) -> FailureClass | None:
     """Return the class that a server's message tells; None for an unknown message."""
-    for pattern, found in _BY_TEXT:
-        if pattern.search(message):
+    for pattern, found in _KNOWN:
+        if re.search(pattern, message, re.IGNORECASE):
             return found
     if status != 429 and _is_too_long(message):
         return "overflow"

@@ -1,10 +1,7 @@
 """When a schedule runs: cron in its zone, a period, or one time."""
 
 import re
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from holdfast.core.ids import read_key
 from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec
@@ -78,6 +75,9 @@ def _next_cron(spec: ScheduleSpec, after: float) -> float | None:
     """
     zone = _zone(spec)
     start = datetime.fromtimestamp(after, UTC).astimezone(zone)
+    # Most gateways have no schedules: what only they need is imported with the first one.
+    from cronsim import CronSim, CronSimError
+
     try:
         walls = CronSim(spec.cron, start.replace(tzinfo=None, fold=0))
         if not walls.parts[HOUR_FIELD].startswith("*"):
@@ -119,7 +119,9 @@ def period_seconds(every: str) -> float:
     return seconds
 
 
-def _zone(spec: ScheduleSpec) -> ZoneInfo:
+def _zone(spec: ScheduleSpec) -> tzinfo:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return ZoneInfo(spec.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
@@ -138,7 +140,7 @@ def _at(spec: ScheduleSpec) -> float:
     return _existing(at, _zone(spec))
 
 
-def _existing(local: datetime, zone: ZoneInfo) -> float:
+def _existing(local: datetime, zone: tzinfo) -> float:
     """Return a wall time of a zone; one that the zone leaves out in spring is the next that exists.
 
     Of two that are called the same in autumn it is the first.
@@ -148,7 +150,7 @@ def _existing(local: datetime, zone: ZoneInfo) -> float:
     return time
 
 
-def _exists(local: datetime, time: float, zone: ZoneInfo) -> bool:
+def _exists(local: datetime, time: float, zone: tzinfo) -> bool:
     return datetime.fromtimestamp(time, zone).replace(tzinfo=None, fold=0) == local.replace(fold=0)
 
 

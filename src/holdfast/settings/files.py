@@ -1,7 +1,6 @@
 """A configuration file: its values, and the line of each."""
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,8 @@ class ConfigFile:
     """A configuration file: its values, and the line of each."""
 
     def __init__(self, path: Path, text: str) -> None:
+        import tomllib
+
         self.path = path
         lines = text.splitlines()
         try:

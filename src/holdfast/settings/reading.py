@@ -1,7 +1,6 @@
 """Reading of values from flags, environment and file, with their origin for error messages."""
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -250,6 +249,8 @@ def _variable(section: str, field: str) -> str:
 
 
 def _unknown(origin: Origin, name: str, known: "set[str] | Mapping[str, Any]") -> str:
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
     return f"{origin} is not a setting{hint}"

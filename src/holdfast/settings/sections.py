@@ -4,10 +4,9 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import time
+from datetime import UTC, time, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import ResetMode, ResetPolicy, Rollover
@@ -112,12 +111,9 @@ class ResetSettings:
 
     def policy(self) -> ResetPolicy:
         """Return the section as a policy."""
-        try:
-            zone = ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-            raise InvalidSetting(
-                f"sessions.reset.timezone: {self.timezone!r} is not an IANA time zone"
-            ) from exc
+        zone: tzinfo = UTC
+        if self.timezone != "UTC":
+            zone = _zone(self.timezone)
         try:
             at = time.fromisoformat(self.at)
         except ValueError as exc:
@@ -132,6 +128,16 @@ class ResetSettings:
             zone=zone,
             rollover=rollover,
         )
+
+
+def _zone(name: str) -> tzinfo:
+    """Return a time zone by its IANA name; few settings name one, so it is imported here."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+        raise InvalidSetting(f"sessions.reset.timezone: {name!r} is not an IANA time zone") from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """Suggestions for names that are no settings: what the writer may have meant."""
 
-import difflib
 from collections.abc import Collection
 
 PREFIX = "HOLDFAST_"
@@ -17,6 +16,8 @@ _FIRST = {"STORE": "STORE_URL", "UPSTREAM": "UPSTREAM_URL", "KEY": "API_KEY"}
 
 def suggest_variables(name: str, known: Collection[str]) -> list[str]:
     """Return the variables that may be meant, the nearest first; at most three."""
+    import difflib
+
     names = {variable.removeprefix(PREFIX): variable for variable in sorted(known)}
     words = [_SYNONYMS.get(word, word) for word in name.removeprefix(PREFIX).split("_")]
     wanted = "_".join(words)

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ _UNSPACED = (
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 """Thai, Lao, Myanmar, Khmer, kana, Hangul and Han."""
-_has_unspaced = re.compile(f"[{_UNSPACED}]").search
-_runs = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+").finditer
+_has_unspaced = partial(re.search, f"[{_UNSPACED}]")
+_runs = partial(re.finditer, f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+"""Compiled with the first text that needs them: these ranges take milliseconds."""
 _words = re.compile(r"\S+").finditer
 
 
@@ -46,7 +48,7 @@ class _Folding(dict[int, str]):
 
 def _fold(character: str) -> str:
     decomposed = unicodedata.normalize("NFKD", character).casefold()
-    if _has_unspaced(character):
+    if not character.isascii() and _has_unspaced(character):
         # Composed: a syllable or a voiced kana is one character.
         decomposed = unicodedata.normalize("NFKC", character)
     kept = []

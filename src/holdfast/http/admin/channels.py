@@ -2,7 +2,6 @@
 
 import base64
 import re
-from mimetypes import guess_type
 from typing import Any
 
 import msgspec
@@ -144,6 +143,8 @@ def _outgoing_file(file: _SentFile) -> OutgoingFile:
         content = base64.b64decode(file.data, validate=True)
     except ValueError as exc:
         raise InvalidInput(f"the file {file.name} is not Base64", param="files") from exc
+    from mimetypes import guess_type
+
     media_type = file.media_type or guess_type(file.name)[0] or "application/octet-stream"
     if not _MEDIA_TYPE.fullmatch(media_type):
         raise InvalidInput(f"{media_type!r} is not a media type", param="files")

@@ -1,6 +1,6 @@
 """Serves the console's static files, with a policy that lets them load and run nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.http.server.errors import error_reply
@@ -48,11 +48,16 @@ class ServedFile(Protocol):
         ...
 
 
-class ConsoleApi:
-    """Everything under /console."""
+LoadFiles = Callable[[], Mapping[str, ServedFile]]
+"""Returns the files by their path below `/console/`."""
 
-    def __init__(self, files: Mapping[str, ServedFile]) -> None:
-        self._files = files
+
+class ConsoleApi:
+    """Everything under /console; the files are loaded with the first request."""
+
+    def __init__(self, load: LoadFiles) -> None:
+        self._load = load
+        self._files: Mapping[str, ServedFile] | None = None
 
     async def index(self, request: Request) -> AnyReply:
         """Return the page of the console."""
@@ -63,6 +68,8 @@ class ConsoleApi:
         return self._reply(request, "/".join(request.params.values()))
 
     def _reply(self, request: Request, name: str) -> Reply:
+        if self._files is None:
+            self._files = self._load()
         file = self._files.get(name)
         if file is None:
             return error_reply(404, f"no such path: {request.path}", code="unknown_url")

@@ -1,15 +1,14 @@
 """What runs and what it costs: workers and lanes, usage over time, doctor's findings."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.http.admin.console import ServedFile
+from holdfast.http.admin.console import LoadFiles
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -31,8 +30,8 @@ class AdminServices(msgspec.Struct, frozen=True):
 
     reports: Reports
     diagnose: Diagnose
-    console: Mapping[str, ServedFile] = MappingProxyType({})
-    """The console's static files; none where it is switched off."""
+    console: LoadFiles | None = None
+    """Loads the console's static files; None where it is switched off."""
 
 
 class OperationsApi:

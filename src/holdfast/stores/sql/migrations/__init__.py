@@ -7,7 +7,7 @@ we do not know is refused. A store of the first schema, which was never released
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import SchemaTooNew, SchemaTooOld, StoreError
@@ -41,7 +41,7 @@ class Migration(NamedTuple):
 def all_migrations() -> list[Migration]:
     """Return every step, oldest first."""
     found = []
-    for file in files(__package__).iterdir():
+    for file in Path(__file__).parent.iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
         if match:
             found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
