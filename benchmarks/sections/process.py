@@ -134,10 +134,9 @@ def _measure_stalls(report: Report, folder: Path, *, is_short: bool) -> None:
 
 
 async def _stall_ms(server: Server, size_mb: int, number: int) -> float:
-    parts = [{"type": "input_text", "text": "x" * 1000} for _ in range(size_mb * 1000)]
-    body = msgspec.json.encode(
-        {"model": "stub", "input": [{"type": "message", "role": "user", "content": parts}]}
-    )
+    parts = [{"type": "input_text", "text": "x" * 1000} for _ in range(1000)]
+    messages = [{"type": "message", "role": "user", "content": parts} for _ in range(size_mb)]
+    body = msgspec.json.encode({"model": "stub", "input": messages})
     connection = await Connection.open(server.port)
     prober = asyncio.create_task(_longest_probe(server))
     try:
