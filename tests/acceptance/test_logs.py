@@ -84,6 +84,31 @@ def test_each_request_is_one_line_with_its_ids(provider: ProviderSimulator, tmp_
     assert "sk-private" not in log
 
 
+def test_a_request_about_a_session_or_turn_is_logged_with_its_id(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    reply = say(gateway)
+    session, turn = reply.headers["x-session-id"], reply.headers["x-turn-id"]
+    with httpx.Client(base_url=f"{gateway.url}/v1") as client:
+        client.post(f"/turns/{turn}/cancel", json={})
+        client.post(f"/sessions/{session}/reset", json={})
+        client.get(f"/conversations/{session.replace('ses_', 'conv_')}/items")
+        client.delete(f"/sessions/{session}")
+        client.get("/sessions/agent:main:direct:ada%0Aforged=1")
+    log = "".join(gateway.output)
+    served = [one for one in events_of(gateway) if one["event"] == "request.served"]
+    named = [(one["route"], one.get("session_id"), one.get("turn_id")) for one in served[1:]]
+    assert named == [
+        ("/v1/turns/{id}/cancel", None, turn),
+        ("/v1/sessions/{id}/reset", session, None),
+        ("/v1/conversations/{id}/items", session, None),
+        ("/v1/sessions/{id}", session, None),
+        ("/v1/sessions/{id}", None, None),
+    ]
+    assert "forged" not in log
+
+
 def test_request_id_and_trace_are_passed_upstream(
     provider: ProviderSimulator, tmp_path: Path
 ) -> None:

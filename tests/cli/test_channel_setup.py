@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from holdfast.channels.settings import ChannelSettings
 from holdfast.cli.app import app
+from holdfast.cli.output.terminal import CommandFailed
 from holdfast.simulator.platforms.console import PLATFORMS, PlatformConsole
 
 
@@ -50,3 +51,35 @@ def test_a_platform_simulator_runs_until_it_is_ended() -> None:
         assert process.stdout.readline().startswith("holdfast sim listening on http://127.0.0.1:")
         assert process.poll() is None, "the end of the input ends only the messages"
         process.terminate()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("b", "--kind", "signal", "--account", '+49"1'),
+        ("b", "--kind", "signal", "--account", "{0}\n"),
+        ("grinning-\U0001f600", "--kind", "telegram"),
+        ("b", "--kind", "telegram", "--model", "a\x7f\\"),
+    ],
+)
+def test_odd_values_are_written_as_they_are(options: tuple[str, ...], tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text("")
+    made = CliRunner().invoke(app, ["channels", "add", *options, "--write", str(config)])
+    assert made.exit_code == 0, made.output
+    (channel,) = tomllib.loads(config.read_text("utf-8"))["channel"]
+    assert channel["name"] == options[0]
+    assert options[-1] in channel.values()
+
+
+@pytest.mark.parametrize("text", [b'[channel]\nname = "a"\n', b"channel = []\n", b"# \xe4\n", b"="])
+def test_a_file_to_which_no_channel_can_be_added_stays_as_it_is(
+    text: bytes, tmp_path: Path
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_bytes(text)
+    arguments = ["channels", "add", "b", "--kind", "telegram", "--write", str(config)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, CommandFailed), result.exception
+    assert config.read_bytes() == text

@@ -373,6 +373,20 @@ def test_a_provider_that_lost_its_state_is_noted_with_its_turn(
     assert found["subject"].startswith("turn_")
 
 
+def test_an_error_that_came_again_without_state_is_not_the_providers_memory(
+    store_under_test: StoreUnderTest,
+) -> None:
+    heals = json.dumps([{"failure_class": "stale_state", "action": "dropped_state", "code": "bad"}])
+
+    def edit(body: Body) -> None:
+        assert body.turn is not None
+        body.runs[-1].heals = heals.encode()
+        body.turn.outcome, body.turn.error_code = "failed", "bad"
+
+    store_under_test.edit_body(edit)
+    assert [found["code"] for found in store_under_test.examine()] == ["turn_failed"]
+
+
 @pytest.mark.parametrize(
     ("code", "printed"), [("invalid_value", "invalid_value"), ("I have cancer", "no code")]
 )

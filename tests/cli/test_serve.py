@@ -30,6 +30,7 @@ def test_the_examples_that_serve_prints_work(tmp_path: Path, path: str) -> None:
             r"^  (curl.*?|\S*holdfast chat.*?|\S*python -c.*?)\n\n", terminal.seen, re.M | re.S
         )
         assert chat.startswith("holdfast ") == (OWN in path)
+        assert re.search(r"^Console: http://127\.0\.0\.1:\d+/console\r?$", terminal.seen, re.M)
         assert "You said: 'I am Ada'" in _run(curl, path)
         assert "the first was 'I am Ada'" in _run(f"echo hello again | {chat}", path)
         assert "I remember 2 earlier message(s); the first was 'I am Ada'" in _run(python, path)

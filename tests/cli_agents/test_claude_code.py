@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,24 @@ async def test_a_lost_transcript_is_healed_once_with_the_whole_history(
     history = "\n".join(texts(second))
     assert '{"role":"user","text":"I am Ada"}' in history
     assert '{"role":"assistant","text":"Messages seen: 1. Last text: I am Ada"}' in history
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+async def test_what_an_agent_puts_in_the_place_of_its_files_is_healed(
+    simulator: ProviderSimulator, root: Path, make: Callable[[Path], None]
+) -> None:
+    async with open_agent_gateway(claude_code(simulator, root, idle_seconds=0.01)) as gateway:
+        await gateway.respond("I am Ada", model=MODEL, instructions="Be brief.")
+        await until(lambda: not processes_of(root))
+        (transcript,) = transcripts(root)
+        config = transcript.parents[2]
+        path = config / "instructions.txt" if make is os.mkdir else transcript
+        path.unlink()
+        make(path)
+        answer = await gateway.respond("who am I?", model=MODEL, instructions="Be brief.")
+        assert text_of(answer).endswith("Last text: who am I?")
+        assert await heals(gateway) == ["agent_session_not_found"]
 
 
 @pytest.mark.soak

@@ -203,9 +203,11 @@ def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
         expect(page.get_by_role("region", name="API keys")).to_contain_text("ops")
         page.reload()
         expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
-        page.get_by_label("API key").fill("hf_wrong")
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_be_visible()
+        for wrong in ("hf_wrong", "hf_\u2026 copied with an ellipsis"):
+            page.get_by_label("API key").fill(wrong)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.get_by_role("alert")).to_contain_text("API key")
+            expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
         page.get_by_label("API key").fill(key)
         page.get_by_label("Keep it until this tab is closed").check()
         page.get_by_role("button", name="Sign in").click()
@@ -217,6 +219,7 @@ def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
         page.get_by_role("button", name="Revoke").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("no longer accepted")
         page.goto("about:blank")
 
 
@@ -255,6 +258,26 @@ def test_a_new_chat_can_be_started_while_an_answer_streams(page: Page, gateway: 
     assert gateway.texts(chat_session(page)) == ["something else", "You said: something else"]
     page.get_by_role("link", name="New chat").click()
     expect(page.get_by_text("Write the first message below.")).to_be_visible()
+
+
+def test_a_new_chat_shows_nothing_of_the_chat_before(page: Page, gateway: Gateway) -> None:
+    gateway.say("before", "hello", model="gpt-4.1-mini")
+    show(page, gateway, f"/chat/{gateway.session('before')['id']}")
+    expect(page.locator("main h1")).to_have_text("before")
+    page.get_by_role("link", name="New chat").click()
+    expect(page.locator("main h1")).to_have_text("New chat")
+    expect(page).to_have_title("Chat · Holdfast")
+
+
+def test_the_composer_has_one_row_of_controls_on_a_phone(page: Page, gateway: Gateway) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, "/chat")
+    picker = page.get_by_label("Model").bounding_box()
+    button = page.get_by_role("button", name="Send").bounding_box()
+    assert picker is not None
+    assert button is not None
+    assert button["x"] > picker["x"] + picker["width"]
+    assert abs(button["y"] - picker["y"]) < picker["height"]
 
 
 def test_an_answer_can_be_stopped_after_a_reload(page: Page, gateway: Gateway) -> None:

@@ -108,6 +108,15 @@ def test_an_approval_in_a_chat_lets_the_answer_go_on(page: Page, gateway: Gatewa
     expect(bar.locator(".piece.commit")).to_have_count(1)
 
 
+def test_a_new_chat_shows_no_approval_of_the_chat_before(page: Page, gateway: Gateway) -> None:
+    ask_for_a_tool(gateway, "left-waiting")
+    show(page, gateway, f"/chat/{gateway.session('left-waiting')['id']}")
+    expect(page.get_by_role("group", name="Approval")).to_contain_text("milk")
+    page.get_by_role("link", name="New chat").click()
+    expect(page.get_by_role("heading", name="New chat")).to_be_visible()
+    expect(page.get_by_role("group", name="Approval")).to_have_count(0)
+
+
 def test_a_pairing_is_approved_and_revoked(
     page: Page, gateway: Gateway, telegram: TelegramSimulator
 ) -> None:
@@ -163,3 +172,12 @@ def test_a_schedule_is_run_paused_and_resumed(page: Page, gateway: Gateway) -> N
     expect(page.locator(".facts")).to_contain_text("cron")
     page.goto(f"{gateway.url}/console#/sessions")
     expect(page.get_by_role("row", name="cron:report:")).to_contain_text("cron")
+
+
+def test_operations_fit_a_phone(page: Page, gateway: Gateway) -> None:
+    ask_for_a_tool(gateway, "on-a-phone")
+    page.set_viewport_size({"width": 360, "height": 900})
+    show(page, gateway, "/operations")
+    expect(page.get_by_role("region", name="Approvals")).to_contain_text("milk")
+    expect(page.get_by_role("region", name="Channels")).to_contain_text("support")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -392,6 +392,53 @@ def test_every_page_fits_its_width(page: Page, gateway: Gateway, story: str, wid
         assert overflow <= 0, name
 
 
+OVERFLOWS = "(element) => element.scrollWidth - element.clientWidth"
+COUNT_LINES = """(cell) => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return range.getClientRects().length;
+}"""
+
+
+def test_a_phone_shows_all_of_the_list(page: Page, gateway: Gateway) -> None:
+    gateway.say("agent:main:direct:somebody-with-a-long-name@example.com", "hello")
+    gateway.model.failures["break"] = "The model is overloaded with poems."
+    gateway.say("ends-in-a-failure", "break")
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, "/sessions")
+    expect(page.get_by_text("last turn failed").first).to_be_visible()
+    assert page.get_by_role("region", name="Sessions").evaluate(OVERFLOWS) <= 0
+    expect(page.get_by_role("columnheader", name="Last activity")).to_be_in_viewport()
+
+
+def test_the_words_in_a_table_are_not_broken(page: Page, gateway: Gateway) -> None:
+    gateway.model.answers["table please"] = (
+        "| day | task |\n|---|---|\n| Wednesday | " + "rest and read " * 20 + "|\n"
+    )
+    gateway.say("tabular", "table please")
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, f"/sessions/{gateway.session('tabular')['id']}")
+    cell = page.get_by_role("cell", name="Wednesday")
+    expect(cell).to_be_visible()
+    assert cell.evaluate(COUNT_LINES) == 1
+
+
+def test_the_chosen_view_is_in_sight_on_a_phone(page: Page, gateway: Gateway, story: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, f"/sessions/{story}/metadata")
+    expect(page.get_by_role("link", name="Metadata")).to_be_in_viewport(ratio=0.9)
+
+
+def test_a_dialog_about_a_long_key_fits_a_phone(page: Page, gateway: Gateway) -> None:
+    session = gateway.say("k" * 500, "hello").headers["x-session-id"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, gateway, f"/sessions/{session}")
+    page.get_by_role("button", name="Erase…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_visible()
+    assert dialog.evaluate(OVERFLOWS) <= 0
+
+
 def test_a_keyboard_is_enough(page: Page, gateway: Gateway) -> None:
     gateway.say("typed", "hello")
     show(page, gateway, "/sessions")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from holdfast.engine.turns import in_flight
 from tests.in_process import RunningGateway, open_gateway
 
 
@@ -14,6 +15,18 @@ async def gateway(store_url: str) -> AsyncIterator[RunningGateway]:
     """A gateway with a scripted model."""
     async with open_gateway(store_url=store_url) as gateway:
         yield gateway
+
+
+@pytest.fixture
+def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a replica wait for what another one answers, however slow the machine is."""
+    monkeypatch.setattr(in_flight, "ASK_SECONDS", 60.0)
+
+
+@pytest.fixture
+def slow_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the worker of a run end it with all that was shown, however slow the machine is."""
+    monkeypatch.setattr(in_flight, "STOP_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 
 WORDS = tuple(f"word{number} " for number in range(24))
+pytestmark = pytest.mark.usefixtures("slow_stops")
 
 
 @pytest.fixture(name="gateway")

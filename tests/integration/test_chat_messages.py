@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.schedule import DeliverTo
 from holdfast.core.transaction.commands import RememberChat
 from holdfast.ports.channel import OperatorMessage
 from holdfast.testing.channel_contract import PNG
-from tests.in_process import ScriptedModel
+from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
 KEY = "agent:main:telegram:direct:7"
@@ -207,3 +209,15 @@ async def test_a_replica_that_was_not_told_of_a_move_finds_the_session() -> None
 
 def _has_call(room: ChatRoom, method: str) -> bool:
     return any(called == method for called, _ in room.telegram.calls)
+
+
+@pytest.mark.parametrize("answer", ["```\n```", "1. x\n" * 780])
+async def test_an_answer_that_cannot_be_shown_rendered_is_sent_as_it_is(answer: str) -> None:
+    """Rendered, the first is empty and the second, whose numbers grow, is too long."""
+    model = ScriptedModel(lambda _: [said(answer)])
+    async with open_chat_room("telegram", model, reply="whole") as room:
+        room.telegram.say("hi")
+        await room.until_text(answer.strip()[:3])
+        await _until_sent(room)
+        (sent,) = room.telegram.sent
+    assert sent.text.strip() == answer.strip()

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from holdfast.core.decisions.schedules import ScheduleBusy
-from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound
+from holdfast.core.errors import (
+    HoldfastError,
+    InvalidInput,
+    LaneFull,
+    NotFound,
+    SessionDeleted,
+    StorageFull,
+    TenantFull,
+)
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
@@ -166,7 +174,14 @@ async def _start_slow_run(gateway: RunningGateway, scheduler: Scheduler, **value
     return turn_id
 
 
-@pytest.mark.parametrize("failure", [NotFound("no channel gone"), LaneFull("no more may wait")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NotFound("no channel gone"), LaneFull("no more may wait"), TenantFull("too many are open"),
+        StorageFull("no more is stored"), SessionDeleted("it was erased"),
+    ],
+    ids=lambda failure: failure.code,
+)  # fmt: skip
 @pytest.mark.parametrize("times", [0, 1])
 async def test_a_schedule_that_cannot_deliver_stops_no_other(
     gateway: RunningGateway, failure: HoldfastError, times: int

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.engine.turns import in_flight
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 
 WORDS = ("one ", "two ", "three ", "four")
 WHOLE = "".join(WORDS)
+pytestmark = pytest.mark.usefixtures("slow_stops")
 
 
 class _Talk:
@@ -67,12 +67,6 @@ class _Talk:
     async def log(self) -> list[str]:
         """Return what is visible behind the first turn."""
         return (await self.gateway.log())[2:]
-
-
-@pytest.fixture
-def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a replica wait for what another one answers, however slow the machine is."""
-    monkeypatch.setattr(in_flight, "ASK_SECONDS", 60.0)
 
 
 @pytest.fixture(name="talk")

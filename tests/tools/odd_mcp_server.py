@@ -25,6 +25,7 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "garbage", "description": "Send what is not JSON first.", "inputSchema": SCHEMA},
     {"name": "hang", "description": "Answer nothing any more.", "inputSchema": SCHEMA},
     {"name": "surrogate", "description": "Send half a character.", "inputSchema": SCHEMA},
+    {"name": "latin", "description": "Send text that is not UTF-8.", "inputSchema": SCHEMA},
     {"name": "invalid", "description": "Answer with what is no answer.", "inputSchema": SCHEMA},
     {"name": "fail", "description": "Report an error.", "inputSchema": SCHEMA},
     {"name": "env", "description": "Return the environment.", "inputSchema": SCHEMA},
@@ -79,6 +80,9 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
             time.sleep(0.01)
         note("cancelled")
         return
+    if name == "latin":
+        answer_in_latin(request_id)
+        return
     misbehave(name)
     result = text_result(str(arguments.get("text", "")))
     match name:
@@ -95,6 +99,15 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
         case _:
             pass
     send({"id": request_id, "result": result})
+
+
+def answer_in_latin(request_id: Any) -> None:
+    """Answer in ISO 8859-1, as a server that copies a file does."""
+    value = {"jsonrpc": "2.0", "id": request_id, "result": text_result("caf\xe9")}
+    with _lock:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(json.dumps(value, ensure_ascii=False).encode("latin-1") + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def misbehave(name: str) -> None:

@@ -163,6 +163,37 @@ async def test_an_unknown_server_is_refused_before_the_turn() -> None:
     assert "'nope'" in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_tools": "all"}, "allowed_tools"),
+        ({"allowed_tools": {"read_only": "yes"}}, "allowed_tools.read_only"),
+        ({"require_approval": {"always": 5}}, "require_approval.always"),
+        ({"require_approval": {"always": {"tool_names": "x"}}}, "require_approval.always"),
+        ({"require_approval": {"always": {"read_only": 1}}}, "require_approval.always.read_only"),
+    ],
+)
+async def test_a_filter_of_tools_that_cannot_be_read_is_refused(
+    fields: dict[str, Any], param: str
+) -> None:
+    async with open_gateway(toolbox=_builtin()) as gateway:
+        tool = {"type": "mcp", "server_label": "holdfast", **fields}
+        reply = await gateway.respond("hi", tools=[tool])
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == f"tools[0].{param}"
+
+
+@pytest.mark.parametrize("allowed", [[], {"read_only": False}])
+async def test_a_server_of_which_no_tool_is_allowed_is_not_shown_to_the_upstream(
+    allowed: Any,
+) -> None:
+    model = ScriptedModel(lambda _: [said("done")])
+    async with open_gateway(model, toolbox=_builtin()) as gateway:
+        tool = {"type": "mcp", "server_label": "holdfast", "allowed_tools": allowed}
+        assert (await gateway.respond("hi", tools=[tool])).status_code == 200
+    assert "tools" not in model.calls[0].fields
+
+
 async def test_a_name_that_the_client_has_taken_stays_the_clients() -> None:
     function = {"type": "function", "name": "session_status", "parameters": {"type": "object"}}
     model = ScriptedModel(lambda _: [called("session_status", "c1")])

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, Tenant, TurnId
+from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import begin_session
-from holdfast.core.tools.requested import RequestedServer
+from holdfast.core.tools.requested import RequestedServer, read_tools
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller
@@ -56,6 +58,14 @@ async def _servers(*settings: McpSettings) -> AsyncIterator[McpServers]:
         yield servers
     finally:
         await servers.close()
+
+
+def _requested(**fields: Any) -> RequestedServer:
+    """Return the server as a request names it."""
+    tools = msgspec.json.encode([{"type": "mcp", "server_label": "odd", **fields}])
+    read = read_tools(TurnRequest(model="m", api="responses", fields={"tools": msgspec.Raw(tools)}))
+    assert read is not None
+    return read.servers[0]
 
 
 async def _tools(servers: McpServers, caller: ToolCaller | None = None) -> dict[str, Tool]:
@@ -215,25 +225,54 @@ async def test_a_server_that_does_not_start_is_tried_again_after_a_pause(tmp_pat
 @pytest.mark.parametrize(
     ("settings", "requested", "expected"),
     [
-        ({"approval": "always"}, {}, {"echo": True, "write": True}),
-        ({"approval": "never"}, {}, {"echo": False, "write": False}),
-        ({"approval": "writes"}, {}, {"echo": True, "write": True}),
-        ({"approval": "writes", "read_only": ("echo",)}, {}, {"echo": False, "write": True}),
-        ({"approval": "writes", "trust_annotations": True}, {}, {"echo": False, "write": True}),
-        ({"approval": "never"}, {"approve_all": True}, {"echo": True, "write": True}),
-        ({"approval": "never"}, {"approve": frozenset({"write"})}, {"echo": False, "write": True}),
+        ({"approval": "always"}, None, {"echo": True, "write": True}),
+        ({"approval": "never"}, None, {"echo": False, "write": False}),
+        ({"approval": "writes"}, None, {"echo": True, "write": True}),
+        ({"approval": "writes", "read_only": ("echo",)}, None, {"echo": False, "write": True}),
+        ({"approval": "writes", "trust_annotations": True}, None, {"echo": False, "write": True}),
+        ({"approval": "never"}, "always", {"echo": True, "write": True}),
+        ({"approval": "never"}, {"always": {"tool_names": ["write"]}},
+         {"echo": False, "write": True}),
+        ({"approval": "never", "read_only": ("write",)}, {"always": {"read_only": True}},
+         {"echo": True, "write": True, "slow": False}),
+        ({"approval": "never", "read_only": ("echo",)}, {"always": {"read_only": False}},
+         {"echo": False, "write": True}),
+        ({"approval": "always"}, {"never": {"tool_names": ["write"]}},
+         {"echo": True, "write": True}),
     ],
 )  # fmt: skip
 async def test_a_request_may_ask_for_more_approvals_and_never_for_fewer(
     settings: dict[str, Any],
-    requested: dict[str, Any],
+    requested: Any,
     expected: dict[str, bool],
     tmp_path: Path,
 ) -> None:
     async with _servers(_settings(tmp_path, **settings)) as servers:
-        found, _ = await servers.tools(_caller(), RequestedServer(label="odd", **requested))
+        found, _ = await servers.tools(_caller(), _requested(require_approval=requested))
     needed = {tool.name: tool.needs_approval for tool in found if tool.name in expected}
     assert needed == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed", "expected"),
+    [
+        ({}, None, {"echo", "write", "slow"}),
+        ({}, ["write"], {"write"}),
+        ({}, {"tool_names": ["write"]}, {"write"}),
+        ({}, {"read_only": True}, set()),
+        ({"trust_annotations": True}, {"read_only": True}, {"echo"}),
+        ({"read_only": ("write",)}, {"read_only": True}, {"write"}),
+        ({"read_only": ("write",)}, {"read_only": False, "tool_names": ["write", "slow"]},
+         {"slow"}),
+        ({"allow": ("write",)}, ["write", "slow"], {"write"}),
+    ],
+)  # fmt: skip
+async def test_a_request_has_only_the_tools_that_it_allows(
+    settings: dict[str, Any], allowed: Any, expected: set[str], tmp_path: Path
+) -> None:
+    async with _servers(_settings(tmp_path, **settings)) as servers:
+        found, _ = await servers.tools(_caller(), _requested(allowed_tools=allowed))
+    assert {tool.name for tool in found} & {"echo", "write", "slow"} == expected
 
 
 async def test_hints_of_a_server_make_nothing_safe_unless_they_are_trusted(tmp_path: Path) -> None:

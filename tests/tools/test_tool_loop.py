@@ -12,6 +12,8 @@ from holdfast.engine.settings import ToolSettings
 from tests.in_process import Item, ScriptedModel, called, open_gateway, said, text_of
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
 
+CLIENTS = {"type": "function", "name": "theirs"}
+
 
 def _calls_then_says(*calls: Item, text: str = "done") -> ScriptedModel:
     """Return a model that makes calls once, and answers as soon as it has their outputs."""
@@ -273,6 +275,58 @@ async def test_a_forced_choice_holds_for_the_first_step() -> None:
         await gateway.respond("hi", tools=[SERVER], tool_choice=choice)
     choices = [msgspec.json.decode(call.fields["tool_choice"]) for call in model.calls]
     assert choices == [{"type": "function", "name": "desk__echo"}, "auto"]
+
+
+def _choices(model: ScriptedModel) -> list[Any]:
+    calls = [call.fields or call.chat_fields for call in model.calls]
+    return [msgspec.json.decode(fields["tool_choice"]) for fields in calls]
+
+
+async def test_allowed_tools_are_shown_as_functions_and_stay_the_only_ones() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    listed = [{"type": "mcp", "server_label": "desk", "name": "echo"}, {**CLIENTS, "x": 1}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": listed}
+    toolbox = RecordingTools(echo=echo, write=echo)
+    async with open_gateway(model, toolbox=lambda _: toolbox) as gateway:
+        await gateway.respond("hi", tools=[SERVER, CLIENTS], tool_choice=choice)
+    tools = [{"type": "function", "name": "desk__echo"}, {**CLIENTS, "x": 1}]
+    assert _choices(model) == [
+        {"type": "allowed_tools", "mode": "required", "tools": tools},
+        {"type": "allowed_tools", "mode": "auto", "tools": tools},
+    ]
+
+
+async def test_the_choice_of_a_server_forces_none_of_the_clients_tools() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "desk"}
+    toolbox = RecordingTools(echo=echo, write=echo)
+    async with open_gateway(model, toolbox=lambda _: toolbox) as gateway:
+        await gateway.respond("hi", tools=[SERVER], tool_choice=choice)
+        await gateway.respond("hi", tools=[SERVER, CLIENTS], tool_choice=choice)
+    tools = [{"type": "function", "name": f"desk__{name}"} for name in ("echo", "write")]
+    limited = {"type": "allowed_tools", "mode": "required", "tools": tools}
+    assert _choices(model) == ["required", "auto", limited, "auto"]
+
+
+async def test_a_chat_client_may_allow_some_of_the_tools() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    server = {"type": "mcp", "server_label": "desk"}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [server]}}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        messages = [{"role": "user", "content": "hi"}]
+        await gateway.chat(messages, tools=[SERVER], tool_choice=choice)
+    function = {"type": "function", "function": {"name": "desk__echo"}}
+    allowed = {"mode": "auto", "tools": [function]}
+    assert _choices(model) == [{"type": "allowed_tools", "allowed_tools": allowed}] * 2
+
+
+async def test_the_choice_of_a_server_of_the_upstream_is_passed_on() -> None:
+    model = _calls_then_says(called("desk__echo", "c1"))
+    choice = {"type": "mcp", "server_label": "theirs", "name": "roll"}
+    hosted = {"type": "mcp", "server_label": "theirs", "server_url": "https://dice.example/mcp"}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER, hosted], tool_choice=choice)
+    assert _choices(model) == [choice, "auto"]
 
 
 async def test_a_session_goes_on_after_a_turn_with_tools() -> None:

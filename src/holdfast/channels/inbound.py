@@ -163,17 +163,18 @@ class InboundHandler:
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
-        addressed = await self._is_addressed(message, key)
-        if command is not None and command.name == "compact" and addressed:
-            return await self._compact(message, key)
-        if command is not None and (addressed or command.name == "stop"):
-            rest = await self._commands.run(command, message, key, self._key_of(message))
-            if rest:
-                return await self._accept(replace(message, text=rest), key, suffix="rest")
-            return "command"
-        if not addressed or not await self._may_speak(message):
+        is_stop = command is not None and command.name == "stop"
+        is_meant = is_stop or await self._is_addressed(message, key)
+        if not is_meant or not await self._may_speak(message):
             return "ignored"
-        return await self._accept(message, key)
+        if command is None:
+            return await self._accept(message, key)
+        if command.name == "compact":
+            return await self._compact(message, key)
+        rest = await self._commands.run(command, message, key, self._key_of(message))
+        if rest:
+            return await self._accept(replace(message, text=rest), key, suffix="rest")
+        return "command"
 
     async def _turn_away(self, message: InboundMessage, key: Key, verdict: Verdict) -> Outcome:
         """Ignore or pair somebody who may not write; an approver's answer counts all the same."""
@@ -207,7 +208,10 @@ class InboundHandler:
         return await self._gateway.read.session(self._tenant, key=key) is not None
 
     async def _may_speak(self, message: InboundMessage) -> bool:
-        """Whether to answer: people always, bots only a bounded number of times in a row."""
+        """Whether to answer: people always, bots only a bounded number of times in a row.
+
+        Their commands count too: `/new` with a text begins a turn, and so may every answer.
+        """
         if not self._settings.bots:
             return not message.is_bot
         channel, chat = self._settings.name, message.place.chat
@@ -408,7 +412,6 @@ class InboundHandler:
     async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""
         log.warning("channel.refused", channel=self._settings.name, code=exc.code)
-        await self._queue(self._key_of(message), ())
         slot = int(self._gateway.clock.now() // REFUSAL_SECONDS)
         place = message.place
         told = gateway_key(
@@ -418,6 +421,8 @@ class InboundHandler:
             channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
         )
         await self._queue(told, (text,))
+        # Last: a message that is delivered again after this is not judged, or told of, again.
+        await self._queue(self._key_of(message), ())
         return "refused"
 
     async def _queue(self, key: str, messages: tuple[OutboxMessage, ...]) -> None:

@@ -252,17 +252,22 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
     pos: int | None = checks.FIRST_POS
     seen = 0
     heals: dict[str, checks.StaleHeal] = {}
+    codes: dict[str, str | None] = {}
     while pos is not None and (is_deep or seen < ENTRIES_READ):
         recent = await store.query(partial(_recent, pos))
         pos = recent.next_pos
         seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}
         for turn in recent.failed:
+            codes[turn.turn_id] = turn.code
             # Without the message: a provider's may repeat what the user said.
             code = plain_code(turn.code) or "no code"
             detail = f"turn {turn.turn_id} of session {turn.session_id}: {code}"
             yield Finding(code="turn_failed", subject=turn.turn_id, detail=detail)
     for heal in heals.values():
+        if heal.turn_id in codes and codes[heal.turn_id] == heal.code:
+            # The same error came again with the whole history: nothing had been forgotten.
+            continue
         code = plain_code(heal.code) or "no code"
         detail = f"turn {heal.turn_id} of session {heal.session_id}: {code}"
         yield Finding(code="provider_forgot", subject=heal.turn_id, detail=detail)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 _PROC = Path("/proc")
+KILL_PASSES = 100
 _MARK = "HOLDFAST_STARTED_BY"
 """The variable that names the gateway in the environment of its children."""
 
@@ -80,6 +81,32 @@ def kill_group(group: int) -> None:
     """Kill every process of a group; a group without processes is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def kill_user(uid: int) -> None:
+    """Kill every process of a system user, also those that made a session of their own."""
+    if uid in (0, os.getuid()):
+        return
+    for _ in range(KILL_PASSES):
+        # What is started while the table is read is found by the next pass.
+        running = [pid for pid in _pids() if _real_user(pid) == uid]
+        if not running:
+            return
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _real_user(pid: int) -> int | None:
+    """Return the user who started a process; None for one that has ended."""
+    stat = _read_stat(pid)
+    if stat is None or stat.state in "ZX":
+        return None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # Not the owner of the folder: that is root for a process that hides its memory.
+        status = (_PROC / str(pid) / "status").read_text("ascii", "replace")
+        return int(status.split("\nUid:", 1)[1].split(None, 1)[0])
+    return None
 
 
 def kill_leftover(leader: ProcessIdentity, directory: Path) -> bool:

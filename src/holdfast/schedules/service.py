@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 
 from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
-from holdfast.core.errors import HoldfastError, InvalidInput, LaneFull, NotFound, StoreUnavailable
+from holdfast.core.errors import (
+    HoldfastError,
+    InvalidInput,
+    LaneFull,
+    NotFound,
+    SessionDeleted,
+    StorageFull,
+    StoreUnavailable,
+    TenantFull,
+)
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery, OutboxMessage, gateway_key
 from holdfast.core.model.items import message
@@ -264,7 +273,7 @@ class Scheduler:
             # Delivered first: after a crash in between it is delivered once all the same.
             try:
                 reason = await self._deliver(spec, turn)
-            except LaneFull as exc:
+            except (LaneFull, TenantFull, StorageFull) as exc:
                 await self._note(row, f"waits to deliver: {exc.message}")
                 return False
         settle = SettleRun(
@@ -311,7 +320,7 @@ class Scheduler:
             await self._turns.accept(
                 self._accept(tenant, key, request, once=once), request, is_live=False
             )
-        except (NotFound, InvalidInput) as exc:
+        except (NotFound, InvalidInput, SessionDeleted) as exc:
             return f"not delivered: {exc.message}"
         return ""
 

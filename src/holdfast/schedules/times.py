@@ -18,6 +18,9 @@ MAX_PERIOD_SECONDS = 366 * 86400.0
 MAX_NAME = 64
 MAX_TIMEOUT_SECONDS = 30 * 86400.0
 MAX_KEEP_RUNS = 10_000
+CRON_FIELDS = 5
+HOUR_FIELD = 2
+"""Among the six fields of cronsim, which begin with the seconds."""
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -35,6 +38,8 @@ def check_spec(spec: ScheduleSpec) -> None:
         raise ValueError("deliver must have no control characters")
     if sum(map(bool, (spec.cron, spec.every, spec.at))) != 1:
         raise ValueError("exactly one of cron, every and at is needed")
+    if spec.cron and len(spec.cron.split()) != CRON_FIELDS:
+        raise ValueError(f"cron must have five fields, not {len(spec.cron.split())}")
     if spec.session != ISOLATED:
         read_key(spec.session)
         if spec.session.startswith(RESERVED_PREFIX):
@@ -61,15 +66,29 @@ def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float |
         period = period_seconds(spec.every)
         count = max(int((after - created_at) // period) + 1, 1)
         return created_at + count * period
-    # A time that does not exist runs at the next one that does; a repeated fixed hour runs once.
-    start = datetime.fromtimestamp(max(after, 0.0), UTC).astimezone(_zone(spec))
+    return _next_cron(spec, max(after, 0.0))
+
+
+def _next_cron(spec: ScheduleSpec, after: float) -> float | None:
+    """Return the next time of a cron expression.
+
+    A time that does not exist runs at the next one that does, together with all others of its gap.
+    Over a fold the hours that are named run once, and all hours (`*`) twice. cronsim decides by
+    the minutes as well, and has no run for `*/30 2 * * *` in a gap: it is asked for wall times.
+    """
+    zone = _zone(spec)
+    start = datetime.fromtimestamp(after, UTC).astimezone(zone)
     try:
-        found = next(CronSim(spec.cron, start))
+        walls = CronSim(spec.cron, start.replace(tzinfo=None, fold=0))
+        if not walls.parts[HOUR_FIELD].startswith("*"):
+            return next((at for wall in walls if (at := _existing(wall, zone)) > after), None)
+        wall, found = next(walls), next(CronSim(spec.cron, start)).timestamp()
     except CronSimError as exc:
         raise ValueError(f"cron: {exc}") from exc
     except StopIteration:
         return None
-    return found.timestamp()
+    at = _existing(wall, zone)
+    return at if after < at < found else found
 
 
 def latest_missed(spec: ScheduleSpec, due: float, now: float, *, created_at: float) -> float:
@@ -116,10 +135,16 @@ def _at(spec: ScheduleSpec) -> float:
         raise ValueError(f"at must be before the year 2200, not {spec.at!r}")
     if at.tzinfo is not None:
         return at.timestamp()
-    # A time that the zone leaves out in spring: the next one that exists, as for cron.
-    zone = _zone(spec)
-    while (time := at.replace(tzinfo=zone).timestamp()) and not _exists(at, time, zone):
-        at = at.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return _existing(at, _zone(spec))
+
+
+def _existing(local: datetime, zone: ZoneInfo) -> float:
+    """Return a wall time of a zone; one that the zone leaves out in spring is the next that exists.
+
+    Of two that are called the same in autumn it is the first.
+    """
+    while (time := local.replace(tzinfo=zone).timestamp()) and not _exists(local, time, zone):
+        local = local.replace(second=0, microsecond=0) + timedelta(minutes=1)
     return time
 
 

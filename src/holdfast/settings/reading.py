@@ -148,15 +148,25 @@ class Sources:
         return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
-        """Return a table made of flags and environment alone, if they set the field `needs`."""
+        """Return a table made of flags and environment alone, if they set the field `needs`.
+
+        Without it, the other fields would be ignored silently: they are a problem.
+        """
         given: dict[str, SourcedValue] = {}
         for field in _fields(kind):
             self._variables.add(_variable(name, field))
             found = self._find(name, field, {})
             if found is not None:
                 given[field] = found
+        if given and needs not in given:
+            origins = ", ".join(str(at) for _, at in given.values())
+            self._problems.append(
+                f"{origins}: has no effect without {_flag(name, needs)} or "
+                f"{_variable(name, needs)}; set it in the [[{name}]] table of the file instead"
+            )
+            return None
         try:
-            return build(kind, given) if needs in given else None
+            return build(kind, given) if given else None
         except InvalidSetting as exc:
             self._problems.append(exc.message)
             return None

@@ -215,6 +215,9 @@ async def test_a_webhook_is_believed_only_with_a_recent_signature(
     challenge = b'{"type": "url_verification", "challenge": "c1"}'
     reply = await channel.webhook(signed(1000, content=challenge), challenge, inbox)
     assert reply == b'{"challenge":"c1"}'
+    for content in (b"payload=", b"payload=1", b"payload=%ff", b"command=%2Fx"):
+        await channel.webhook(signed(1000, content=content), content, inbox)
+    assert len(inbox.messages) == 1, "what is signed and not known does nothing"
     await http.close()
 
 

@@ -139,3 +139,15 @@ def test_nothing_is_left_out_however_deep_it_is_nested(
         assert (render(text).count("x"), "deepword" in render(text)) == (
             text.count("x"), "deepword" in text,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(("render", "limit"), [(to_telegram, 4096), (to_slack, 4000)])
+def test_a_table_with_one_long_cell_fits_where_its_source_does(
+    render: Callable[[str], str], limit: int
+) -> None:
+    rows = ["| name | remark |", "|---|---|", f"| {'long ' * 100}| x |"]
+    rows += [f"| row {number} | y |" for number in range(100)]
+    shown = render("\n".join(rows))
+    assert len(shown) < limit
+    assert "row 99 | y" in shown
+    assert "a  | b\ncc | d" in render("| a | b |\n|---|---|\n| cc | d |"), "others are aligned"

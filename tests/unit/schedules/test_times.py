@@ -46,6 +46,45 @@ def test_over_a_fold_a_fixed_hour_runs_once_and_hourly_twice() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("*/30 2 * * *", ["29 03:00+0200", "30 02:00+0200", "30 02:30+0200"]),
+        ("* 2 29 * *", ["29 03:00+0200", "29 02:00+0200", "29 02:01+0200"]),
+        ("0 */2 * * *", ["28 14:00+0100", "28 16:00+0100", "28 18:00+0100"]),
+        ("0 */2 29 3 *", ["29 00:00+0100", "29 03:00+0200", "29 04:00+0200"]),
+        ("*/30 * 29 3 *", ["29 00:00+0100", "29 00:30+0100", "29 01:00+0100"]),
+        ("0,30 2,3 * * *", ["29 03:00+0200", "29 03:30+0200", "30 02:00+0200"]),
+    ],
+)  # fmt: skip
+def test_repeated_minutes_of_an_hour_that_does_not_exist_run_once(
+    cron: str, expected: list[str]
+) -> None:
+    assert _times(_spec(cron=cron), "2026-03-28T12:00", 3) == expected
+
+
+def test_frequent_times_run_once_at_the_end_of_a_gap() -> None:
+    assert _times(_spec(cron="*/20 * * * *"), "2026-03-29T01:30", 3) == [
+        "29 01:40+0100", "29 03:00+0200", "29 03:20+0200",
+    ]  # fmt: skip
+
+
+def test_repeated_minutes_of_a_fixed_hour_run_once_over_a_fold() -> None:
+    assert _times(_spec(cron="*/30 2 * * *"), "2026-10-24T12:00", 3) == [
+        "25 02:00+0200", "25 02:30+0200", "26 02:00+0100",
+    ]  # fmt: skip
+    # Also for somebody who asks in the second of the two hours.
+    second = datetime(2026, 10, 25, 2, 10, tzinfo=BERLIN, fold=1).timestamp()
+    following = next_time(_spec(cron="*/30 2 * * *"), second, created_at=0.0)
+    assert following == datetime(2026, 10, 26, 2, tzinfo=BERLIN).timestamp()
+
+
+@pytest.mark.parametrize("cron", ["0 0 9 * * *", "* * * *", "@daily", ""])
+def test_a_cron_expression_has_five_fields(cron: str) -> None:
+    with pytest.raises(ValueError, match="cron"):
+        check_spec(_spec(cron=cron))
+
+
 def test_periods_are_counted_from_the_beginning() -> None:
     spec = _spec(every="15m")
     assert next_time(spec, 1000.0, created_at=100.0) == 1900.0

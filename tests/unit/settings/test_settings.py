@@ -95,6 +95,14 @@ def test_an_upstream_in_the_environment_replaces_those_of_the_file(tmp_path: Pat
     assert [(one.api, one.key) for one in settings.upstreams] == [("chat", "sk-3")]
 
 
+def test_fields_of_an_upstream_without_its_url_are_not_ignored() -> None:
+    flags: dict[str, dict[str, object]] = {"upstream": {"api": "chat"}}
+    with pytest.raises(InvalidSetting, match=r"--upstream-api: has no effect without --upstream"):
+        load(flags=flags, environment={})
+    with pytest.raises(InvalidSetting, match=r"HOLDFAST_UPSTREAM_API.*HOLDFAST_UPSTREAM_URL"):
+        load(environment={"HOLDFAST_UPSTREAM_API": "chat"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

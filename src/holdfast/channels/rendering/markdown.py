@@ -19,6 +19,8 @@ class Style(NamedTuple):
     """Returns a link from its rendered text and its address."""
     quote: Callable[[str], str]
     """Returns a block quote from its rendered text."""
+    max_length: int
+    """Length of a message in UTF-16 units; tables are aligned only as far as that leaves room."""
 
 
 @lru_cache(maxsize=1)
@@ -36,14 +38,17 @@ def render(text: str, style: Style) -> str:
     deepest = max((token.level + 1 for token in tokens if token.nesting > 0), default=0)
     if deepest >= parser.options.maxNesting:
         return style.escape(text)  # the parser left out what is nested deeper
-    return _Renderer(style).render(tokens).strip("\n")
+    length = len(style.escape(text).encode("utf-16-le")) // 2
+    return _Renderer(style, style.max_length - length).render(tokens).strip("\n")
 
 
 class _Renderer:
     """Walks the parser's tokens."""
 
-    def __init__(self, style: Style) -> None:
+    def __init__(self, style: Style, spare: int) -> None:
         self._style = style
+        self._spare = spare
+        """By how much the text may become longer."""
         self._out: list[str] = []
         self._lists: list[int | None] = []
         """The number of the next item of each open list; None for bullets."""
@@ -151,17 +156,27 @@ class _Renderer:
         return self._mark(mark, side == "close")
 
     def _table(self, tokens: "Sequence[Token]") -> None:
-        """Write a table as aligned text in a code block: no platform has tables."""
+        """Write a table as aligned text in a code block: no platform has tables.
+
+        One long cell makes every row long. Where a message has no room for that, columns are not
+        aligned.
+        """
         rows: list[list[str]] = []
         for token in tokens:
             if token.type == "tr_open":
                 rows.append([])
             elif token.type == "inline":
                 rows[-1].append(token.content)
+        joined = [" | ".join(row) for row in rows]
         widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(rows[0]))]
         lines = [
             " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
             for row in rows
         ]
+        added = sum(map(len, lines)) - sum(map(len, joined))
+        if added > self._spare:
+            lines = joined
+        else:
+            self._spare -= added
         inner = self._style.escape("\n".join(lines))
         self._out.append(f"{self._mark('block', 0)}{inner}{self._mark('block', 1)}\n\n")

@@ -25,6 +25,7 @@ TELEGRAM = Style(
     },
     link=_html_link,
     quote=lambda inner: f"<blockquote>{inner}</blockquote>",
+    max_length=4050,
 )
 
 
@@ -52,6 +53,7 @@ SLACK = Style(
     },
     link=_slack_link,
     quote=lambda inner: "\n".join(f"> {line}" for line in inner.split("\n")),
+    max_length=3950,
 )
 
 

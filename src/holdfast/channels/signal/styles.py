@@ -33,6 +33,7 @@ _SIGNAL = Style(
     },
     link=_link,
     quote=lambda inner: "\n".join(f"> {line}" for line in inner.split("\n")),
+    max_length=2000,
 )
 
 

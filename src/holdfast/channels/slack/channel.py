@@ -190,7 +190,8 @@ class SlackChannel:
         self._verify(headers, body)
         if body.startswith(b"payload="):
             form = parse_qs(body.decode("utf-8", "replace"))
-            await self._press(form["payload"][0].encode(), inbox)
+            for payload in form.get("payload", []):
+                await self._press(payload.encode(), inbox)
             return b""
         try:
             callback = decode_json(body, EventCallback)

@@ -38,7 +38,8 @@ _GONE = frozenset({"cant_update_message", "edit_window_closed", "message_not_fou
 _OUTAGES = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
-_FORMATTING = frozenset({"invalid_blocks", "invalid_blocks_format"})
+_FORMATTING = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_too_long", "no_text"})
+"""Errors of a rendered text whose source can still be sent as it is."""
 
 T = TypeVar("T")
 

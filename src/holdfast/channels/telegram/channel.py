@@ -59,6 +59,8 @@ PHOTO_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 _NOT_EDITABLE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
 _NO_PHOTO = ("PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED", "PHOTO_SAVE_FILE_INVALID")
 """Errors of pictures that can still be sent as documents."""
+_FORMATTING = ("can't parse entities", "message is too long", "text is empty")
+"""Errors of a rendered text whose source can still be sent as it is."""
 SECRET_HEADER = "x-telegram-bot-api-secret-token"
 
 
@@ -383,4 +385,5 @@ def _raise(method: str, reply: _Reply) -> NoReturn:
         raise DeliveryImpossible(text)
     if any(words in reply.description for words in _NOT_EDITABLE):
         raise MessageGone(text)
-    raise DeliveryRefused(text, is_formatting="can't parse entities" in reply.description)
+    is_formatting = any(words in reply.description for words in _FORMATTING)
+    raise DeliveryRefused(text, is_formatting=is_formatting)

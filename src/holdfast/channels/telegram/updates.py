@@ -172,6 +172,8 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
     attachments = tuple(_attachments(message))
     if not (text or attachments or message.migrate_to_chat_id):
         return None  # a note of the service: somebody joined, a title was changed
+    if _is_for_another_bot(message, text, bot):
+        return None
     chat, sender = message.chat, message.sender
     unique_id = f"{bot.id}:{chat.id}:{message.message_id}"
     is_edit, is_forward = update.edited_message is not None, message.forward_origin is not None
@@ -275,6 +277,17 @@ def _mentions(message: Message, text: str, bot: User) -> bool:
             return True
         if entity.type == "bot_command" and words.endswith(name):
             return True
+    return False
+
+
+def _is_for_another_bot(message: Message, text: str, bot: User) -> bool:
+    """Whether a message of a group is a command that names another bot, as in `/stop@other`."""
+    if message.chat.type == "private":
+        return False
+    for entity in _entities(message):
+        if entity.type == "bot_command" and entity.offset == 0:
+            name = _cut(text, entity).partition("@")[2]
+            return bool(name) and name.lower() != bot.username.lower()
     return False
 
 

@@ -161,6 +161,7 @@ Try, in another terminal{hint}:
     .responses.create(model="{model}", input="Who am I?",
     extra_headers={{"X-Session-Key": "me"}}).output_text)'
 
+{f"Console: {base}/console" if settings.server.console else "The console is switched off."}
 Data: {mask_url(settings.store.url)}
 Ctrl-C stops the gateway; sessions are kept.
 """,

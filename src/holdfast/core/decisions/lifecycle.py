@@ -161,7 +161,10 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
     visible_forks = [fork for fork in facts.forks if fork.is_visible]
     if visible_forks and not command.cascade:
         return refuse(
-            SessionHasForks(f"{len(visible_forks)} sessions point into session {session.id}")
+            SessionHasForks(
+                f"{len(visible_forks)} other session(s) share the history of session "
+                f"{session.id}: delete them too (cascade), or keep it"
+            )
         )
     draft = Draft(session, now=facts.now)
     _cancel_open(draft, facts, code="session_deleted")

@@ -5,7 +5,7 @@ built-in tool. Responses show built-in tools as those of a server `holdfast`, wh
 name as well. A server with an address of its own is the upstream's business.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
+from holdfast.core.tools.tool_choice import ToolChoice
 
 BUILTIN_LABEL = "holdfast"
 """The server label under which clients see built-in tools."""
@@ -32,15 +33,32 @@ class _Tool(msgspec.Struct):
     require_approval: Any = None
 
 
+class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Some tools of a server: those that meet every condition that is given."""
+
+    names: frozenset[str] | None = None
+    is_read_only: bool | None = None
+    """Whether the tools only read."""
+
+    def matches(self, name: str, *is_read_only: bool) -> bool:
+        """Whether it has a tool, of which there may be more than one view if it only reads."""
+        if self.names is not None and name not in self.names:
+            return False
+        return self.is_read_only is None or self.is_read_only in is_read_only
+
+
+NO_TOOLS = ToolFilter(names=frozenset())
+
+
 class RequestedServer(msgspec.Struct, frozen=True, kw_only=True):
     """A configured MCP server that a request uses."""
 
     label: str
-    allowed: frozenset[str] | None = None
-    """The only tools that the request wants; None for all that the operator allows."""
+    allowed: ToolFilter = ToolFilter()
+    """The only tools that the request wants, of those that the operator allows."""
     approve_all: bool = False
     """Whether the request wants to approve every call."""
-    approve: frozenset[str] = frozenset()
+    approve: ToolFilter = NO_TOOLS
     """Tools whose calls the request wants to approve."""
 
 
@@ -53,6 +71,12 @@ class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it uses every built-in tool that there is."""
     others: tuple[msgspec.Raw, ...] = ()
     """Tools of the client and of the upstream, as they were sent."""
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The servers of the gateway that the request uses, the built-in one included."""
+        own = [BUILTIN_LABEL] if self.builtins or self.has_all_builtins else []
+        return frozenset((*own, *(server.label for server in self.servers)))
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +110,15 @@ def read_tools(request: TurnRequest) -> RequestedTools | None:
             server = _server(tool, index)
             if server.label != BUILTIN_LABEL:
                 servers.append(server)
-            elif server.allowed is None:
+            elif server.allowed.is_read_only is False:
+                continue  # built-in tools only read
+            elif server.allowed.names is None:
                 has_all = True
             else:
-                builtins += sorted(server.allowed)
+                builtins += sorted(server.allowed.names)
         else:
             others.append(sent)
-    if not servers and not builtins and not has_all:
+    if len(others) == len(listed):
         return None
     return RequestedTools(
         servers=tuple(servers),
@@ -143,33 +169,37 @@ def _raw_tools(request: TurnRequest) -> bytes | None:
 def _server(tool: _Tool, index: int) -> RequestedServer:
     label = _text(tool.server_label, f"tools[{index}].server_label")
     where = f"tools[{index}]"
-    approval = tool.require_approval
-    approve: frozenset[str] = frozenset()
+    approval, approve = tool.require_approval, NO_TOOLS
     if isinstance(approval, Mapping):
-        always = approval.get("always")
-        if isinstance(always, Mapping):
-            approve = _names(always.get("tool_names"), f"{where}.require_approval") or frozenset()
+        if approval.get("always") is not None:
+            approve = _filter(approval["always"], f"{where}.require_approval.always")
     elif approval not in (None, "always", "never"):
         raise InvalidInput(
             "must be 'always', 'never' or an object", param=f"{where}.require_approval"
         )
     allowed = tool.allowed_tools
-    if isinstance(allowed, Mapping):
-        allowed = allowed.get("tool_names")
+    if isinstance(allowed, list):
+        allowed = {"tool_names": allowed}
     return RequestedServer(
         label=label,
-        allowed=_names(allowed, f"{where}.allowed_tools"),
+        allowed=_filter({} if allowed is None else allowed, f"{where}.allowed_tools"),
         approve_all=approval == "always",
         approve=approve,
     )
 
 
-def _names(value: Any, param: str) -> frozenset[str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+def _filter(value: Any, param: str) -> ToolFilter:
+    """Return OpenAI's filter of tools: `{"tool_names": […], "read_only": true}`."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput("must be a list of tool names or a filter of tools", param=param)
+    names, is_read_only = value.get("tool_names"), value.get("read_only")
+    if is_read_only is not None and not isinstance(is_read_only, bool):
+        raise InvalidInput("must be true or false", param=f"{param}.read_only")
+    if names is None:
+        return ToolFilter(is_read_only=is_read_only)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InvalidInput("must be a list of tool names", param=param)
-    return frozenset(value)
+    return ToolFilter(names=frozenset(names), is_read_only=is_read_only)
 
 
 def _text(value: Any, param: str) -> str:
@@ -243,7 +273,13 @@ def show_functions(
     fields: dict[str, msgspec.Raw | None] = {"tools": msgspec.Raw(_encode(tools))}
     raw = (request.chat_fields if is_chat else request.fields).get("tool_choice")
     if raw is not None:
-        choice = _choice(msgspec.json.decode(raw), functions, is_first=is_first, is_chat=is_chat)
+        choice = ToolChoice(
+            functions,
+            requested.labels,
+            builtin_label=BUILTIN_LABEL,
+            is_chat=is_chat,
+            has_others=bool(requested.others),
+        ).translate(msgspec.json.decode(raw), is_first=is_first)
         fields["tool_choice"] = msgspec.Raw(_encode(choice))
     if "max_tool_calls" in request.fields:
         fields["max_tool_calls"] = None  # counted by the gateway
@@ -276,28 +312,3 @@ def _function(tool: FunctionTool, *, is_chat: bool) -> dict[str, Any]:
         "strict": False,
     }
     return {"type": "function", "function": inner} if is_chat else {"type": "function", **inner}
-
-
-def _choice(
-    choice: Any, functions: Iterable[FunctionTool], *, is_first: bool, is_chat: bool
-) -> Any:
-    if isinstance(choice, str):
-        return choice if is_first or choice != "required" else "auto"
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "allowed_tools":
-        return choice if is_first else "auto"
-    if not is_first:
-        return "auto"
-    if choice.get("type") not in ("mcp", "holdfast"):
-        return choice
-    label = choice.get("server_label", BUILTIN_LABEL)
-    for tool in functions:
-        if tool.server_label == label and tool.name == choice.get("name"):
-            named = {"name": tool.function}
-            return (
-                {"type": "function", "function": named}
-                if is_chat
-                else {"type": "function", **named}
-            )
-    return "required"

@@ -24,9 +24,9 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
 
-ASK_SECONDS = 1.0
+ASK_SECONDS = 0.25
 """How long another process has to say that the client of a run has stopped reading."""
-STOP_SECONDS = 1.0
+STOP_SECONDS = 0.3
 """How long the worker of a run has to end it with what was shown."""
 SUPERSEDED = "superseded"
 

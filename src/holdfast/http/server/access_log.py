@@ -21,6 +21,8 @@ _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
 """A valid parent: version ff and ids that are all zero are invalid."""
+_PATH_ID = re.compile(r"(ses|conv|turn)_([0-9A-Za-z]{1,64})")
+"""An id of ours in a path; anything else that a client writes there is not logged."""
 access_logger = log.logger(EVENT)
 """The logger of requests; nothing is prepared for it while its level is off."""
 
@@ -59,8 +61,8 @@ def log_request(
         "status": status,
         "ms": round(seconds * 1000, 1),
         "tenant": request.tenant if status != 401 else None,
-        "session_id": _header(reply.headers, b"x-session-id"),
-        "turn_id": _header(reply.headers, b"x-turn-id"),
+        "session_id": _header(reply.headers, b"x-session-id") or _session_in_path(request),
+        "turn_id": _header(reply.headers, b"x-turn-id") or _turn_in_path(request),
         "model": context.model[:MAX_MODEL_CHARACTERS] if context.model else None,
         "upstream": context.upstream,
         "bytes_in": request.received_bytes,
@@ -113,6 +115,18 @@ def log_websocket_answer(request: Request, outcome: str, *, bytes_in: int) -> No
     }
     present = {name: value for name, value in fields.items() if value is not None}
     access_logger.log(level, "request.websocket_answered", extra=present)
+
+
+def _session_in_path(request: Request) -> str | None:
+    """Return the session that the path names, also as a conversation."""
+    named = _PATH_ID.fullmatch(request.params.get("id", ""))
+    return f"ses_{named[2]}" if named is not None and named[1] != "turn" else None
+
+
+def _turn_in_path(request: Request) -> str | None:
+    """Return the turn that the path names."""
+    named = _PATH_ID.fullmatch(request.params.get("id", ""))
+    return named[0] if named is not None and named[1] == "turn" else None
 
 
 def _header(headers: Sequence[Header], name: bytes) -> str | None:

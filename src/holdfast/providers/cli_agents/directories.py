@@ -11,22 +11,42 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.processes.child import UnixAccount
-from holdfast.processes.process_table import ProcessIdentity, identify, kill_leftover
+from holdfast.processes.process_table import (
+    ProcessIdentity,
+    identify,
+    kill_leftover,
+    kill_user,
+)
 
 LOCK_POLL_SECONDS = 0.05
+MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
+"""A larger one is not read: the agent's session is begun anew from the log."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _TEMPORARY = "once-"
 _RECORD = "session.json"
 _CLAIMS = ".uids"
 """The folder with a file for each id that a session runs under."""
+
+
+def open_transcript(path: Path) -> BinaryIO:
+    """Open a file that an agent wrote; raise `OSError` for a pipe, a link, or a huge file."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags), "rb")
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TRANSCRIPT_BYTES:
+        file.close()
+        raise OSError(f"{path} is not a file that can be read")
+    return file
 
 
 class AgentSessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +70,7 @@ class SessionDirectory:
         account: UnixAccount | None,
         *,
         owns_work: bool = False,
+        owns_account: bool = False,
     ) -> None:
         self.path = path
         self.config = path / "config"
@@ -57,6 +78,8 @@ class SessionDirectory:
         self.account = account
         self._owns_work = owns_work
         """Whether a working directory elsewhere is this session's alone."""
+        self.owns_account = owns_account
+        """Whether nobody else runs under the account."""
         self.is_temporary = path.name.startswith(_TEMPORARY)
 
     def create(self) -> None:
@@ -70,6 +93,8 @@ class SessionDirectory:
             if not directory.exists():
                 directory.mkdir(mode=0o700, parents=True)
                 self._give(directory)
+            elif self._is_own(directory) and self._is_foreign(directory):
+                self._give_all(directory)
 
     def clear_config(self) -> None:
         """Delete the agent's own transcripts and settings of this session."""
@@ -79,7 +104,9 @@ class SessionDirectory:
     def write_config(self, name: str, content: str) -> Path:
         """Write a file of the configuration directory; return its path."""
         path = self.config / name
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        # The agent can write here: opening a pipe in place of the file would wait for a reader.
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(content)
         self._give(path)
@@ -97,6 +124,19 @@ class SessionDirectory:
         """Make the agent's user the owner of what was made for it."""
         if self.account is not None:
             os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+
+    def _is_own(self, directory: Path) -> bool:
+        return self._owns_work or directory.parent == self.path
+
+    def _is_foreign(self, directory: Path) -> bool:
+        """Whether a directory was made for another user: before `run_as` was set, or changed."""
+        return self.account is not None and directory.lstat().st_uid != self.account.uid
+
+    def _give_all(self, directory: Path) -> None:
+        for folder, folders, files in os.walk(directory):
+            for name in (*folders, *files):
+                self._give(Path(folder, name))
+        self._give(directory)
 
     def link_config(self, name: str, target: Path) -> None:
         """Link a file, such as credentials, into the configuration directory."""
@@ -122,12 +162,18 @@ class SessionDirectory:
 
     def remove(self) -> None:
         """Delete the directories with everything in them; one that sessions share stays."""
+        self.end_account()
         shutil.rmtree(self.path, ignore_errors=True)
         if self._owns_work:
             shutil.rmtree(self.work, ignore_errors=True)
         if self.account is not None:
             claim = self.path.parent / _CLAIMS / str(self.account.uid)
             claim.unlink(missing_ok=True)
+
+    def end_account(self) -> None:
+        """End what left the agent's group: the next session with this id must not meet it."""
+        if self.account is not None and self.owns_account:
+            kill_user(self.account.uid)
 
     def end_leftover(self) -> None:
         """End a process of another gateway that the record names: two must never share a session.
@@ -175,6 +221,7 @@ class AgentDirectories:
         self.root = root
         self._workdir = workdir
         self._accounts = accounts
+        self._owns_accounts = accounts is not None and accounts[0] != accounts[1]
         parts = Path(workdir).parts
         self._owns_work = ".." not in parts and any("{session}" in part for part in parts)
 
@@ -192,7 +239,11 @@ class AgentDirectories:
     def _directory(self, name: str) -> SessionDirectory:
         path = self.root / name
         return SessionDirectory(
-            path, self._work(name), self._account(path), owns_work=self._owns_work
+            path,
+            self._work(name),
+            self._account(path),
+            owns_work=self._owns_work,
+            owns_account=self._owns_accounts,
         )
 
     def _account(self, path: Path) -> UnixAccount | None:
@@ -202,9 +253,9 @@ class AgentDirectories:
         first, last = self._accounts
         if first == last:
             return first
-        with contextlib.suppress(OSError):
-            owner = (path / "config").stat()
-            return UnixAccount(owner.st_uid, owner.st_gid)
+        known = self._known_account(path)
+        if known is not None:
+            return known
         claims = self.root / _CLAIMS
         claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first.uid, last.uid + 1):
@@ -218,6 +269,19 @@ class AgentDirectories:
             status=503,
             provider_code="agent_not_started",
         )
+
+    def _known_account(self, path: Path) -> UnixAccount | None:
+        """Return the account that a session has of its own, as long as it is in the range."""
+        if self._accounts is None or not self._owns_accounts:
+            return None
+        first, last = self._accounts
+        try:
+            owner = (path / "config").lstat()
+        except OSError:
+            return None
+        # A directory of an earlier configuration may belong to the gateway's user, or to root.
+        is_in_range = first.uid <= owner.st_uid <= last.uid
+        return UnixAccount(owner.st_uid, owner.st_gid) if is_in_range else None
 
     def _work(self, name: str) -> Path | None:
         if not self._workdir:
@@ -234,7 +298,14 @@ class AgentDirectories:
         for path in sorted(self.root.iterdir()):
             if path.is_dir() and path.name != _CLAIMS:
                 work = self._work(path.name)
-                yield SessionDirectory(path, work, None, owns_work=self._owns_work)
+                owner = self._known_account(path)
+                yield SessionDirectory(
+                    path,
+                    work,
+                    owner,
+                    owns_work=self._owns_work,
+                    owns_account=owner is not None,
+                )
 
 
 def _end_leftover(directory: SessionDirectory) -> bool:
@@ -242,6 +313,8 @@ def _end_leftover(directory: SessionDirectory) -> bool:
     if record.gateway is not None and record.gateway.is_alive:
         return False
     is_found = record.process is not None and kill_leftover(record.process, directory.path)
+    if record.process is not None:
+        directory.end_account()
     if directory.is_temporary:
         directory.remove()
     elif record.process is not None:

@@ -56,6 +56,12 @@ def agent_busy(seconds: float, max_processes: int) -> ProviderFailure:
     return _failure(text, "transient", 503, "agent_busy")
 
 
+def agent_not_prepared(reason: str) -> ProviderFailure:
+    """Return the failure of a turn whose directories cannot be made or written."""
+    text = f"the directory of the agent's session cannot be used: {reason}"
+    return _failure(text, "terminal", 502, "agent_not_started")
+
+
 def agent_broken(message: str) -> ProviderFailure:
     """Return the failure of an agent that does not keep to its protocol."""
     return _failure(message, "terminal", 502, "agent_broken_answer")

@@ -123,7 +123,13 @@ class Launcher:
                 cwd=directory.work,
             )
         return await AgentProcess.start(
-            Launch(command=command, env=env, cwd=directory.work, account=directory.account)
+            Launch(
+                command=command,
+                env=env,
+                cwd=directory.work,
+                account=directory.account,
+                owns_account=directory.owns_account,
+            )
         )
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.processes.child import UnixAccount, start_child
-from holdfast.processes.process_table import ProcessIdentity, identify, kill_group
+from holdfast.processes.process_table import ProcessIdentity, identify, kill_group, kill_user
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_TURN_BYTES = 64 * 1024 * 1024
@@ -27,13 +27,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     cwd: Path
     account: UnixAccount | None = None
+    owns_account: bool = False
+    """Whether nobody else runs under the account: all of its processes end with this one."""
 
 
 class AgentProcess:
     """A running agent that reads and writes lines."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, own_uid: int | None = None) -> None:
         self._process = process
+        self._own_uid = own_uid
         self.identity: ProcessIdentity = identify(process.pid)
         self._errors: deque[bytes] = deque()
         self._error_bytes = 0
@@ -61,7 +64,8 @@ class AgentProcess:
                 status=502,
                 provider_code="agent_not_started",
             ) from exc
-        return cls(process)
+        account = launch.account if launch.owns_account else None
+        return cls(process, account.uid if account is not None else None)
 
     @property
     def is_running(self) -> bool:
@@ -134,6 +138,8 @@ class AgentProcess:
             return
         self._is_ended = True
         kill_group(self._process.pid)
+        if self._own_uid is not None:
+            await asyncio.to_thread(kill_user, self._own_uid)
         self.stdin.close()
         # Only what has been read to its end counts as exited. A process that left the group may
         # hold the pipe open: it is not waited for.

@@ -29,6 +29,7 @@ from holdfast.providers.cli_agents.directories import (
 from holdfast.providers.cli_agents.failures import (
     agent_busy,
     agent_failure,
+    agent_not_prepared,
     agent_timeout,
     stale_session,
 )
@@ -162,6 +163,8 @@ class CliAgentProvider:
                         await asyncio.to_thread(directory.remove)
         except TimeoutError as exc:
             raise limit.failure() from exc
+        except OSError as exc:
+            raise agent_not_prepared(exc.strerror or str(exc)) from exc
 
     async def _run_in_place(
         self,
@@ -227,7 +230,13 @@ class CliAgentProvider:
             directory.clear_config()
         elif not self._agent.is_saved(directory, state.session, state.mark):
             raise stale_session("the agent's files do not contain the last turn of this session")
-        process = await self.launcher.start(request)
+        try:
+            process = await self.launcher.start(request)
+        except OSError as exc:
+            if state is None or isinstance(exc, TimeoutError):
+                raise
+            # An agent with tools may have put anything in the place of its configuration.
+            raise stale_session(f"the agent's directory cannot be used: {exc.strerror}") from exc
         self._pool.watch(process)
         directory.write(AgentSessionRecord(process=process.identity, gateway=this_gateway()))
         try:

@@ -56,7 +56,7 @@ def offered_tools(
     for each in listed[:MAX_TOOLS]:
         if settings.allow and each.name not in settings.allow:
             continue
-        if requested.allowed is not None and each.name not in requested.allowed:
+        if not requested.allowed.matches(each.name, _is_read_only(settings, each)):
             continue
         tool = _tool(settings, each, requested)
         if tool is None or tool.function in tools:
@@ -72,7 +72,6 @@ def _tool(settings: McpSettings, listed: ListedTool, requested: RequestedServer)
         return None
     description = listed.description[:MAX_DESCRIPTION]
     trusts = settings.trust_annotations
-    is_read_only = listed.name in settings.read_only or (trusts and listed.is_read_only)
     is_repeatable = listed.name in settings.repeatable or (
         trusts and (listed.is_idempotent or listed.is_read_only)
     )
@@ -92,17 +91,25 @@ def _tool(settings: McpSettings, listed: ListedTool, requested: RequestedServer)
         parameters=msgspec.Raw(schema),
         server_label=settings.name,
         name=listed.name,
-        needs_approval=_needs_approval(settings, listed.name, requested, is_read_only=is_read_only),
+        needs_approval=_needs_approval(settings, listed, requested),
         is_repeatable=is_repeatable,
         digest=digest.hexdigest(),
     )
 
 
-def _needs_approval(
-    settings: McpSettings, name: str, requested: RequestedServer, *, is_read_only: bool
-) -> bool:
+def _is_read_only(settings: McpSettings, listed: ListedTool) -> bool:
+    """Whether a tool only reads, as far as the operator says so or trusts its server."""
+    is_trusted_hint = settings.trust_annotations and listed.is_read_only
+    return listed.name in settings.read_only or is_trusted_hint
+
+
+def _needs_approval(settings: McpSettings, listed: ListedTool, requested: RequestedServer) -> bool:
     """Whether a call must be approved: a request may ask for more, never for less."""
-    if requested.approve_all or name in requested.approve:
+    is_read_only = _is_read_only(settings, listed)
+    # What the server says of itself may only add an approval.
+    if requested.approve_all or requested.approve.matches(
+        listed.name, is_read_only, listed.is_read_only
+    ):
         return True
     match settings.approval:
         case "always":

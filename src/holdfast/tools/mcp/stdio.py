@@ -91,7 +91,7 @@ def _repaired(line: bytes) -> SessionMessage | None:
     Its caller would wait for it until the end of its time.
     """
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8", "replace"))
         text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     except (ValueError, RecursionError):
         return None

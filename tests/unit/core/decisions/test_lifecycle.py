@@ -180,7 +180,8 @@ def test_a_deleted_session_leaves_a_tombstone_that_fences_its_run() -> None:
 
 def test_a_session_with_forks_is_not_deleted_without_them() -> None:
     child = a_session(id=NEW, key=None, parent_id=SESSION)
-    refusal(delete(DELETE, idle(forks=(child,))), SessionHasForks)
+    refused = refusal(delete(DELETE, idle(forks=(child,))), SessionHasForks)
+    assert "delete them too (cascade)" in refused.message
 
 
 def test_a_cascade_takes_the_forks_along_and_stops_their_runs() -> None:

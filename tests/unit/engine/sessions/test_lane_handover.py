@@ -71,10 +71,16 @@ async def test_a_turn_that_lost_what_it_was_handed_unheard_does_not_run_under_th
         entering = asyncio.create_task(engine.enter("second", source="background"))
         await let_others_run()
 
-        def lose(command: Command[Any]) -> bool:
-            return isinstance(command, Finish)
+        recovered = asyncio.Event()
+        submit = engine.store.submit
 
-        engine.store.is_silent = lose
+        async def ask_again_after_recovery(command: Command[Any]) -> Any:
+            if isinstance(command, Finish) and command.again:
+                await recovered.wait()
+            return await submit(command)
+
+        engine.store.submit = ask_again_after_recovery  # type: ignore[method-assign]
+        engine.store.is_silent = lambda command: isinstance(command, Finish) and not command.again
         finishing = asyncio.create_task(engine.finish(first))
         await let_others_run()
         view = await engine.gateway.read.session(engine.caller.tenant, session_id=first.session.id)
@@ -89,7 +95,7 @@ async def test_a_turn_that_lost_what_it_was_handed_unheard_does_not_run_under_th
             limits=LaneLimits(can_run_again=True),
         )
         await engine.gateway.submit(recover)
-        engine.store.is_silent = lambda _: False
+        recovered.set()
         await finishing
         second = await _soon(entering)
         assert second.fence.run_id != handed

@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 FIELDS: dict[str, tuple[str, ...]] = {
     "telegram": ('token_env = "TELEGRAM_BOT_TOKEN"',),
     "slack": ('bot_token_env = "SLACK_BOT_TOKEN"', 'app_token_env = "SLACK_APP_TOKEN"'),
-    "signal": ('account = "{account}"', 'url = "http://127.0.0.1:8080"'),
+    "signal": ("account = {account}", 'url = "http://127.0.0.1:8080"'),
 }
 
 
@@ -66,11 +66,16 @@ def add(
 
 def channel_table(name: str, kind: str, model: str, account: str = "") -> list[str]:
     """Return the lines of a `[[channel]]` table."""
-    fields = [field.format(account=account) for field in FIELDS[kind]]
+    fields = [field.format(account=_quoted(account)) for field in FIELDS[kind]]
     return [
-        "[[channel]]", f"name = {json.dumps(name)}", f'kind = "{kind}"', *fields,
-        f"model = {json.dumps(model)}", 'direct = "pairing"    # strangers get a code to approve',
+        "[[channel]]", f"name = {_quoted(name)}", f'kind = "{kind}"', *fields,
+        f"model = {_quoted(model)}", 'direct = "pairing"    # strangers get a code to approve',
     ]  # fmt: skip
+
+
+def _quoted(value: str) -> str:
+    """Return a value as TOML writes it: JSON's surrogate pairs are no characters there."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _ask(question: str, given: str | None, default: str) -> str:
@@ -86,11 +91,13 @@ def _check(table: list[str]) -> None:
 
     from holdfast.channels.settings import ChannelSettings
 
-    (values,) = tomllib.loads("\n".join(table))["channel"]
     try:
+        (values,) = tomllib.loads("\n".join(table))["channel"]
         ChannelSettings(**values)
     except InvalidSetting as exc:
         raise CommandFailed(exc.message) from exc
+    except (tomllib.TOMLDecodeError, UnicodeError) as exc:
+        raise CommandFailed(f"the values cannot be written to a configuration: {exc}") from exc
 
 
 def _print_manifest(name: str) -> None:
@@ -106,10 +113,13 @@ def _append(path: Path, table: list[str]) -> None:
     import tomllib
 
     try:
-        text = path.read_text("utf-8")
-        known = tomllib.loads(text).get("channel", [])
-        if any(f"name = {json.dumps(one.get('name'))}" == table[1] for one in known):
+        before = path.read_text("utf-8")
+        text = f"{before.rstrip()}\n\n" + "\n".join(table) + "\n"
+        # Read with the table: it must neither repeat a name nor make the file unreadable.
+        tomllib.loads(before)
+        *known, added = tomllib.loads(text.lstrip())["channel"]
+        if any(one.get("name") == added["name"] for one in known):
             raise CommandFailed(f"{path} has a channel of this name already")
-        path.write_text(text.rstrip("\n") + "\n\n" + "\n".join(table) + "\n", "utf-8")
-    except (OSError, tomllib.TOMLDecodeError) as exc:
+        path.write_text(text.lstrip(), "utf-8")
+    except (OSError, ValueError) as exc:
         raise CommandFailed(f"{path}: {exc}") from exc

@@ -1,6 +1,8 @@
 /** The client of the public API: requests, event streams, and the API key of this tab. */
 
 const KEY = "holdfast.api-key";
+/** What a header may carry; a browser refuses to send the rest. */
+const SENDABLE = /^[\x21-\x7e]*$/;
 
 export class ApiError extends Error {
   /**
@@ -52,6 +54,7 @@ async function send(path, options = {}) {
   const { json, ...init } = options;
   const headers = new Headers(init.headers);
   const key = apiKey;
+  if (!SENDABLE.test(key)) throw new ApiError(401, "invalid_api_key", "This is no API key: it has characters that no key has.");
   if (key) headers.set("Authorization", `Bearer ${key}`);
   if (json !== undefined) {
     headers.set("Content-Type", "application/json");

@@ -36,7 +36,7 @@ class App extends PageElement {
     this.textContent = "";
     this.listen("hashchange", () => this.navigate());
     this.listen("holdfast:address", () => { this.route = readRoute(); this.requestUpdate(); });
-    this.listen("holdfast:unauthorized", () => this.lock());
+    this.listen("holdfast:unauthorized", () => this.refuse());
     this.listen("holdfast:key", () => void this.check());
     this.listen("holdfast:live", () => this.requestUpdate());
     this.applyTheme();
@@ -72,6 +72,12 @@ class App extends PageElement {
       this.failure = isRefused && !hasKey() ? null : error;
     }
     this.requestUpdate();
+  }
+
+  /** A key that worked until now was refused: say so, a person who did nothing wonders. */
+  refuse() {
+    if (this.access === "open" && hasKey()) this.failure = new ApiError(401, "invalid_api_key", "Your API key is no longer accepted.");
+    this.lock();
   }
 
   lock() {

@@ -38,8 +38,8 @@ class ChatPage extends PageElement {
     /** @type {any[]} */
     this.approvals = [];
     this.hasApprovals = false;
-    /** A session that this page created is shown without loading the page again. */
-    this.ownSession = "";
+    /** A session that this page created is shown without loading the page again. @type {string | null} */
+    this.ownSession = null;
     this.shownSession = "";
     /** Counts conversations: each one has a transcript of its own, and late answers to another change nothing. */
     this.conversation = 0;
@@ -83,7 +83,7 @@ class ChatPage extends PageElement {
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
     if (!changed.has("sessionId") || this.sessionId === this.ownSession) return;
-    this.ownSession = "";
+    this.ownSession = null;
     this.conversation += 1;
     this.isModelChosen = false;
     this.session = null;

@@ -26,6 +26,7 @@ class SessionPage extends PageElement {
     super();
     this.sessionId = "";
     this.tab = "transcript";
+    this.revealedTab = "";
     /** @type {any} */
     this.session = null;
     /** The newest turns first, and whether there are older ones. @type {any[]} */
@@ -136,7 +137,7 @@ class SessionPage extends PageElement {
       await work();
       notify(label);
     } catch (error) {
-      notify(`${label} failed: ${error instanceof Error ? error.message : error}`);
+      notify(`That did not work: ${error instanceof Error ? error.message : error}`);
     }
     if (this.isConnected) void this.load();
   }
@@ -240,7 +241,18 @@ class SessionPage extends PageElement {
   }
 
   updated() {
+    this.revealTab();
     if (this.session && this.isConnected) document.title = `${safeText(this.session.key ?? this.session.id)} · Holdfast`;
+  }
+
+  /** On a narrow screen the tabs scroll: bring the chosen one into sight, once. */
+  revealTab() {
+    const chosen = this.querySelector(".tabs [aria-current=page]");
+    const tabs = chosen?.parentElement;
+    if (!chosen || !tabs || this.revealedTab === this.tab) return;
+    this.revealedTab = this.tab;
+    const [inner, outer] = [chosen.getBoundingClientRect(), tabs.getBoundingClientRect()];
+    tabs.scrollLeft += inner.left - outer.left - (outer.width - inner.width) / 2;
   }
 
   render() {

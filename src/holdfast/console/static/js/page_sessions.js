@@ -209,7 +209,7 @@ class SessionsPage extends PageElement {
   table(sessions) {
     return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Sessions"><table class="list sessions">
       <thead><tr><th scope="col">Session</th><th scope="col">Status</th><th scope="col" class="num">Queue</th><th scope="col">Last activity</th>
-        <th scope="col">Model</th><th scope="col" class="num">Turns</th><th scope="col" class="num">Tokens</th><th scope="col" class="num" title="Provider failures that were healed in the last ${RECENT_TURNS} turns">Recent heals</th></tr></thead>
+        <th scope="col" class="model">Model</th><th scope="col" class="num">Turns</th><th scope="col" class="num">Tokens</th><th scope="col" class="num" title="Provider failures that were healed in the last ${RECENT_TURNS} turns">Recent heals</th></tr></thead>
       <tbody>${repeat(sessions, (session) => session.id, (session) => this.row(session))}</tbody></table></div>`;
   }
 
@@ -223,7 +223,7 @@ class SessionsPage extends PageElement {
       <td>${badge(session.status)} ${last?.status === "failed" && session.status === "idle" ? badge("last turn failed", "bad") : nothing}</td>
       <td class="num">${session.queued_turns || html`<span class="muted">0</span>`}</td>
       <td title=${dateTime(session.last_user_activity_at)}>${ago(session.last_user_activity_at ?? session.created_at)}</td>
-      <td>${safeText(last?.model ?? this.models.get(session.id) ?? "") || html`<span class="muted">–</span>`}</td>
+      <td class="model">${safeText(last?.model ?? this.models.get(session.id) ?? "") || html`<span class="muted">–</span>`}</td>
       <td class="num">${number(session.turn_count)}</td>
       <td class="num" title=${number(session.usage.total_tokens)}>${compactNumber(session.usage.total_tokens)}</td>
       <td class="num">${heals ? badge(String(heals), "warn") : html`<span class="muted">0</span>`}</td></tr>`;

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.model.session import Usage
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
-from holdfast.providers.cli_agents.directories import SessionDirectory
+from holdfast.providers.cli_agents.directories import SessionDirectory, open_transcript
 from holdfast.providers.cli_agents.failures import (
     agent_broken,
     agent_exited,
@@ -90,7 +90,8 @@ class ClaudeCode:
 
 def _contains(path: Path, mark: str) -> bool:
     try:
-        return bool(mark) and mark.encode() in path.read_bytes()
+        with open_transcript(path) as file:
+            return bool(mark) and mark.encode() in file.read()
     except OSError:
         return False
 

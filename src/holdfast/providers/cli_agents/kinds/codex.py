@@ -1,12 +1,13 @@
 """Codex: its app server in one process for several turns, JSON-RPC by lines."""
 
+import contextlib
 from typing import Any
 
 import msgspec
 
 from holdfast.core.model.session import Usage
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
-from holdfast.providers.cli_agents.directories import SessionDirectory
+from holdfast.providers.cli_agents.directories import SessionDirectory, open_transcript
 from holdfast.providers.cli_agents.failures import agent_broken, agent_failure
 from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.output import AgentOutput
@@ -98,7 +99,7 @@ class Codex:
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
         """Return whether the thread's file says that the last turn is complete."""
         for path in (directory.config / "sessions").glob(f"**/*{session_id}.jsonl"):
-            with path.open("rb") as file:
+            with contextlib.suppress(OSError), open_transcript(path) as file:
                 needles = (b'"task_complete"', mark.encode())
                 return any(all(needle in line for needle in needles) for line in file)
         return False

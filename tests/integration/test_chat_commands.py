@@ -1,0 +1,57 @@
+"""Commands in a chat: only those that are meant for us, and bounded for bots."""
+
+from typing import Any
+
+from tests.in_process import ScriptedModel, said
+from tests.integration.chat_room import ChatRoom, open_chat_room
+
+GROUP = -5
+KEY = f"agent:main:telegram:group:{GROUP}"
+SETTINGS: dict[str, Any] = {
+    "allow_groups": (str(GROUP),), "bots": ("99",), "groups": "always", "on_busy": "enqueue",
+}  # fmt: skip
+
+
+async def _say(room: ChatRoom, text: str, **more: Any) -> None:
+    """Have somebody write to the group, and wait until that was handled."""
+    confirmed = len(room.telegram.confirmed)
+    room.telegram.say(text, chat=GROUP, **more)
+    await room.until(lambda: len(room.telegram.confirmed) > confirmed)
+
+
+def _command(text: str) -> dict[str, Any]:
+    return {
+        "entities": [{"type": "bot_command", "offset": 0, "length": len(text.split(maxsplit=1)[0])}]
+    }
+
+
+async def test_a_command_to_another_bot_of_the_group_does_nothing_here() -> None:
+    model = ScriptedModel()
+    async with open_chat_room(
+        "telegram", model, **{**SETTINGS, "groups": "mention"}
+    ) as room:  # fmt: skip
+        model.gate.clear()
+        await _say(room, "@testbot hi", entities=[{"type": "mention", "offset": 0, "length": 8}])
+        await model.entered.acquire()
+        for text in ("/stop@otherbot", "/new@otherbot", "/stop@testbotx"):
+            await _say(room, text, **_command(text))
+        model.gate.set()
+        await room.until_text("re:[User7] hi")
+        assert not any("Stopped" in text or "new conv" in text for text in room.texts())
+        await _say(room, "/new@TestBot", **_command("/new@TestBot"))
+        await room.until_text("A new conversation")
+
+
+async def test_commands_of_bots_count_among_their_turns() -> None:
+    model = ScriptedModel(lambda _: [said("ok")])
+    async with open_chat_room("telegram", model, **SETTINGS) as room:
+        bot = {"id": 99, "is_bot": True, "first_name": "Other"}
+        for number in range(4):
+            await _say(room, f"/new message {number}", **{"from": bot})
+            await _say(room, "/status", **{"from": bot})
+        (listed,) = await room.service.listing()
+        assert listed["received"] == {"accepted": 3, "command": 2, "ignored": 3}
+        await _say(room, "/whoami")
+        await _say(room, "/new again", **{"from": bot})
+        (listed,) = await room.service.listing()
+        assert listed["received"] == {"accepted": 4, "command": 3, "ignored": 3}

@@ -1,0 +1,90 @@
+"""Messages that a full lane refuses: recorded, and told to the person, whatever happens."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.channels.inbound import BUSY_TEXT, InboundHandler
+from holdfast.channels.settings import ChannelSettings
+from holdfast.core.model.reset_policy import NEVER
+from holdfast.core.transaction.commands import QueueMessages
+from holdfast.engine.settings import LaneSettings
+from holdfast.ports.channel import Capabilities, ChatPlace, InboundMessage
+from holdfast.ports.outbox import OutboxQuery
+from holdfast.ports.store import Store
+from holdfast.testing.clock import ManualClock
+from tests.in_process import RunningGateway, ScriptedModel, open_gateway
+
+KEY = "agent:main:telegram:direct:7"
+
+
+class _Killed(BaseException):
+    """The process ended here."""
+
+
+class _FailingStore:
+    """A store before one of whose commits of a refusal the process is killed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.left = 0
+        """The number of the commit that fails; none if it is not positive."""
+
+    async def submit(self, command: Any) -> Any:
+        if isinstance(command, QueueMessages):
+            self.left -= 1
+            if self.left == 0:
+                raise _Killed
+        return await self._store.submit(command)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _inbox(gateway: RunningGateway) -> InboundHandler:
+    settings = ChannelSettings(
+        name="phone", kind="telegram", direct="open", collect_seconds=0, on_busy="enqueue"
+    )
+    return InboundHandler(
+        gateway.engine, gateway.turn_service, settings, Capabilities(max_units=1000), people={},
+        reset=NEVER, triggers=(), attend=lambda _: None,
+    )  # fmt: skip
+
+
+def _message(number: int) -> InboundMessage:
+    return InboundMessage(
+        unique_id=f"m{number}", place=ChatPlace("7"), sender="7", text=f"message {number}"
+    )
+
+
+async def _told(gateway: RunningGateway) -> list[str]:
+    rows = await gateway.engine.store.channels.messages(None, OutboxQuery(channel="phone"))
+    return [row.text for row in rows]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_a_refusal_is_told_although_the_process_is_killed_meanwhile(failing: int) -> None:
+    stores: list[_FailingStore] = []
+
+    def wrap(store: Store) -> Any:
+        stores.append(_FailingStore(store))
+        return stores[0]
+
+    model = ScriptedModel()
+    lanes = LaneSettings(max_waiting=1)
+    async with open_gateway(model, lanes=lanes, wrap=wrap, clock=ManualClock()) as gateway:
+        inbox = _inbox(gateway)
+        model.gate.clear()
+        await inbox.handle(_message(1))
+        await model.entered.acquire()
+        await inbox.handle(_message(2))
+        await gateway.until_queued(1, KEY)
+        stores[0].left = failing
+        with pytest.raises(_Killed):
+            await inbox.handle(_message(3))
+        await inbox.handle(_message(3))
+        assert await _told(gateway) == [BUSY_TEXT]
+        await inbox.handle(_message(3))
+        await inbox.handle(_message(4))
+        assert await _told(gateway) == [BUSY_TEXT], "at most every ten minutes"
+        assert inbox.outcomes["accepted"] == 2
