@@ -122,7 +122,8 @@ def _measure(
         except Exception as exc:  # one section that fails must not cost the others
             if is_short:
                 raise
-            found.note(f"{name} stopped early: {type(exc).__name__}: {exc}")
+            reason = f"{type(exc).__name__} {exc}".rstrip()
+            found.note(f"the section {name} is incomplete: {reason}")
         print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.goals import Goal, goals
 from benchmarks.servers import peers
+from benchmarks.summary import TITLES, main_results
 
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +54,7 @@ class Report:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it stands in a table."""
+    """Return a value as tables show it."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return str(value)
@@ -108,21 +109,33 @@ def goal_table(found: list[Goal]) -> list[str]:
 
 
 def markdown(value: dict[str, Any]) -> str:
-    """Return a report as tables: the goals first, then each section."""
+    """Return a report as tables: the main results, each section, and the goals."""
+    sections = value["sections"]
+    names = [*(name for name in TITLES if name in sections), *(sections.keys() - TITLES.keys())]
     lines = [
-        f"Measured on {value['machine']['processor']}, {value['machine']['system']}.", "",
-        ", ".join(f"{name} {version}" for name, version in value["versions"].items()) + ".", "",
-        *goal_table(msgspec.convert(value["goals"], list[Goal])),
-    ]  # fmt: skip
-    for section, rows in value["sections"].items():
-        lines += ["", f"**{section}**", ""]
-        for names in dict.fromkeys(tuple(row) for row in rows):
-            same = [row for row in rows if tuple(row) == names]
-            lines += ["", f"| {' | '.join(_title(name) for name in names)} |"]
-            lines.append("|" + "---|" * len(names))
-            lines += [f"| {' | '.join(shown(row[name]) for name in names)} |" for row in same]
+        f"Measured on {value['machine']['processor']}, {value['machine']['system']}.",
+        *_tables(main_results(sections)),
+    ]
+    for name in names:
+        title, subject = TITLES.get(name, (name, ""))
+        lines += ["", f"### {title}", "", subject, *_tables(sections[name])]
+    lines += ["", "### Goals", "", *goal_table(msgspec.convert(value["goals"], list[Goal]))]
+    lines += ["", "### Versions and remarks", ""]
+    lines.append(", ".join(f"{name} {version}" for name, version in value["versions"].items()))
+    lines[-1] += "."
     lines += ["", *(f"- {note}" for note in value["notes"])]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _tables(rows: list[Row]) -> list[str]:
+    """Return rows as lines: a table for each set of columns."""
+    lines = []
+    for names in dict.fromkeys(tuple(row) for row in rows):
+        same = [row for row in rows if tuple(row) == names]
+        lines += ["", f"| {' | '.join(_title(name) for name in names)} |"]
+        lines.append("|" + "---|" * len(names))
+        lines += [f"| {' | '.join(shown(row[name]) for name in names)} |" for row in same]
+    return lines
 
 
 def publish(value: dict[str, Any], page: Path = PAGE) -> None:

@@ -111,6 +111,18 @@ def test_a_report_is_a_table_and_a_chart() -> None:
     assert "1,000/s, 1 clients" in draw(report.sections["gateway"])
 
 
+def test_a_report_shows_results_before_goals() -> None:
+    report = Report()
+    report.add("start", case="holdfast serve", seconds=0.25)
+    for clients in (1, 32):
+        row = {**TURN, "clients": clients, "p50_ms": 1.5, "cpu_us": 300.0, "rss_mb": 64.0}
+        report.add("gateway", **row, requests_per_second=1000.0 * clients)
+    text = markdown(report.value())
+    main_results = "| holdfast | 32,000 | 1.5 | 300 | 64 |"
+    places = [text.index(part) for part in (main_results, "### Turns", "### Start", "### Goals")]
+    assert places == sorted(places)
+
+
 def test_a_request_fits_its_api_and_its_key() -> None:
     assert json.loads(Load(is_stream=True).body)["stream"] is True
     body = json.loads(Load(api="chat").body)

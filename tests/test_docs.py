@@ -31,6 +31,7 @@ from holdfast.engine.settings import (
     ToolSettings,
 )
 from holdfast.http import app as application
+from holdfast.http.server.errors import STATUS
 from holdfast.providers.settings import AgentRuntime, TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
     AccessKey,
@@ -187,6 +188,14 @@ def test_the_architecture_is_one_page_and_names_every_package() -> None:
     assert [package for package in packages if f"`{package}`" not in page] == []
 
 
+def test_every_path_of_the_architecture_exists() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    first = "|".join(p.name for p in (ROOT / "src/holdfast").iterdir() if p.is_dir())
+    paths = set(re.findall(rf"\b(?:{first})/[\w/]+(?:\.py|\.sql)?", page))
+    assert len(paths) >= 60
+    assert [path for path in sorted(paths) if not (ROOT / "src/holdfast" / path).exists()] == []
+
+
 def test_the_architecture_names_functions_and_classes_of_the_files_beside_them() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     named = re.findall(r"`([\w/]+\.py)` \(`(\w+)(?:\.(\w+))?`\)", page)
@@ -300,6 +309,20 @@ def test_every_error_code_is_documented_as_it_is() -> None:
         error.code: (f"`{error.__name__}`", "yes" if error.retryable else "no")
         for error in _all_errors()
     }
+
+
+def test_every_status_that_a_page_names_with_an_error_code_is_what_clients_get() -> None:
+    classes = {error.code: error for error in _all_errors()}
+    named = 0
+    for page in PAGES:
+        if "simulator" in page.name or "test-against" in page.name:
+            continue  # errors of providers, some of which have a code of ours
+        for status, code in re.findall(r"\b([45]\d\d) `(\w+)`", page.read_text()):
+            if code in classes:
+                named += 1
+                expected = next(STATUS[kind] for kind in classes[code].__mro__ if kind in STATUS)
+                assert int(status) == expected, f"{page.name}: {code}"
+    assert named >= 40
 
 
 def test_every_recorded_code_that_is_documented_is_one_the_code_writes() -> None:

@@ -117,3 +117,16 @@ def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, "unknown_cursor")
         reply = user.say("cron:report:now", "hello")
         assert reply.json()["error"]["code"] == "invalid_session_key"
+
+
+def test_a_schedule_that_cannot_run_now_is_a_conflict(tmp_path: Path) -> None:
+    with (
+        ProviderSimulator() as provider,
+        gateway_before(provider, sqlite_url(tmp_path), tmp_path) as gateway,
+    ):
+        user = HttpUser(gateway)
+        _schedule(user, every="1h")
+        assert user.post("/v1/schedules/report/pause").status_code == 200
+        reply = user.post("/v1/schedules/report/run")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "schedule_busy")
+        assert "resume it first" in reply.json()["error"]["message"]

@@ -131,7 +131,7 @@ def test_what_a_provider_remembers_outlives_the_gateway(
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_provider_that_forgot_is_told_everything_once(
+def test_a_provider_that_forgot_is_sent_the_whole_history_once(
     talk: Talk, simulator: ProviderSimulator, mode: str, is_stream: bool
 ) -> None:
     talk.say("one", is_stream=is_stream)

@@ -98,7 +98,7 @@ def test_an_answer_of_one_is_read_continued_and_deleted_at_the_other(pair: Pair)
 
 
 @pytest.mark.parametrize("is_background", [False, True])
-def test_a_stream_that_one_tells_is_taken_up_at_the_other(pair: Pair, is_background: bool) -> None:
+def test_a_stream_of_one_gateway_is_resumed_at_another(pair: Pair, is_background: bool) -> None:
     text = f"tell it to both {is_background}"
     with (
         pair.simulator.hold(at="event", event=6, when={"text": text}) as barrier,

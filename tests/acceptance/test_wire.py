@@ -62,6 +62,10 @@ def test_headers_that_are_many_or_long_are_refused(gateway: GatewayProcess) -> N
     lines = b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(70))
     whole = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + lines + b"\r\n"
     assert talk(gateway, whole)[0] == 431
+    short = b"".join(b"x-%04d: a\r\n" % n for n in range(7000))
+    assert (
+        talk(gateway, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + short + b"\r\n")[0] == 431
+    )
     fitting = {f"x-{n}": "a" * 1000 for n in range(60)}
     assert httpx.get(f"{gateway.url}/v1/models", headers=fitting).status_code == 200
 
@@ -85,7 +89,7 @@ def test_a_query_with_a_nul_is_refused(gateway: GatewayProcess) -> None:
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
+def test_a_caller_that_waits_when_the_grace_period_ends_learns_how_its_turn_ended(
     tmp_path: Path, provider_simulator: ProviderSimulator
 ) -> None:
     env = {"HOLDFAST_UPSTREAM_KEY": "k", "HOLDFAST_SERVER_GRACE_SECONDS": "0.2"}

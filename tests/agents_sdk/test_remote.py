@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from agents import Runner, SQLiteSession
+from agents import Runner
 
 from holdfast import HoldfastError
 from holdfast.agents_sdk import (
@@ -28,7 +28,7 @@ from tests.agents_sdk.test_runs import (
     check_one_id_in_two_sessions,
     cross,
 )
-from tests.agents_sdk.test_session_protocol import ODD, protocol_steps, say
+from tests.agents_sdk.test_session_protocol import ODD, compare_with_sdk_session, say
 from tests.store_urls import sqlite_url
 
 _numbers = itertools.count()
@@ -49,12 +49,7 @@ async def session(gateway: GatewayProcess) -> AsyncIterator[HoldfastSession]:
 async def test_the_protocol_behaves_as_in_the_sdks_session(
     session: HoldfastSession, tmp_path: Path
 ) -> None:
-    sdk_session = SQLiteSession("s", tmp_path / "sdk_session.db")
-    try:
-        seen = [await protocol_steps(one) for one in (session, sdk_session)]
-    finally:
-        sdk_session.close()
-    assert seen[0] == seen[1]
+    await compare_with_sdk_session(session, tmp_path)
 
 
 async def test_items_come_back_as_they_were_added(session: HoldfastSession) -> None:

@@ -244,9 +244,14 @@ async def test_a_session_needs_a_store_or_a_url(tmp_path: Path) -> None:
 async def test_the_sdks_session_behaves_the_same_in_the_protocol(
     session: HoldfastSession, tmp_path: Path
 ) -> None:
-    sdk_session = SQLiteSession("s", tmp_path / "sdk_session.db")
+    await compare_with_sdk_session(session, tmp_path)
+
+
+async def compare_with_sdk_session(session: Session, folder: Path) -> None:
+    """Take the steps of the protocol with a session and with the SDK's own, and compare."""
+    sdk_session = SQLiteSession("s", folder / "sdk_session.db")
     try:
-        seen = [await protocol_steps(one) for one in (session, sdk_session)]
+        seen = [await protocol_steps(each) for each in (session, sdk_session)]
     finally:
         sdk_session.close()
     assert seen[0] == seen[1]

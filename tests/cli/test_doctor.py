@@ -549,5 +549,5 @@ def test_every_kind_of_finding_is_documented() -> None:
     for code, kind in KINDS.items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{code}` |"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[1] == kind.severity, code
+        assert cells[1:4] == [kind.severity, kind.meaning, kind.remedy], code
         assert cells[4] == ("yes" if kind.is_fixable else "no"), code

@@ -185,7 +185,7 @@ def test_what_is_no_old_store_is_refused_in_one_line(
     assert not (tmp_path / "new.db").exists()
 
 
-def test_no_secret_of_a_url_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_of_a_url_is_printed(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret = "postgresql://ada:sekret@127.0.0.1:1/db"
     for arguments in ((_url(old), secret), (secret, _url(old.with_name("new.db")))):
         refused = in_process(capsys, "upgrade", *arguments)

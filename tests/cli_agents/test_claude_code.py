@@ -275,7 +275,7 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_is_stored(
 
 
 @pytest.mark.soak
-async def test_failures_of_the_model_are_told_apart(
+async def test_failures_of_the_model_are_distinguished(
     simulator: ProviderSimulator, root: Path
 ) -> None:
     heals_off = HealSettings(transient_retries=0, busy_wait_seconds=0)

@@ -66,7 +66,7 @@ async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: Stor
     assert await told(caller, 0, place) == ([], place)
 
 
-async def test_an_erased_session_is_told_of_no_more_and_no_place_is_given_twice(
+async def test_an_erased_session_leaves_the_feed_and_no_place_is_given_twice(
     caller: StoreClient,
 ) -> None:
     await turn(caller, "a")
@@ -107,7 +107,7 @@ async def test_a_fact_that_commits_late_is_not_passed_over(postgres_url: str) ->
         await store.close()
 
 
-async def test_a_soft_rollover_is_told() -> None:
+async def test_a_soft_rollover_is_published() -> None:
     clock = ManualClock()
     store = await open_store("memory:", clock=clock)
     try:

@@ -66,7 +66,7 @@ async def test_shared_ids_are_told_apart_and_found_again(caller: StoreClient) ->
     await check_every_name_is_found(caller, session)
 
 
-async def test_a_fork_shares_names_with_its_parent_and_tells_its_own_apart(
+async def test_a_fork_shares_names_with_its_parent_and_has_its_own(
     caller: StoreClient,
 ) -> None:
     parent = await session_of(caller, "a", "b", "c")
@@ -95,7 +95,7 @@ async def test_the_log_says_what_hides_an_item_and_a_parents_later_records_hide_
     assert (await names(caller, parent))[:1] == ["c"]
 
 
-async def test_a_name_that_is_nobodys_finds_nothing(caller: StoreClient) -> None:
+async def test_an_unknown_name_finds_nothing(caller: StoreClient) -> None:
     session = await session_of(caller, "a", "b")
     for name in ("z", "a.2", "z.1", "a.99", "item.1", "", ".", "a.0"):
         assert await caller.read.item(session, name) is None

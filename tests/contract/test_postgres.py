@@ -142,7 +142,7 @@ async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(
     assert await ear.next() == ([run.session.id], [run.run.id])
 
 
-async def test_what_a_process_did_itself_it_hears_once(open_another: Opener) -> None:
+async def test_a_process_is_notified_once_of_its_own_writes(open_another: Opener) -> None:
     store, other = await open_another(), await open_another()
     ear, far = Ear(store), Ear(other)
     caller = StoreClient(store)

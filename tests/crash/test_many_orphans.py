@@ -148,7 +148,7 @@ async def test_ten_thousand_orphans_are_settled_at_a_cost_that_grows_with_their_
     assert many.commits < MANY / 100, "in batches"
 
 
-async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None:
+async def test_many_adopted_turns_run_a_few_at_a_time() -> None:
     count = 8 * RECOVERED_AT_ONCE
     clock = ManualClock()
     inside, most, done = 0, 0, asyncio.Event()

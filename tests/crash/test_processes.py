@@ -84,7 +84,9 @@ def _remove_tokens(folder: Path) -> int:
     return len(tokens)
 
 
-async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(store_url: str) -> None:
+async def test_a_repeat_that_waits_for_the_turn_of_a_killed_process_resumes_it(
+    store_url: str,
+) -> None:
     orders = {"url": store_url, "lease_seconds": 600}
     async with actors(orders, orders) as (killed, successor):
         lost = killed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)

@@ -6,7 +6,7 @@ from tests.crash.processes import actors, an_actor
 LEASE_SECONDS = 600
 
 
-async def test_a_process_that_lives_takes_up_at_once_what_a_killed_one_was_doing(
+async def test_a_living_process_resumes_at_once_what_a_killed_one_was_doing(
     store_url: str,
 ) -> None:
     orders = {"url": store_url, "lease_seconds": LEASE_SECONDS, "handles": True}

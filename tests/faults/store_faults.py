@@ -218,7 +218,7 @@ WORKERS = (
         f"{STORES}/sql/store.py",
         "await self._tokens.living([worker.id for worker, is_late in found if not is_late])",
         "{worker.id for worker, is_late in found if not is_late}",
-        (f"{PROCESSES}::test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on",),
+        (f"{PROCESSES}::test_a_repeat_that_waits_for_the_turn_of_a_killed_process_resumes_it",),
     ),
     Fault(
         "turns that waited with a dead worker are not found",

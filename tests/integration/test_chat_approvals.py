@@ -77,7 +77,7 @@ async def test_a_button_allows_the_call_once(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["slack", "telegram"])
-async def test_a_button_denies_the_call_and_the_model_is_told(kind: str) -> None:
+async def test_a_button_denies_the_call_and_the_model_learns_it(kind: str) -> None:
     model = _model()
     async with _room(kind, model) as (room, tools):
         _say(room, kind, "go")
@@ -188,7 +188,7 @@ async def test_slack_tells_a_person_alone_why_a_press_did_nothing() -> None:
         assert request.text.endswith("Allowed by User7.")
 
 
-async def test_approvers_are_told_of_requests_in_other_peoples_direct_chats() -> None:
+async def test_approvers_get_requests_of_other_peoples_direct_chats() -> None:
     async with _room("telegram", _model(), approvers=("9", "8")) as (room, tools):
         room.telegram.blocked.add(8)
         room.telegram.say("go")

@@ -192,7 +192,7 @@ async def test_a_message_before_the_note_of_a_move_is_copied_into_the_session() 
     assert [text for text in model.shown[-1] if "re:" not in text] == [f"[User7] {t}" for t in told]
 
 
-async def test_a_replica_that_was_not_told_of_a_move_finds_the_session() -> None:
+async def test_a_replica_that_missed_a_move_finds_the_session() -> None:
     model = ScriptedModel()
     more: dict[str, Any] = {"groups": "always", "allow_groups": ("-5", "-1005")}
     async with open_chat_room("telegram", model, **more) as room:

@@ -83,14 +83,14 @@ async def test_a_webhook_that_the_platform_cannot_reach_is_found(
                 pass
 
 
-async def test_a_wrong_token_is_found_and_told() -> None:
+async def test_a_wrong_token_is_found_and_reported() -> None:
     async with open_chat_room("telegram", token="42:WRONG") as room:
         assert "telegram (telegram): getMe: Unauthorized" in await _until_failing(room)
         checked = await room.service.check("telegram")
         assert (checked["is_ok"], checked["error"]) == (False, "getMe: Unauthorized")
 
 
-def test_a_gap_is_told_for_a_day_and_an_old_failure_is_not() -> None:
+def test_a_gap_is_reported_for_a_day_and_an_old_failure_is_not() -> None:
     gap = ReceiverRow(
         channel="s", kind="slack", received_at=2000.0, keeps_seconds=300.0, gap_from=1000.0,
         gap_until=2000.0,

@@ -171,7 +171,7 @@ async def test_f64_after_a_pause_the_same_session_and_its_history_go_on() -> Non
             assert await told(gateway, "session.rolled_over") >= 1
 
 
-async def test_f66_work_that_is_nobodys_neither_refreshes_nor_resets() -> None:
+async def test_f66_work_without_a_user_neither_refreshes_nor_resets() -> None:
     soon = ResetSettings(mode="idle", idle_minutes=1e-9, rollover="hard")
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator), reset=soon) as gateway:

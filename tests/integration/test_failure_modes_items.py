@@ -247,7 +247,7 @@ async def test_f42_a_server_that_names_every_call_alike_gets_along(api: str) -> 
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
-async def test_f42_a_history_that_names_every_call_alike_is_told_apart(api: str) -> None:
+async def test_f42_calls_that_share_one_id_in_a_history_are_distinguished(api: str) -> None:
     history: list[Json] = []
     for city in ("Ulm", "Bonn"):
         arguments = f'{{"city": "{city}"}}'
@@ -334,7 +334,7 @@ async def test_f60_call_ids_of_any_make_are_taken_everywhere(length: int, api: s
 
 
 @pytest.mark.parametrize("mode", STATES)
-async def test_f73_instructions_are_told_each_time(mode: str) -> None:
+async def test_f73_instructions_are_sent_each_time(mode: str) -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             for said in ("one", "two"):

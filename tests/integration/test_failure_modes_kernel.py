@@ -48,7 +48,7 @@ async def dispatch(hf: Holdfast, key: str, task: str) -> SessionHandle:
     return await hf.session(id=session.id)
 
 
-async def test_f09_the_result_of_a_child_is_told_to_the_generation_that_asked_or_to_nobody(
+async def test_f09_the_result_of_a_child_reaches_only_the_generation_that_asked(
     hf: Holdfast,
 ) -> None:
     asked = await dispatch(hf, "chat", "look it up")
@@ -65,7 +65,7 @@ async def test_f09_the_result_of_a_child_is_told_to_the_generation_that_asked_or
     assert await log(parent) == ["look it up", "I have sent for it", "the result"]
 
 
-async def test_f09_children_that_end_together_are_each_heard_once(hf: Holdfast) -> None:
+async def test_f09_children_that_end_together_each_report_once(hf: Holdfast) -> None:
     parents = {key: await dispatch(hf, key, f"task of {key}") for key in ("a", "b")}
     results = [(key, f"result {n} for {key}", f"child-{key}-{n}") for key in parents for n in "12"]
     await asyncio.gather(
@@ -116,7 +116,7 @@ class CommandLine(ScriptedModel):
         return Answer(items=answer, state=self._state(made))
 
 
-async def test_f10_a_session_of_another_directory_is_not_resumed_but_told_anew(
+async def test_f10_a_session_of_another_directory_is_rebuilt_instead_of_resumed(
     store_url: str,
 ) -> None:
     agent = CommandLine()
@@ -171,7 +171,7 @@ class Payment:
         turn.add(PAID)
 
 
-async def test_f29_a_call_that_was_cut_off_is_told_as_unknown_and_its_late_result_is_refused(
+async def test_f29_a_call_that_was_cut_off_is_reported_as_unknown_and_its_late_result_is_refused(
     hf: Holdfast,
 ) -> None:
     session, payment = await hf.session("k"), Payment()
@@ -198,7 +198,7 @@ async def test_f29_a_call_that_was_cut_off_is_told_as_unknown_and_its_late_resul
     assert len(payment.callers) == 1
 
 
-async def test_f29_whoever_carries_a_torn_turn_on_sees_the_call_that_may_have_been_made(
+async def test_f29_a_resumed_turn_sees_the_call_that_may_have_been_made(
     hf: Holdfast, store_url: str
 ) -> None:
     session, payment = await hf.session("k"), Payment()

@@ -61,7 +61,7 @@ FAILING: list[Json] = [
 
 @pytest.mark.parametrize("fault", FAILING, ids=["broken", "limited", "quota", "dropped", "key"])
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_f36_the_user_is_heard_once_however_many_models_are_asked(
+async def test_f36_the_users_message_is_stored_once_however_many_models_are_called(
     fault: Json, is_stream: bool
 ) -> None:
     with ProviderSimulator() as simulator:
@@ -86,7 +86,7 @@ async def test_f36_the_user_is_heard_once_however_many_models_are_asked(
             assert back["model"] == "gpt-4.1"
 
 
-async def test_f36_when_all_fail_the_last_words_are_told_and_the_next_turn_is_taken() -> None:
+async def test_f36_when_all_fail_the_last_error_is_returned_and_the_next_turn_is_accepted() -> None:
     with ProviderSimulator(faults=["quota"]) as simulator:
         async with open_upstream_gateway(*three(simulator), heals=QUICK) as gateway:
             failed = await gateway.post("/v1/responses", input="one", model="gpt-4.1")
@@ -228,7 +228,7 @@ async def test_f58_models_and_accounts_may_change_in_the_middle(mode: str, is_st
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_f58_an_account_that_is_exchanged_between_two_starts_is_told_everything(
+async def test_f58_an_account_that_changes_between_two_starts_is_sent_everything(
     mode: str, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/store.db"

@@ -63,7 +63,7 @@ async def _annotate(gateway: RunningGateway, name: str) -> None:
 
 
 @pytest.mark.parametrize("followed", ["everything", "one session"])
-async def test_a_commit_between_the_look_and_the_wait_is_told_before_anything_else(
+async def test_a_commit_between_the_read_and_the_wait_is_delivered_first(
     followed: str,
 ) -> None:
     stores: list[_LateStore] = []
@@ -79,16 +79,16 @@ async def test_a_commit_between_the_look_and_the_wait_is_told_before_anything_el
         paths = [all_events, of_session]
         if followed == "one session":
             paths.reverse()
-        witness = Stream(gateway.server, "GET", paths[1])
-        assert "session.created" in await _first_event(witness)
+        other_feed = Stream(gateway.server, "GET", paths[1])
+        assert "session.created" in await _first_event(other_feed)
 
         async def commit() -> None:
             await _annotate(gateway, name)
-            while "session.annotated" not in (await witness.text() or ""):
+            while "session.annotated" not in (await other_feed.text() or ""):
                 pass
 
         stores[0].read.delay("feed" if followed == "everything" else "events", commit)
         follower = Stream(gateway.server, "GET", f"{paths[0]}?after=latest")
         assert "event: session.annotated" in await _first_event(follower)
         await follower.leave()
-        await witness.leave()
+        await other_feed.leave()

@@ -80,7 +80,7 @@ async def test_a_forgotten_response_is_replayed_once_and_only_its_session_is_tou
             assert [bool(r.body.get("previous_response_id")) for r in later] == [True, True]
 
 
-async def test_a_second_refusal_reaches_the_caller_and_the_session_lives_on() -> None:
+async def test_a_second_refusal_reaches_the_caller_and_the_session_stays_usable() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(
             upstream(simulator, state="chain"), heals=QUICK
@@ -247,7 +247,7 @@ async def test_a_response_that_stays_queued_is_no_answer() -> None:
 
 @pytest.mark.parametrize("kind", ["R03", "R04", "R05", "R06", "R09", "C01"])
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_form_that_is_refused_is_told_anew_in_the_plainest_once(
+async def test_a_form_that_is_refused_is_sent_again_in_the_plainest_form_once(
     kind: str, is_stream: bool
 ) -> None:
     with ProviderSimulator() as simulator:

@@ -31,7 +31,7 @@ async def codes(gateway: UpstreamGateway) -> list[str]:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_f56_items_that_a_conversation_lost_are_noticed_and_told_anew(
+async def test_f56_items_that_a_conversation_lost_are_noticed_and_sent_again(
     is_stream: bool,
 ) -> None:
     with ProviderSimulator({"unlink_models": ["gpt-5.4"]}) as simulator:
@@ -46,7 +46,7 @@ async def test_f56_items_that_a_conversation_lost_are_noticed_and_told_anew(
             assert set(await codes(gateway)) == {"conversation_items_missing"}
 
 
-async def test_f56_a_conversation_that_expired_is_begun_anew_and_said_so() -> None:
+async def test_f56_a_conversation_that_expired_is_replaced_and_the_heal_is_recorded() -> None:
     with ProviderSimulator({"forget": {"after_seconds": 100}}) as simulator:
         settings = upstream(simulator, state="conversation")
         async with open_upstream_gateway(settings, heals=QUICK) as gateway:
@@ -133,7 +133,7 @@ LONG = "a long story that has a good many words in it, so that its tokens can be
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_f57_a_server_that_ignores_its_memory_is_found_out_and_told_everything(
+async def test_f57_a_server_that_ignores_its_memory_is_detected_and_sent_everything(
     is_stream: bool,
 ) -> None:
     with ProviderSimulator(profile="ignores-previous-id") as simulator:

@@ -87,7 +87,7 @@ async def test_a_server_that_is_not_to_be_asked_for_long_is_not_asked_again(afte
         assert len(server.asked) == 1
 
 
-async def test_whoever_repeats_a_failed_request_is_told_how_long_to_wait_too() -> None:
+async def test_a_repeat_of_a_failed_request_gets_its_retry_after_too() -> None:
     def say(path: str, body: Json) -> Reply:
         error = {"code": "insufficient_quota", "message": "No more."}
         return web.json_response({"error": error}, status=429, headers={"Retry-After": "3000"})

@@ -45,7 +45,7 @@ async def test_idle_sessions_are_archived_and_erased(
     assert again.headers["x-session-generation"] == "2"
 
 
-async def test_f51_an_old_session_that_was_spoken_to_lately_stays(
+async def test_f51_an_old_session_with_recent_messages_stays(
     store_url: str, tmp_path: Path
 ) -> None:
     clock = ManualClock()
@@ -78,7 +78,7 @@ async def test_f51_a_session_that_runs_or_that_others_point_into_stays(
     assert [one["id"] for one in listed] == [running.headers["x-session-id"]]
 
 
-async def test_f51_a_session_that_is_spoken_to_while_it_is_archived_stays(
+async def test_f51_a_session_that_gets_a_message_while_it_is_archived_stays(
     gateway: RunningGateway, tmp_path: Path
 ) -> None:
     reply = await gateway.respond("one", "k")

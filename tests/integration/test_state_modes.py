@@ -43,7 +43,7 @@ async def test_only_what_is_new_is_sent(mode: str, is_stream: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_every_streamed_turn_is_told_word_for_word(mode: str) -> None:
+async def test_every_streamed_turn_is_sent_word_for_word(mode: str) -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             for said in ("one", "two", "three"):
@@ -104,7 +104,7 @@ async def test_store_false_is_replayed_and_leaves_nothing(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_another_model_is_told_everything_and_the_first_one_what_it_missed(
+async def test_another_model_is_sent_everything_and_the_first_one_what_it_missed(
     mode: str,
 ) -> None:
     with ProviderSimulator(profile="azure-like") as simulator:
@@ -132,7 +132,7 @@ async def test_an_edit_takes_the_state_with_it(mode: str) -> None:
             assert "previous_response_id" not in last
 
 
-async def test_a_conversation_that_a_broken_turn_may_have_changed_is_begun_anew() -> None:
+async def test_a_conversation_that_a_broken_turn_may_have_changed_is_replaced() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
         async with open_upstream_gateway(settings, heals=QUICK) as gateway:
@@ -200,7 +200,7 @@ async def test_only_a_call_that_changes_nothing_is_silently_sent_again(
             assert await heals(gateway) == recorded
 
 
-async def test_a_conversation_that_expired_is_begun_anew() -> None:
+async def test_a_conversation_that_expired_is_replaced() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
         async with open_upstream_gateway(settings, heals=QUICK) as gateway:

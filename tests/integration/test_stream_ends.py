@@ -78,7 +78,7 @@ WRAPS: dict[str, Callable[[Store], Any]] = {
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize("is_background", [True, False], ids=["background", "foreground"])
 @pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
-async def test_after_the_end_the_journal_has_every_event_and_number_that_was_told(
+async def test_after_the_end_the_journal_has_every_event_and_number_that_was_sent(
     store_url: str, end: str, is_background: bool, wrap: str
 ) -> None:
     model = EndingModel(end)

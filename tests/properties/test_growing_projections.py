@@ -49,7 +49,7 @@ def test_another_log_under_the_same_name_is_shown_as_it_is(
 
 
 @given(log=logs, cuts=cuts, ways=st.lists(ways, min_size=1, max_size=3))
-def test_a_history_that_grows_is_told_as_if_it_came_at_once(
+def test_a_history_that_grows_is_sent_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int], ways: list[Replay]
 ) -> None:
     retelling = SerializedInputCache()
@@ -64,7 +64,7 @@ def test_a_history_that_grows_is_told_as_if_it_came_at_once(
 
 
 @given(one=logs, other=logs, way=ways)
-def test_another_history_under_the_same_name_is_told_as_it_is(
+def test_another_history_under_the_same_name_is_sent_as_it_is(
     one: list[StoredItem], other: list[StoredItem], way: Replay
 ) -> None:
     retelling = SerializedInputCache()
@@ -75,7 +75,7 @@ def test_another_history_under_the_same_name_is_told_as_it_is(
 
 
 @given(log=logs, cuts=cuts, way=ways)
-def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at_once(
+def test_a_log_that_grows_is_projected_and_sent_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int], way: Replay
 ) -> None:
     projections, retelling = ProjectionCache(), SerializedInputCache()
@@ -90,7 +90,7 @@ def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at
         assert b"".join(told) == b",".join(way.items(expected))
 
 
-def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_copied() -> None:
+def test_a_long_history_is_sent_in_few_pieces_and_earlier_pieces_are_not_copied() -> None:
     body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 100)
     retelling, replay = SerializedInputCache(), Replay(owner=SealOwner("p", "a", "m"))
     history, copied = SharedPrefix[bytes]([]), 0

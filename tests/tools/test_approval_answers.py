@@ -73,7 +73,7 @@ async def test_a_stream_shows_a_request_again_behind_the_call_that_ran() -> None
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_chat_client_is_told_again_of_what_still_waits(*, is_stream: bool) -> None:
+async def test_a_chat_client_is_reminded_of_open_approvals(*, is_stream: bool) -> None:
     tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         messages: list[Item] = [{"role": "user", "content": "go"}]
@@ -120,7 +120,7 @@ async def test_an_old_answer_does_not_deny_what_waits_now() -> None:
         assert [each["id"] for each in await pending_approvals(gateway)] == [new]
 
 
-async def test_an_answer_that_comes_too_late_asks_nobody() -> None:
+async def test_an_answer_that_comes_too_late_calls_no_model() -> None:
     tools, model = guarded_tools(), _model()
     settings = ToolSettings(approval_seconds=0.05)
     async with open_gateway(model, toolbox=lambda _: tools, tools=settings) as gateway:

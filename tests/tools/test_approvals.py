@@ -57,7 +57,7 @@ async def test_a_call_waits_for_its_approval_and_then_runs_once() -> None:
     assert tools.calls == [("echo", {"n": 1})]
 
 
-async def test_a_denied_call_does_not_run_and_the_model_is_told_why() -> None:
+async def test_a_denied_call_does_not_run_and_the_model_learns_why() -> None:
     tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("go", tools=[SERVER])).json()

@@ -115,7 +115,7 @@ async def test_the_operator_may_widen_the_scope_to_an_agent() -> None:
     }
 
 
-async def test_bad_arguments_are_told_to_the_model() -> None:
+async def test_the_model_gets_an_error_for_bad_arguments() -> None:
     model = _asking("sessions_list", limit="many")
     async with open_gateway(model, toolbox=_builtin()) as gateway:
         found = await _look(gateway, "sessions_list")

@@ -269,7 +269,7 @@ async def _begin(process: _Process, *, is_first: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whoever_dies_whenever_each_unsafe_call_runs_at_most_once(seed: int) -> None:
+async def test_each_unsafe_call_runs_at_most_once_whichever_process_dies(seed: int) -> None:
     chosen = random.Random(seed)
     clock = ManualClock()
     store = await open_store("memory:", clock=clock)

@@ -210,7 +210,9 @@ async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() 
     assert [item["type"] for item in answer["output"]][:3] == ["mcp_call"] * 3
 
 
-async def test_a_model_that_calls_without_tools_is_told_of_the_limit_and_asked_no_more() -> None:
+async def test_a_model_that_calls_without_tools_learns_of_the_limit_and_is_not_called_again() -> (
+    None
+):
     model = ScriptedModel(lambda items: [called("desk__echo", f"c{len(items)}")])
     tools = RecordingTools()
     settings = ToolSettings(max_tool_steps=2)
@@ -234,7 +236,7 @@ async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
     assert output == "ä" * 50 + "\n[cut here: the first 101 of 2000 bytes are shown]"
 
 
-async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_is_told() -> None:
+async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_learns_it() -> None:
     gate = Gate()
     tools = RecordingTools(slow=gate)
     model = _calls_then_says(called("desk__slow", "c1"))

@@ -330,6 +330,6 @@ class RemoteLane:
 
 
 def key_header(key: Key) -> dict[str, str]:
-    """Return the header that headers a session by its key."""
+    """Return the header that names a session by its key."""
     # aiohttp encodes header text as UTF-8, which the gateway expects.
     return {"x-session-key": key}

@@ -1,4 +1,4 @@
-"""Who may speak: decided before anything of a message is stored."""
+"""Who may write to the bot: decided before anything of a message is stored."""
 
 from collections.abc import Collection
 from typing import Literal

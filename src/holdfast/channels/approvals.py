@@ -107,7 +107,7 @@ class ChatApprovals:
         return PressResult("Allowed." if is_approved else "Denied.", "done")
 
     async def deny_before(self, ticket: TurnTicket, sender: str) -> None:
-        """Treat a message that waits behind a request to its sender as a no.
+        """Deny the approval requests to a sender who writes a new message instead of an answer.
 
         The model learns that the call was not run, and is shown the message with it.
         """

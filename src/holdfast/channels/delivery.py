@@ -31,7 +31,7 @@ from holdfast.ports.channel import (
 )
 
 IDLE_SECONDS = 2.0
-"""How often the outbox is read for messages that other processes left without telling it."""
+"""How often the outbox is read for messages that other processes wrote without a notification."""
 FIRST_DELAY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 300.0
 MAX_PAUSE_SECONDS = 5.0
@@ -251,7 +251,7 @@ class Deliverer:
             self._news.set()
 
     async def _attempt(self, row: OutboxRow) -> SettleDelivery:
-        """Send one message; return what became of it and when to try again."""
+        """Send one message; return the outcome and when to retry."""
         started_at = asyncio.get_running_loop().time()
         try:
             external_id = await self._senders[row.channel](row)

@@ -122,7 +122,7 @@ class InboundHandler:
         self._gateway.meter.channel_received(self._settings.name, outcome, lag)
 
     async def press(self, press: ButtonPress) -> PressResult:
-        """Act on a button, if whoever pressed it may write here."""
+        """Act on a button if the person who pressed it may write here."""
         message = InboundMessage(
             unique_id=press.unique_id, place=press.place, sender=press.sender, text="",
             is_direct=press.is_direct, is_bot=press.is_bot,
@@ -177,7 +177,7 @@ class InboundHandler:
         return "command"
 
     async def _turn_away(self, message: InboundMessage, key: Key, verdict: Verdict) -> Outcome:
-        """Ignore or pair somebody who may not write; an approver's answer counts all the same."""
+        """Ignore or pair a sender who may not write; an approver's answer is still accepted."""
         may_answer = self._approvals.is_approver(message) and not message.is_edit
         answer = self._approvals.answer_in_words
         if may_answer and await answer(message, key, self._key_of(message)):

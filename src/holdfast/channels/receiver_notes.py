@@ -1,4 +1,4 @@
-"""Notes of how receiving for a channel goes, in the store, where doctors find them."""
+"""Record in the store whether a channel receives, for `holdfast doctor`."""
 
 import contextlib
 import time

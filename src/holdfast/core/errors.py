@@ -1,12 +1,12 @@
-"""Every way in which Holdfast says no.
+"""All errors of the gateway, in one tree.
 
 HoldfastError
-├── InvalidInput            what was asked cannot mean anything
+├── InvalidInput            the request is invalid
 │   ├── InvalidSessionKey
 │   ├── InvalidItem
 │   ├── SessionNotKeyed     a reset needs a key to continue under
 │   ├── ParentNotFound      the response to continue cannot be continued
-│   ├── UnsupportedByUpstream  the model's server has no words for it
+│   ├── UnsupportedByUpstream  the model's server cannot express it
 │   └── InvalidSetting
 ├── NotFound                unknown, foreign and erased look the same
 │   ├── SessionNotFound
@@ -15,21 +15,21 @@ HoldfastError
 │   ├── CompactionNotFound
 │   ├── ApprovalNotFound    no call waits for it any more
 │   └── ModelNotFound       no upstream serves a model of this name
-├── Conflict                the world moved on
+├── Conflict                the session's state does not allow it now
 │   ├── SessionRetired      another generation is live
 │   ├── SessionChanged      the expected session is not the live one
 │   ├── SessionMoved        the log grew while a request was compared with it
 │   │   └── ComparisonNeeded  a request may repeat what the log has
 │   ├── SessionBusy         the caller asked not to wait
 │   ├── SessionHasForks
-│   ├── SessionDeleted      a late writer or a repeat met a tombstone
+│   ├── SessionDeleted      a late write to, or a repeat in, an erased session
 │   ├── IdempotencyMismatch
 │   ├── RunStateUsed        a parked run was resumed before
 │   ├── TurnAlreadyDone     a repeat of a finished request: its answer is recorded
 │   ├── TurnCancelled
 │   └── TurnInterrupted
 ├── ApprovalForbidden       only the sender of a turn approves its calls
-├── SessionClosed           its own side closed it
+├── SessionClosed           the session object was closed by its owner
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── TenantFull              the bound of a tenant
 ├── StorageFull             the tenant has stored as much as it may
@@ -38,7 +38,7 @@ HoldfastError
 ├── ProviderFailure         a failure of the model's server, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
-    ├── StoreClosed         it was closed here, and is not coming back
+    ├── StoreClosed         closed in this process, for good
     ├── SchemaTooNew
     ├── SchemaTooOld        `holdfast upgrade` copies the store into a new one
     └── DurabilityRefused
@@ -104,12 +104,12 @@ class ParentNotFound(InvalidInput):
 
 
 class UnsupportedByUpstream(InvalidInput):
-    """The upstream that serves the model has no words for what was asked; `param` names it."""
+    """The API of the model's upstream cannot express the request; `param` names the part."""
 
     code = "unsupported_by_upstream"
 
     def __init__(self, param: str, upstream: str) -> None:
-        message = f"{param} cannot be carried to {upstream}, which serves this model"
+        message = f"{param} is not supported by {upstream}, which serves this model"
         super().__init__(message, param=param)
 
 
@@ -267,27 +267,27 @@ class TurnInterrupted(Conflict):
 
 
 class LaneFull(HoldfastError):
-    """As many turns wait in this session's lane as may wait."""
+    """The queue of this session's lane is full."""
 
     code = "lane_full"
     retryable = True
 
 
 class TenantFull(HoldfastError):
-    """As many turns of this tenant are open as may be."""
+    """The tenant has as many open turns as it may have."""
 
     code = "tenant_full"
     retryable = True
 
 
 class StorageFull(HoldfastError):
-    """The tenant has stored as much as it may; reading and deleting go on."""
+    """The tenant has reached its storage limit; reading and deleting still work."""
 
     code = "storage_full"
 
 
 class LaneTimeout(HoldfastError):
-    """The turn waited for its lane as long as a turn may wait."""
+    """The turn waited for its lane for the longest allowed time."""
 
     code = "lane_timeout"
     retryable = True
@@ -383,7 +383,7 @@ class DurabilityRefused(StoreError):
 
 
 class SessionClosed(HoldfastError, RuntimeError):
-    """The session object was closed, and takes and gives nothing any more."""
+    """The session object was closed and cannot be used any more."""
 
     code = "session_closed"
 

@@ -1,4 +1,4 @@
-"""Names of things. Ids are minted outside and carried here; keys are opaque and judged here."""
+"""Ids and keys: ids are minted by the caller; keys are opaque and validated here."""
 
 import re
 from typing import NewType

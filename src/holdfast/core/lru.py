@@ -1,4 +1,4 @@
-"""The one cache of this code base: least recently used out first, bounded by the size it holds."""
+"""The one cache of this code base: bounded in size, evicts the least recently used entries."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator

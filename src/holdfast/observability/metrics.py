@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import ref
 
 from holdfast.ports.request_context import RequestContext, current_request
 
@@ -155,8 +155,8 @@ class PrometheusMeter:
             self._batch, self._requests, self._tools, self._inbox_lag,
         )  # fmt: skip
         # Keyed weakly: a turn that ends without a count leaves with its request.
-        self._queued: WeakKeyDictionary[RequestContext, float] = WeakKeyDictionary()
-        self._running: WeakSet[RequestContext] = WeakSet()
+        self._queued: dict[ref[RequestContext], float] = {}
+        self._running: set[ref[RequestContext]] = set()
         self._label_sets: set[Labels] = set()
         self._tool_names: set[str] = set()
         self._outbox = (0, 0.0)
@@ -217,9 +217,12 @@ class PrometheusMeter:
         if context is None:
             return
         if admission == "queued":
-            self._queued[context] = time.monotonic()
+            self._queued[ref(context, self._forget_queued)] = time.monotonic()
         elif admission == "started":
-            self._running.add(context)
+            self._running.add(ref(context, self._running.discard))
+
+    def _forget_queued(self, context: "ref[RequestContext]") -> None:
+        self._queued.pop(context, None)
 
     def run_ended(self, outcome: str) -> None:
         """Count a run, and the turn of the current request."""
@@ -227,8 +230,9 @@ class PrometheusMeter:
         context = current_request.get()
         if context is None:
             return
-        self._running.discard(context)
-        self._queued.pop(context, None)
+        self._running.discard(ref(context))
+        if self._queued:
+            self._queued.pop(ref(context), None)
         labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
         if labels not in self._label_sets:
             labels = self._limited_labels(labels)
@@ -260,8 +264,8 @@ class PrometheusMeter:
         self._lane_wait.unsorted.append((seconds, ()))
         context = current_request.get()
         if context is not None:
-            self._queued.pop(context, None)
-            self._running.add(context)
+            self._queued.pop(ref(context), None)
+            self._running.add(ref(context, self._running.discard))
 
     def healed(
         self,

@@ -76,7 +76,7 @@ def _parts(content: object) -> list[dict[str, Any]]:
         return []
     return [
         {"type": "text", "content": part.get("text")}
-        if part.get("type") in _MESSAGE_PARTS
+        if isinstance(part.get("type"), str) and part["type"] in _MESSAGE_PARTS
         else {"type": part.get("type")}
         for part in content
         if isinstance(part, dict)

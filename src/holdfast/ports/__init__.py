@@ -1,1 +1,1 @@
-"""What we need from the world: protocols; each docstring is a promise that a test checks."""
+"""Protocols of everything outside: stores, providers, platforms, time. Tests check each promise."""

@@ -90,7 +90,7 @@ class ChannelReader(Protocol):
         ...
 
     async def receivers(self) -> list[ReceiverRow]:
-        """Return how receiving for each channel goes."""
+        """Return for each channel whether it receives, and since when it does not."""
         ...
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:

@@ -394,7 +394,7 @@ class Store(Protocol):
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Carry a command out in one transaction, and answer once it is durable.
+        """Execute a command in one transaction, and answer once it is durable.
 
         A refusal is raised as its error. `StoreUnavailable` means that nothing was answered:
         the command may be sent again with `again` set, and is then not done twice.

@@ -1,4 +1,4 @@
-"""The scheduler: claims due times, follows runs, delivers what they answer."""
+"""The scheduler: claims due times, follows runs, and delivers their answers."""
 
 import asyncio
 import contextlib

@@ -172,7 +172,7 @@ class ChannelContract:
             assert len(set(ids)) == len(sent)
             assert platform.files() == [(file.name, file.content) for file in sent]
 
-    async def test_a_chat_that_blocked_us_and_a_platform_that_is_away_are_told_apart(
+    async def test_a_chat_that_blocked_us_and_a_platform_outage_are_distinguished(
         self, platform: Platform
     ) -> None:
         platform.block()

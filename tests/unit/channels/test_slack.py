@@ -179,7 +179,7 @@ async def test_errors_say_whether_they_concern_the_message(
         assert caught.value.retry_after == 7
 
 
-async def test_a_wrong_app_token_is_told_at_once(platform: SlackPlatform) -> None:
+async def test_a_wrong_app_token_is_reported_at_once(platform: SlackPlatform) -> None:
     platform.simulator.app_token = "xapp-another"
     assert platform.simulator.connections == 0
     with pytest.raises(DeliveryDelayed, match="invalid_auth"):

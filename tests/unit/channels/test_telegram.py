@@ -107,7 +107,7 @@ def test_a_video_is_a_file_and_an_animation_is_one_file() -> None:
     assert [one.reference for one in read(animation=video, document=video).attachments] == ["v"]
 
 
-async def test_a_topic_that_cannot_be_one_is_told_at_once(platform: TelegramPlatform) -> None:
+async def test_an_impossible_topic_is_refused_at_once(platform: TelegramPlatform) -> None:
     with pytest.raises(DeliveryImpossible, match="'abc' is not the id of a topic"):
         await platform.channel.send(ChatPlace("7", "abc"), "hello", plain=True)
 

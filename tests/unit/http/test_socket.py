@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.errors import ProviderFailure
@@ -294,3 +295,17 @@ async def test_a_connection_may_request_compaction_and_continue_from_its_item() 
         assert (await client.response())[-1]["type"] == "response.completed"
         assert gateway.model.shown[-1][-1] == "what was it?"
         assert "the word is plum" in gateway.model.shown[-1][0]
+
+
+async def test_text_that_is_not_utf8_closes_the_connection_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with open_gateway() as gateway:
+        url = gateway.server.url.replace("http://", "ws://") + "/v1/responses"
+        async with connect(url, proxy=None) as client:
+            await client.send(b"\xff", text=True)
+            await client.wait_closed()
+        assert client.close_code == 1007
+    reported = capsys.readouterr().err
+    assert "Invalid UTF-8" in reported
+    assert "Traceback" not in reported

@@ -62,7 +62,7 @@ async def test_an_answer_to_an_unknown_approval_is_refused_and_changes_nothing()
 
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["responses", "chat"])
-async def test_a_late_output_stands_at_its_call(is_chat: bool) -> None:
+async def test_a_late_output_follows_its_call(is_chat: bool) -> None:
     async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
         await gateway.respond("one")
         await gateway.respond("another matter")

@@ -122,7 +122,7 @@ def test_a_value_out_of_range_is_rejected_with_its_line(
     assert named in refused.value.message
 
 
-def test_all_mistakes_of_a_configuration_are_told_together(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_configuration_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text(
         """

@@ -65,7 +65,7 @@ def test_unknown_events_are_rejected_with_the_known_ones() -> None:
         _settings(events=())
 
 
-def test_a_pause_is_told_to_webhooks_of_the_tenant_that_want_it() -> None:
+def test_a_pause_is_sent_to_webhooks_of_the_tenant_that_want_it() -> None:
     told = paused_message(_settings(), Tenant("default"), "report", "boom", 0.0)
     assert told is not None
     assert '"schedule.paused"' in told.text

@@ -1,4 +1,4 @@
-"""Session keys of chats: who shares a memory with whom."""
+"""Session keys of chats: which chats and people share a conversation."""
 
 from collections.abc import Mapping, Sequence, Set
 

@@ -63,7 +63,7 @@ def plan(items: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
         _truncate_outputs(items, sizes, older, budget, sum(sizes) - budget.tokens, cuts)
         if sum(sizes) <= budget.tokens:
             return _build_plan(items, 0, set(), cuts, before, sum(sizes))
-    kept = _kept(items, sizes, budget)
+    kept = _kept_indexes(items, sizes, budget)
     place = _cut(items, sizes, kept, budget)
     if place:
         sizes = [size if i >= place or i in kept else 0 for i, size in enumerate(sizes)]
@@ -115,7 +115,9 @@ def role_of(item: StoredItem) -> str | None:
     return _read_role(item.body).role
 
 
-def _kept(items: Sequence[StoredItem], sizes: Sequence[int], budget: TokenBudget) -> set[int]:
+def _kept_indexes(
+    items: Sequence[StoredItem], sizes: Sequence[int], budget: TokenBudget
+) -> set[int]:
     """Return the indexes of the items that are always sent."""
     kept = {i for i in _first_request(items) if sizes[i] * _FIRST_REQUEST_SHARE <= budget.tokens}
     for place, item in enumerate(items):

@@ -108,7 +108,7 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
             elisions.append(head)
         elif head.kind == "instructions" and head.to_seq <= head.upto:
             instructions = (head.from_seq, head.to_seq)
-        elif head.kind == "compaction" and _stands(head, heads[place + 1 :]):
+        elif head.kind == "compaction" and _is_unchanged(head, heads[place + 1 :]):
             standing.add((head.session_id, head.no))
             compaction = compaction if is_undone else head
     covered = compaction.to_seq if compaction is not None else 0
@@ -121,7 +121,7 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
     )
 
 
-def _stands(head: RecordHead, later: Sequence[RecordHead]) -> bool:
+def _is_unchanged(head: RecordHead, later: Sequence[RecordHead]) -> bool:
     """Whether the range is still what was summarized: nothing of it was hidden or restored."""
     if head.to_seq > head.upto:
         return False
@@ -152,7 +152,7 @@ def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
     shown: list[StoredItem] = []
     behind: list[StoredItem] = []
     for item in items:
-        seen = _seen(item, records.in_force, cuts)
+        seen = _shown_item(item, records.in_force, cuts)
         if seen is not None:
             (behind if item.seq > covered else shown).append(seen)
     if head is not None and records.compaction is not None:
@@ -171,7 +171,7 @@ def _instructions_first(shown: list[StoredItem], span: Span | None) -> list[Stor
     return first + rest
 
 
-def _seen(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:
+def _shown_item(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:
     """Return one item as it is shown; None if it is not."""
     if item.kind in NOT_SHOWN or item.body == ERASED_ITEM:
         return None

@@ -92,7 +92,7 @@ def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     if command.items and command.items[0].kind == APPROVAL:
-        # The answer to an approval request is alone no reason to ask a model.
+        # An answer to an approval request alone is no reason to call a model.
         return refuse(ApprovalNotFound(_NO_APPROVAL))
     return _accept_known(command, facts, facts.session)
 
@@ -142,7 +142,7 @@ def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
 
 
 def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
-    """What was worked out by looking at the log holds only for the log that was looked at."""
+    """Return an error if the log has changed since the request was compared with it."""
     session = facts.session
     if session is not None and command.after_turn not in (None, session.turn_count):
         return SessionMoved("another turn came between this one and its parent")
@@ -157,7 +157,7 @@ def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
 def _accept_child(
     command: Accept, facts: Facts, session: Session, parent: Parent
 ) -> Decision[Admission]:
-    """Go on behind an earlier answer: in place if it is the head, else in a fork of its own."""
+    """Continue after an earlier answer: in place if it is the head, else in a new fork."""
     if session.tenant != command.tenant or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {session.id}"))
     # A compaction since then changes what is shown of the log, not what it says.
@@ -223,7 +223,7 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
-        is_free = _abandons(command, facts, draft)
+        is_free = _abandon_calls(command, facts, draft)
         if not is_free:
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
@@ -278,7 +278,7 @@ def _enqueue(
     return draft.decide(waits)
 
 
-def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
+def _abandon_calls(command: Accept, facts: Facts, draft: Draft) -> bool:
     """End the wait for tool calls that the client goes on without; return whether it did."""
     active = facts.active
     if active is None or active.id != command.abandons or not draft.session.is_held:
@@ -369,7 +369,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
 
 
 def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
-    """Run beside the key: in a hidden fork of its finished history, leaving no trace on it."""
+    """Run in a hidden fork of the key's finished history; the key's own session is unchanged."""
     refusal = unusable(command, facts)
     if refusal is not None:
         return refuse(refusal)
@@ -403,7 +403,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
     if isinstance(command, Accept):
         rewind, request = command.rewind, command.request
     if rewind is not None and rewind[1] > session.head_seq:
-        rewind = None  # It speaks of another generation's log: this one never was that long.
+        rewind = None  # It is about another generation's log: this one never was that long.
     return replace(
         BLANK_TURN,
         id=command.turn_id,

@@ -46,7 +46,7 @@ def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
     if turn is None or session is None or session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this batch was deleted"))
     if turn.outcome != "completed":
-        # It was to be appended behind others, and waits or was torn off: its lane decides.
+        # Its turn waits in the queue, or was interrupted there: the lane decides about it.
         return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
     if row is None and not command.again:
         turn = replace(turn, retry_claim=turn.retry_claim | claim_of(command.retry_count))

@@ -14,7 +14,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 NOTHING = (1, 0)
-"""The range of a record that speaks of another record, not of items."""
+"""The range of a record that is about another record, not about items."""
 
 
 def compact(command: Compact, facts: Facts) -> Decision[Session]:
@@ -23,7 +23,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
         return fenced(command.fence, facts, tried="compact", count=0)
     session = facts.session
     assert session is not None
-    if command.again and any(_id_of(record) == _wanted(command) for record in facts.records):
+    if command.again and any(_id_of(record) == _requested_id(command) for record in facts.records):
         return Decision(session)
     if command.compaction is not None and is_changed_within(
         session, facts.heads, command.shown_records, command.to_seq
@@ -80,13 +80,13 @@ def _is_possible(command: Compact, facts: Facts, session: Session) -> bool:
     return bool(short.cuts) and all(1 <= seq <= session.head_seq for seq, _ in short.cuts)
 
 
-def _wanted(command: Compact) -> str | None:
+def _requested_id(command: Compact) -> str | None:
     compaction = command.compaction or command.elision
     return compaction.id if compaction is not None else None
 
 
 def _id_of(record: Record) -> str | None:
-    """Return the id of the compaction that a record belongs to, if it still says it."""
+    """Return the id of the compaction that a record belongs to; None without a body."""
     if record.body is None:
         return None
     if record.kind == "compaction":
@@ -102,8 +102,7 @@ def of_compaction(records: Sequence[Record], compaction_id: str) -> list[Record]
 def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
     """Undo a compaction: its range is shown and sent to providers again."""
     session = facts.session
-    is_foreign = session is None or session.tenant != command.tenant
-    if session is None or is_foreign or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     found = of_compaction(facts.records, command.compaction_id)
     if not found:

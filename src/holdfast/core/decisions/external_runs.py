@@ -55,7 +55,7 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
     return _write(command, facts, draft)
 
 
-def foreseen(command: AppendBatch, now: float) -> Decision[Appended] | None:
+def decide_from_last_batch(command: AppendBatch, now: float) -> Decision[Appended] | None:
     """Return the decision unchanged if the session was not written since the last batch.
 
     Every write to a session or its lane changes its version, so comparing versions is enough.
@@ -87,7 +87,7 @@ def _refusal(command: AppendBatch, facts: Facts) -> HoldfastError | None:
         if command.session_id is None:
             return None
         return SessionNotFound(f"no session {command.session_id}")
-    if session.tenant != command.tenant or session.deleted_at is not None:
+    if not session.exists_for(command.tenant):
         return SessionNotFound(f"no session {session.id}")
     if facts.active is not None or facts.waiting.count:
         return SessionBusy(f"session {session.id} is busy")
@@ -101,7 +101,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
         draft.hide("replace", (1, command.replaces_upto), facts.hidden, command.turn_id)
     turn = facts.turn
     if turn is None:
-        turn = _begun(command, draft.session, facts)
+        turn = _first_turn(command, draft.session, facts)
         draft.set(turn_count=turn.number)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, kept_seq=last, last_seq=last)
@@ -138,8 +138,8 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
     return replace(turn, first_seq=first)
 
 
-def _begun(command: AppendBatch, session: Session, facts: Facts) -> Turn:
-    """Return the turn as its first batch begins it: there is nothing that would tell its end."""
+def _first_turn(command: AppendBatch, session: Session, facts: Facts) -> Turn:
+    """Return the turn as its first batch begins it: completed, because its end is not reported."""
     return replace(
         BLANK_TURN,
         id=command.spare_turn_id or command.turn_id,
@@ -160,9 +160,9 @@ def _begun(command: AppendBatch, session: Session, facts: Facts) -> Turn:
 
 
 def pop(command: Pop, facts: Facts) -> Decision[Popped]:
-    """Hide the last visible item; sent again, answer with the one that was taken."""
+    """Hide the last visible item; a repeat of the command returns the same item."""
     session = facts.session
-    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     item = facts.last_item
     if item is None or facts.is_popped:

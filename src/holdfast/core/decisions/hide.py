@@ -23,7 +23,7 @@ from holdfast.core.transaction.session_draft import Draft
 def hide(command: Hide, facts: Facts) -> Decision[Session]:
     """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
     session = facts.session
-    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     span = (command.from_seq, command.to_seq)
     if not 1 <= span[0] <= span[1] <= session.head_seq:
@@ -71,7 +71,7 @@ def _carriers(log: Log, span: Span) -> list[StoredItem]:
     return [
         item
         for item in log.carriers
-        if item.seq > span[0] and _tells_of(span[0], carried_record(item.body), log.line, ends)
+        if item.seq > span[0] and _covers(span[0], carried_record(item.body), log.line, ends)
     ]
 
 
@@ -79,7 +79,7 @@ def _ends(heads: Iterable[RecordHead]) -> dict[Name, int]:
     return {(one.session_id, one.no): one.to_seq for one in heads if one.kind == "compaction"}
 
 
-def _tells_of(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
+def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
     """Whether a summary covers an item; one without a record may cover any item."""
     return record is not None and record[0] in line and ends.get(record, seq) >= seq
 
@@ -123,7 +123,7 @@ def without_hidden(
     ends = _ends(heads)
     return tuple(
         replace(item, body=ERASED_ITEM, fingerprint=b"")
-        if _tells_of(first, carried_record(item.body), (session.id,), ends)
+        if _covers(first, carried_record(item.body), (session.id,), ends)
         else item
         for item in items
     )

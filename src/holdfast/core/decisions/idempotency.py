@@ -1,4 +1,4 @@
-"""What came before: a request sent again is its one turn, answered, stood by, or taken up.
+"""Find repeats: a request that is sent again gets its one turn: its answer, a wait, or a resume.
 
 Repeats are known by their idempotency key, by an SDK's own retry count, by the tool outputs that
 they bring a second time, or, for a command whose outcome was lost, by its ids.
@@ -57,7 +57,7 @@ def is_unmarked_repeat(command: Accept, facts: Facts) -> bool:
 
 
 def is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
-    """Whether an SDK sends its latest request again of its own accord (and not a user)."""
+    """Whether an SDK retries its latest request automatically, without the user."""
     turn = facts.turn
     if command.retry_count <= 0 or command.idempotency_key is not None or turn is None:
         return False
@@ -76,7 +76,7 @@ def claim_of(retry_count: int) -> int:
 
 
 def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
-    """Answer a request that came before with its one turn; take up the turn if it was torn off."""
+    """Answer a repeated request with its one turn; resume the turn if it was interrupted."""
     row, turn, session = facts.repeat, facts.turn, facts.session
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(
@@ -94,7 +94,7 @@ def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
     is_answered = facts.run is not None and facts.run.outcome == "completed"
     if is_answered or step != turn.step:
         return Decision(Repeated(turn, session, facts.run, step), claimed(turn, facts))
-    return _take_up(command, facts, Draft(session, now=facts.now), turn)
+    return _resume(command, facts, Draft(session, now=facts.now), turn)
 
 
 def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
@@ -104,7 +104,7 @@ def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
     return (RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now),)
 
 
-def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
+def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
     """Resume an interrupted turn, even before its owner is known to be dead; else wait for it."""
     settled = end_dead_owner(draft, facts, worker=command.worker, limits=command.limits)
     is_noticed = settled.turn is not None and settled.turn.id == turn.id

@@ -26,7 +26,7 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
 
 
 def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
-    """Return why the session that an arrival names takes nothing from it, if it does not."""
+    """Return why the named session cannot accept the arrival; None if it can."""
     session = facts.session
     if session is None:
         if command.session_id is None:
@@ -42,17 +42,14 @@ def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
 def unexpected(command: Accept | AppendBatch, facts: Facts) -> HoldfastError | None:
     """Return an error if the live session is not the one that the caller expects."""
     session = facts.session
-    if command.expected_id is None or (session is not None and _is_foreign(command, session)):
+    if command.expected_id is None or (
+        session is not None and not session.exists_for(command.tenant)
+    ):
         return None
     if session is None or session.id != command.expected_id or not session.is_live:
         live_id = session.id if session is not None and session.is_live else facts.live_id
         return SessionChanged(command.expected_id, live_id)
     return None
-
-
-def _is_foreign(command: Accept | AppendBatch, session: Session) -> bool:
-    """Return whether the session is answered as one that does not exist."""
-    return session.tenant != command.tenant or session.deleted_at is not None
 
 
 def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
@@ -69,7 +66,7 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
 
 
 def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
-    """Return why a tenant may take nothing more in, if it may not."""
+    """Return why a tenant may not store or open more; None if it may."""
     if limits.full_bytes:
         return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
     most = limits.max_tenant_turns

@@ -1,4 +1,4 @@
-"""Taking over sessions from elsewhere: once, and never against anything that was done here.
+"""Import sessions from elsewhere: each once, and never over anything that was done here.
 
 The id of an imported session comes from its source, so the same source finds what it brought
 before: to go on with, or to leave alone because it was erased, reset or continued since.
@@ -25,13 +25,13 @@ IMPORTER = WorkerId("import")
 
 
 def session_id_for(tenant: Tenant, source: str, created_at: float) -> SessionId:
-    """Return the id that a tenant's session of a source always has; it sorts by its age."""
+    """Return the id that a session of a source always gets in a tenant; it sorts by age."""
     digest = hashlib.blake2b(f"{tenant}\0{source}".encode(), digest_size=10).hexdigest()
     return SessionId(f"ses_{max(int(created_at * 1000), 0):011x}{digest}")
 
 
 def take_over(command: Import, facts: Facts) -> Decision[Imported]:
-    """Add a session of another place, or what it has gained since it was added."""
+    """Add a session from elsewhere, or what it has gained since the last import."""
     decision = _take_over(command, facts)
     return Decision(decision.outcome) if command.is_dry_run else decision
 
@@ -46,11 +46,11 @@ def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
         return Decision(Imported(session.id, "erased"))
     if command.again and session.version == 1 and facts.imported_turns == len(command.turns):
         # An earlier attempt of this command created it; its answer was lost.
-        return Decision(Imported(session.id, _fate(command, session), session.head_seq))
+        return Decision(Imported(session.id, _status(command, session), session.head_seq))
     return _extend(command, facts, session)
 
 
-def _fate(command: Import, session: Session) -> ImportStatus:
+def _status(command: Import, session: Session) -> ImportStatus:
     return "added" if session.is_live or not command.is_live else "set_aside"
 
 
@@ -64,7 +64,7 @@ def _add(command: Import, facts: Facts) -> Decision[Imported]:
         retire(old, reason="session_imported")
         before = old.changes()
     added = _write(draft, command, 0, ())
-    fate = _fate(command, draft.session)
+    fate = _status(command, draft.session)
     decision = draft.decide(Imported(command.session_id, fate, added))
     return replace(decision, changes=(*before, *decision.changes))
 
@@ -106,7 +106,7 @@ def _first_source(command: Import) -> Source:
 
 def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:
     """Add what the source has gained, if what is here is what it had."""
-    # An export that comes home meets the session it was made of.
+    # The export was made from this very session.
     known = facts.imported_turns or session.turn_count
     new = command.turns[known:]
     if not _is_untouched(session, facts):
@@ -143,7 +143,7 @@ def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) 
     """Append the turns behind the `known` ones, hide what is to be hidden, and say so once."""
     before = draft.session.head_seq
     _write_turns(draft, command, known)
-    _hear_user(draft, command.last_user_activity_at)
+    _record_user_activity(draft, command.last_user_activity_at)
     _count(draft, command.usage)
     for span in command.hidden:
         for part in visible_spans(hidden, *span):
@@ -168,7 +168,7 @@ def _write_turns(draft: Draft, command: Import, known: int) -> None:
 
 
 def _append(draft: Draft, past: ImportedTurn, number: int, start: int, count: int) -> int:
-    """Append a block of a turn; what was cut off there is so here."""
+    """Append a block of a turn; items that were incomplete at the source stay incomplete."""
     last = draft.session.head_seq
     for is_partial, places in groupby(range(start, start + count), past.partial.__contains__):
         last = draft.append([past.items[at] for at in places], number, is_partial=is_partial)
@@ -184,7 +184,7 @@ def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
     turn_id = past.id or _turn_id(session.id, number)
     draft.set(turn_count=number)
     if past.is_by_user:
-        _hear_user(draft, past.at if past.accepted_at is None else past.accepted_at)
+        _record_user_activity(draft, past.at if past.accepted_at is None else past.accepted_at)
     draft.save_turn(
         Turn(
             id=turn_id,
@@ -221,7 +221,7 @@ def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
 
 
 def _write_run(draft: Draft, turn_id: TurnId, past: ImportedRun, block: Span | None) -> None:
-    """Tell of an attempt; epochs go on behind it, so that nothing it could still write counts."""
+    """Write a run of the source; later epochs are higher, so that its late writes are refused."""
     session = draft.session
     usage = past.usage
     draft.save_run(
@@ -265,8 +265,8 @@ def _count(draft: Draft, usage: Usage | None) -> None:
         )
 
 
-def _hear_user(draft: Draft, at: float | None) -> None:
-    """Note when the user was there; resets are judged by it, so what is unknown stays so."""
+def _record_user_activity(draft: Draft, at: float | None) -> None:
+    """Record the user's last activity, which decides about resets; unknown stays unknown."""
     if at is not None:
         draft.set(last_user_activity_at=max(at, draft.session.last_user_activity_at or at))
 

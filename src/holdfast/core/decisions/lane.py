@@ -85,13 +85,13 @@ def begin(
 
 
 def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False) -> Started:
-    """Answer for a turn that has the lane, once all that belongs to its beginning is written."""
+    """Return the outcome of a turn that has the lane; everything it begins with is written."""
     fence = Fence(run.session_id, run.generation, run.id, run.epoch)
     return Started(turn, draft.session, run, fence, is_rolled_over)
 
 
 def is_next(turn: Turn, session: Session, waiting: Waiting) -> bool:
-    """Whether a turn is the first of those who wait in a session's lane."""
+    """Whether a turn is the first in the queue of a session's lane."""
     is_here = turn.session_id == session.id and turn.is_open
     return is_here and turn.position == waiting.first_position
 
@@ -106,7 +106,7 @@ def start_waiting(
 
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
-    """Return the run that a worker begins now; what it answers will stand behind the head."""
+    """Return the run that a worker begins now; its answer will follow the head."""
     return replace(
         BLANK_RUN,
         id=run_id,
@@ -133,8 +133,8 @@ def _place_again(draft: Draft, turn: Turn, facts: Facts) -> _Block:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
         return turn.first_seq, turn.kept_seq, turn.last_seq
     # Later turns follow the old block, or hid it: append it again instead of interleaving.
-    # Where all of it is hidden, who asks again means what was asked.
-    kept = visible_items(block, hidden) if is_seen else _asked(block, turn.kept_seq)
+    # If all of it is hidden, the repeated request still means the whole input.
+    kept = visible_items(block, hidden) if is_seen else _input_and_output(block, turn.kept_seq)
     hidden = tuple(draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id))
     first = draft.head_seq + 1
     again = [_as_instruction(item, facts) for item in kept if not item.is_partial]
@@ -169,7 +169,7 @@ def visible_items(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[S
     return [item for item in block if not any(first <= item.seq <= last for first, last in hidden)]
 
 
-def _asked(block: Sequence[StoredItem], kept_seq: int) -> list[StoredItem]:
+def _input_and_output(block: Sequence[StoredItem], kept_seq: int) -> list[StoredItem]:
     """Return what a turn was given and had finished, less what was erased."""
     return [item for item in block if item.seq <= kept_seq and item.body != ERASED_ITEM]
 
@@ -211,7 +211,7 @@ def end_turn(
     if outcome == "failed" and is_retryable:
         draft.set(has_failed=True)
     if outcome == "cancelled":
-        # Whoever asked for it may wait in another process.
+        # The caller may wait in another process.
         draft.wake()
     if ended.source == "channel" and outcome != "completed":
         report_end(draft, ended, outcome, unpack_items(partial))
@@ -223,7 +223,7 @@ def stop_active(
 ) -> Turn:
     """Take the lane from the turn that holds it; what its run had finished and begun is kept."""
     assert facts.active is not None
-    turn = _let_go(draft, facts, outcome, code)
+    turn = _release_lane(draft, facts, outcome, code)
     partial = facts.active_run.partial if facts.active_run is not None else None
     return end_turn(
         draft, turn, outcome, code=code, message=message, is_retryable=is_retryable,
@@ -231,7 +231,7 @@ def stop_active(
     )  # fmt: skip
 
 
-def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
+def _release_lane(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
     turn, run = facts.active, facts.active_run
     assert turn is not None
     if run is not None:
@@ -269,7 +269,7 @@ def _why_hold_ended(session: Session) -> tuple[str, str]:
 
 
 class Settled(NamedTuple):
-    """A lane after the gone were settled: whether it is free, who waits, and what was settled."""
+    """A lane without dead owners: whether it is free, who waits, and whose turn was settled."""
 
     is_free: bool
     waiting: Waiting
@@ -296,7 +296,7 @@ def end_dead_owner(
         )
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
-        # Who asks is alive, also where its lease ran out while the store was away.
+        # The asking worker is alive, even if its lease ran out while the store was unavailable.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"
@@ -305,7 +305,7 @@ def end_dead_owner(
         )
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
-        turn = replace(_let_go(draft, facts, "interrupted", WORKER_LOST), owner=worker)
+        turn = replace(_release_lane(draft, facts, "interrupted", WORKER_LOST), owner=worker)
         draft.save_turn(turn, event="turn.requeued", attempts=turn.attempts)
         return Settled(True, _with_front(facts.waiting, turn.position), turn)
     turn = stop_active(
@@ -346,5 +346,5 @@ def front_position(facts: Facts, waiting: Waiting) -> int:
 
 
 def queued(draft: Draft, turn: Turn) -> Queued:
-    """Answer for a turn that has to wait."""
+    """Return the outcome of a turn that has to wait."""
     return Queued(turn, draft.session, draft.session.hold_until)

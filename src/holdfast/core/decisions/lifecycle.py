@@ -1,7 +1,7 @@
 """Reset, restore, delete, fork: the life of a session under its key.
 
-Each raises the epoch of every session it touches, so that a run of the old days, even one of a
-generation that comes back, can change nothing.
+Each raises the epoch of every session it touches, so that an earlier run, even one of a generation
+that is restored, can change nothing.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from holdfast.core.errors import (
     SessionNotFound,
     SessionNotKeyed,
 )
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import Turn
@@ -54,7 +54,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
         return repeated
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
@@ -82,7 +82,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     )
     _remember(command, fresh)
     queue_parts(fresh, command.messages, fresh.session.id)
-    return _both(old, fresh)
+    return _decide_both(old, fresh)
 
 
 def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | None:
@@ -97,7 +97,7 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
             IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
         )
     created = facts.made
-    if created is None or _is_foreign(created, command.tenant):
+    if created is None or not created.exists_for(command.tenant):
         return refuse(SessionDeleted("the session that this request made was deleted"))
     return Decision(created)
 
@@ -114,9 +114,9 @@ def _remember(command: Reset | Fork, draft: Draft) -> None:
 
 
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
-    """Make an old generation live again; the one that was live is retired like by a reset."""
+    """Make an old generation live again; the live one is retired, as by a reset."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to live under"))
@@ -133,11 +133,11 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     old = Draft(facts.live, now=facts.now)
     _cancel_open(old, facts, code="session_restored")
     retire(old, reason="session_restored")
-    return _both(old, back)
+    return _decide_both(old, back)
 
 
-def _both(old: Draft, new: Draft) -> Decision[Session]:
-    """Close two drafts in one decision; the old one lets go of the key first."""
+def _decide_both(old: Draft, new: Draft) -> Decision[Session]:
+    """Close two drafts in one decision; the old session releases the key first."""
     first, second = old.decide(old.session), new.decide(new.session)
     return Decision(
         new.session,
@@ -205,7 +205,7 @@ def _mark_deleted(draft: Draft) -> None:
 
 
 def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
-    """End every open turn as cancelled; `code` says by what, in a word that does not vary."""
+    """End every open turn as cancelled; `code` is a stable word for the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
@@ -220,7 +220,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
         return repeated
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     after = command.after_seq
     if after is None:
@@ -265,7 +265,7 @@ def settled_seq(session: Session, active: Turn | None) -> int:
 def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
     """Replace a session's metadata."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if command.again and session.metadata == command.metadata:
         return Decision(session)
@@ -278,7 +278,7 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
 def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
     """Drop all provider state: the next turn sends the whole history."""
     session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
+    if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.active_turn_id is not None:
         return refuse(SessionBusy(f"session {session.id} is busy"))
@@ -288,7 +288,3 @@ def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
     draft.add(ProviderStateDropped(session.id))
     draft.add_event("provider_state.dropped")
     return draft.decide(draft.session)
-
-
-def _is_foreign(session: Session, tenant: Tenant) -> bool:
-    return session.tenant != tenant or session.deleted_at is not None

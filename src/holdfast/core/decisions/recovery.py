@@ -1,4 +1,4 @@
-"""Who carries on: the next turn of a lane, and the heirs of a worker that is gone."""
+"""Who continues: the next turn of a lane, and the workers that take over from a dead one."""
 
 from msgspec.structs import replace
 
@@ -42,19 +42,19 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     if not turn.is_open:
         return refuse(_why_ended(turn))
     if command.again and run is not None:
-        return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
+        return refuse(RunFenced(f"run {run.id} of turn {turn.id} began, and lost its lane"))
     draft = Draft(session, now=facts.now)
     is_free, waiting, settled = end_dead_owner(
         draft, facts, worker=command.worker, limits=command.limits
     )
     if session.active_turn_id == turn.id:
-        # Its own earlier run: still under way, or settled only now and to be looked at afresh.
-        return _waits(draft, queued(draft, settled or turn), settled)
+        # Its own earlier run is still in progress, or was settled just now: the caller looks again.
+        return _still_queued(draft, queued(draft, settled or turn), settled)
     if not is_free or waiting.first_position != turn.position:
-        return _waits(draft, queued(draft, turn), settled)
+        return _still_queued(draft, queued(draft, turn), settled)
     gathered = _gather(draft, turn, facts)
     if isinstance(gathered, Queued):
-        return _waits(draft, gathered, settled)
+        return _still_queued(draft, gathered, settled)
     begun = start_waiting(
         draft, gathered, run_id=command.run_id, worker=command.worker, facts=facts
     )
@@ -67,8 +67,10 @@ def _why_ended(turn: Turn) -> HoldfastError:
     return TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}")
 
 
-def _waits(draft: Draft, outcome: Queued, settled: Turn | None) -> Decision[Started | Queued]:
-    """Answer for a turn that waits on; what a dead owner left is written, if there was one."""
+def _still_queued(
+    draft: Draft, outcome: Queued, settled: Turn | None
+) -> Decision[Started | Queued]:
+    """Decide that a turn still waits; write what a dead owner left, if there was one."""
     return draft.decide(outcome) if settled else Decision(outcome)
 
 
@@ -78,14 +80,14 @@ def _gather(draft: Draft, turn: Turn, facts: Facts) -> Turn | Queued:
         return turn
     burst = burst_of(turn, facts.open_turns)
     ready = ready_at(burst)
-    # Messages of the future arrived before the clock was set back: they waited long enough.
+    # Messages from the future arrived before the clock was set back: they waited long enough.
     is_ahead = burst[-1].accepted_at > facts.now + CLOCK_TOLERANCE_SECONDS
     waits = facts.now < ready and not is_ahead
     return Queued(turn, draft.session, ready) if waits else merge(draft, burst)
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:
-    """Settle what gone workers left in this session; touch nothing of a living one."""
+    """Settle what dead workers left in this session; touch nothing of a living one."""
     session = facts.session
     if session is None or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {command.session_id}"))

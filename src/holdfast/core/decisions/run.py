@@ -107,7 +107,7 @@ def _merge(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> list[Turn
 
 
 def _end_merged(draft: Draft, merged: Sequence[Turn]) -> None:
-    """End the turns that have joined another one, and have their callers look."""
+    """End the turns that have joined another one, and wake their callers."""
     for turn in merged:
         end_turn(draft, turn, "completed")
         draft.wake()
@@ -205,7 +205,7 @@ def _hide_refused(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> Fa
 
 
 def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started | None:
-    """Begin the turn that is named to be next, if it is; else have those who wait look."""
+    """Begin the named successor if it is next in the queue; otherwise wake the waiters."""
     turn, named, session = facts.turn, command.successor, draft.session
     is_free = session.active_turn_id is None
     if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
@@ -244,7 +244,7 @@ def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, fa
 
 
 def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
-    """Return the items that are not in the log yet; an earlier commit may have gone unheard.
+    """Return the items that are not in the log yet; the answer to an earlier commit may be lost.
 
     While a run holds its fence nobody else appends, so all items after `after_seq` are its own.
     """

@@ -76,5 +76,5 @@ class ReceiverRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last that was heard of it is a failure."""
+        """Whether the last attempt to receive failed."""
         return self.failed_at is not None and self.failed_at > (self.received_at or 0.0)

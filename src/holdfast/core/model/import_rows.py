@@ -29,7 +29,7 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was taken somewhere else: what it left in its transcript, and when.
+    """A turn of another store: its part of the transcript, and its times.
 
     What only another store of ours can tell has the defaults of a turn that went well.
     """

@@ -15,7 +15,7 @@ from holdfast.core.errors import InvalidItem
 
 OUTPUT_SUFFIX = "_output"
 ROLES = ("user", "assistant", "system", "developer")
-"""Who can say something, to every server."""
+"""The roles that every server knows."""
 ERASED_ITEM = b'{"type":"erased"}'
 """What is left of an item whose content was blanked for good."""
 TRACES = frozenset(

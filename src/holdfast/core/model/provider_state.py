@@ -4,7 +4,7 @@ import msgspec
 
 
 class ProviderState(msgspec.Struct, frozen=True, gc=False):
-    """An opaque value that only its maker may be sent.
+    """An opaque value that may be sent only to the provider that made it.
 
     It is committed together with the completed response that made it, or not at all.
     """

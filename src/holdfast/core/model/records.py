@@ -1,4 +1,4 @@
-"""Records over a log: what hides items without touching them, and the view that is left.
+"""Records over a log: they hide items without changing them; the rest is the visible view.
 
 The log only grows. An edit, a regenerate, a rollback or a second attempt hides a range of it;
 everything hidden stays readable in the log's own view.

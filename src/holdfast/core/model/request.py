@@ -1,7 +1,7 @@
-"""What a client asked of a turn, kept with it so that it can be carried out again.
+"""The request of a turn, stored with it so that the turn can be run again.
 
-Requests of both APIs are kept in the words of the Responses API; what only Chat can say is kept
-beside them. Values stay the bytes they came in.
+Requests of both APIs are stored with the fields of the Responses API; fields that only Chat has
+are stored beside them. Values stay the bytes that the client sent.
 """
 
 from collections.abc import Callable, Sequence

@@ -64,6 +64,10 @@ class Session(msgspec.Struct, frozen=True, gc=False):
         """Whether the lane waits for the client's tools."""
         return self.active_turn_id is not None and self.active_run_id is None
 
+    def exists_for(self, tenant: Tenant) -> bool:
+        """Whether a tenant finds the session: it owns it, and the session was not erased."""
+        return self.tenant == tenant and self.deleted_at is None
+
     def status(self, *, has_live_owner: bool) -> SessionStatus:
         """Return the status from the lane: running only with an active turn that has an owner."""
         if not self.is_live:
@@ -127,7 +131,7 @@ def begin_session(
 
 
 MOST_TOKENS = 2**53
-"""No run uses more; a session can add up many such, and any client can read it."""
+"""No run uses more; the sum over a session still fits a number that any client can read."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""What a call that never ended is answered with, in a request: each kind of call its own way."""
+"""The outputs that a request has for calls that never ended, by the kind of call."""
 
 from typing import Any
 

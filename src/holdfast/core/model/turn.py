@@ -27,7 +27,7 @@ RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
 
 
 def storable(message: str | None) -> str | None:
-    """Return an error's message as text that any store can keep: nothing may keep an end away."""
+    """Return an error's message as text that every store accepts, so that a turn can always end."""
     if message is None:
         return None
     return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

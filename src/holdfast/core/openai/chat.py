@@ -97,6 +97,7 @@ def _input(message: Message, index: int) -> list[dict[str, Any]]:
 def _input_part(part: Any, index: int) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise InvalidInput(f"messages[{index}] has a content part that is not an object")
+    _check_part_type(part, index)
     match part.get("type"):
         case "text":
             if not isinstance(part.get("text", ""), str):
@@ -132,9 +133,15 @@ def _check_content(message: Message, index: int) -> None:
         return
     parts = content if isinstance(content, list) else [None]
     for part in parts:
-        is_text = isinstance(part, dict) and isinstance(part.get("text", ""), str)
-        if not is_text:
+        if not isinstance(part, dict) or not isinstance(part.get("text", ""), str):
             raise InvalidInput(f"messages[{index}] has content that is neither text nor parts")
+        _check_part_type(part, index)
+
+
+def _check_part_type(part: dict[str, Any], index: int) -> None:
+    """Raise for a part whose type is no word: no provider reads it, and the log would keep it."""
+    if not isinstance(part.get("type"), str | None):
+        raise InvalidInput(f"messages[{index}] has a content part whose type is not text")
 
 
 def _assistant_items(message: Message, index: int) -> list[Item]:

@@ -166,7 +166,7 @@ def _part(part: Any, kind: Kind) -> dict[str, Any] | None:
         text = as_text(part)
         return {"type": kind, "text": text} if text else None
     named = part.get("type")
-    if named in _TEXTS or named == "refusal" or not isinstance(named, str):
+    if not isinstance(named, str) or named in _TEXTS or named == "refusal":
         return _text_part(part, kind)
     if kind == "output_text":
         return None if named in _REASONING_PARTS else {"type": kind, "text": NOT_SHOWN_HERE}

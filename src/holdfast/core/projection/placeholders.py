@@ -76,7 +76,8 @@ def _kept_texts(content: Any, part: str) -> list[dict[str, str]]:
 
 
 def _text_of(part: Any) -> str | None:
-    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         return None
     text = part.get("text", part.get("refusal"))
     return text if isinstance(text, str) else None

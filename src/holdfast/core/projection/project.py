@@ -43,7 +43,8 @@ def project(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> l
 
     Items that are `quarantined` are shown as placeholders.
     """
-    listed = items if isinstance(items, Sequence) else list(items)
+    # A list first: to look up the abstract class costs more than to project two items.
+    listed = items if type(items) is list or isinstance(items, Sequence) else list(items)
     bodies: list[bytes] = []
     for item in listed:
         # Most of a conversation is plain messages, which need no pairing.

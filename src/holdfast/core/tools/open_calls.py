@@ -1,4 +1,4 @@
-"""What is left to do in a turn with tools: its calls without an outcome, by who must act."""
+"""The calls of a turn that have no outcome yet, by who must act: the gateway or the client."""
 
 from collections.abc import Iterable
 

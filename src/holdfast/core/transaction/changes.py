@@ -31,7 +31,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """A fact of a session, numbered per session, for those who follow it."""
+    """An event of a session, numbered per session, for its followers."""
 
     session_id: SessionId
     no: int

@@ -1,4 +1,4 @@
-"""What a store reads before a decision, all inside the transaction that will write it."""
+"""What a store reads before a decision, in the transaction that writes the decision."""
 
 import msgspec
 

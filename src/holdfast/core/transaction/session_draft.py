@@ -215,7 +215,7 @@ class Draft:
         runs.append(run)
 
     def add_event(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
-        """Write a fact for those who follow the session."""
+        """Write an event for followers of the session."""
         entry = self._entry(turn.id if turn is not None else None)
         if turn is not None and entry.turn is None:
             # Each entry about a turn contains the turn's state: the last entry is the current one.
@@ -295,7 +295,7 @@ class Draft:
         self._others.append(HistoryHashAdded(row))
 
     def wake(self) -> None:
-        """Wake all who wait for this session."""
+        """Wake all callers that wait for this session."""
         self._wakes = True
 
     def abort(self, run_id: RunId) -> None:

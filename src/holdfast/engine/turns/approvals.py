@@ -338,13 +338,6 @@ class ApprovalService:
             is_stream=is_stream,
         )
 
-    async def deny_waiting(self, tenant: Tenant, session_id: SessionId, sender: str) -> None:
-        """Treat a new message of the sender as a no."""
-        for each in await self.of_session(tenant, session_id):
-            if each.sender == sender:
-                await self._deny(each)
-                return
-
     async def _deny(self, waiting: PendingApproval) -> None:
         """End the turn that waits; the model learns that its call was not run."""
         await self._gateway.submit(

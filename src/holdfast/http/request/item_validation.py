@@ -32,8 +32,13 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
 
 
+class _OutputPart(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+
+
 class _Output(msgspec.Struct):
-    output: str | list[dict[str, Any]] | dict[str, Any] | None = None
+    output: str | list[_OutputPart] | dict[str, Any] | None = None
 
 
 _read_typed = msgspec.json.Decoder(_Typed).decode

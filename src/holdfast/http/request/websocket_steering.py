@@ -20,7 +20,7 @@ MAX_PENDING = 16
 """Inputs that wait to join one response."""
 FIELDS = frozenset({"type", "previous_response_id", "input"})
 _MESSAGE_FIELDS = frozenset({"type", "role", "content"})
-_PARTS = frozenset({"input_text", "input_image", "input_file"})
+_PARTS = ("input_text", "input_image", "input_file")
 _encode = msgspec.json.Encoder().encode
 
 SteerError = Literal[

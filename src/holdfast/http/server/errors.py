@@ -50,6 +50,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     MessageSettled: 409,
     DeliveryDelayed: 503,
     err.NotFound: 404,
+    err.Conflict: 409,
     err.SessionRetired: 409,
     err.SessionChanged: 409,
     err.SessionBusy: 409,

@@ -299,7 +299,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _measure_head(self) -> None:
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        # A header is followed by ": " and a line end: many short ones count as they were sent.
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.head_bytes:
             self._is_head_too_large = True
             raise HeadTooLarge

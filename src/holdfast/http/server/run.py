@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import select
 import signal
@@ -83,6 +84,7 @@ def _websocket_factory(addresses: Counter[str]) -> Any:
     The protocol is imported for the first one: most gateways have none, and it takes 2 MB.
     """
     found: list[Any] = []
+    logging.getLogger("uvicorn.error").addFilter(_without_decoding_traceback)
 
     def connect(**options: Any) -> asyncio.Protocol:
         if not found:
@@ -91,6 +93,14 @@ def _websocket_factory(addresses: Counter[str]) -> Any:
         return protocol
 
     return connect
+
+
+def _without_decoding_traceback(record: logging.LogRecord) -> bool:
+    """Take the traceback from uvicorn's report of text that is not UTF-8: clients cause it."""
+    if record.exc_info and "Invalid UTF-8" in str(record.msg):
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:

@@ -11,7 +11,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 NORMAL = 1000
 POLICY = 1008
-TOO_BIG = 1009
 
 
 class WebSocket:

@@ -35,8 +35,9 @@ _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
 """Fields that Chat does not have, and the values with which they change nothing."""
 _MAX_COMPLETION_TOKENS_MODELS = ("o1", "o3", "o4", "gpt-5")
 """Models that take their output limit only under the newer of its two names."""
-_CLIENT_TOOLS = frozenset({"function", "custom"})
-"""Tools that the client runs; all others are hosted by the server."""
+_CLIENT_TOOLS = ("function", "custom")
+"""Tools that the client runs; all others are hosted by the server. A client may send any value as
+type, also one that no set can look up."""
 _TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORCES_A_TOOL = "required"
 
@@ -196,6 +197,8 @@ def _text(params: Params, value: Any, upstream: str) -> None:
     if not isinstance(value, dict):
         raise UnsupportedByUpstream("text", upstream)
     form = value.get("format") or {}
+    if not isinstance(form, dict):
+        raise UnsupportedByUpstream("text.format", upstream)
     match form.get("type"):
         case "json_schema":
             inner = {k: v for k, v in form.items() if k != "type" and v is not None}

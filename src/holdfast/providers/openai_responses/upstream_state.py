@@ -39,8 +39,9 @@ class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many tokens the stored history has, by the server's count."""
 
 
-_CLIENT_TOOLS = frozenset({"function", "custom"})
-"""Tools that the client runs; the server only asks for them."""
+_CLIENT_TOOLS = ("function", "custom")
+"""Tools that the client runs; the server only asks for them. A client may send any value as type,
+also one that no set can look up."""
 
 
 def changes_nothing(body: Mapping[str, Any]) -> bool:

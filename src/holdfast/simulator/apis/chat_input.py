@@ -1,4 +1,4 @@
-"""The messages of a Chat Completions call, checked as strictly as life."""
+"""The messages of a Chat Completions call, checked as strictly as by the real server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The way out: what a transport must do so that an answer can leave it, well or badly."""
+"""The port to a transport: send an answer as asked, or break it off."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from holdfast.simulator.state.call import StreamedEvent
 
 
 class Outlet(Protocol):
-    """One answer's way to its client. After `break_off` nothing more can be sent."""
+    """Sends one answer to its client. After `break_off` nothing more can be sent."""
 
     async def send_body(
         self, status: int, headers: dict[str, str], body: bytes, *, keep: int | None = None
@@ -20,11 +20,11 @@ class Outlet(Protocol):
         ...
 
     def encode(self, event: StreamedEvent) -> bytes:
-        """Return an event as it travels here."""
+        """Return an event in the encoding of this transport."""
         ...
 
     async def send_events(self, events: list[StreamedEvent]) -> None:
-        """Send events as fast as can be."""
+        """Send events without a pause."""
         ...
 
     async def send_piece(self, piece: bytes) -> None:
@@ -40,5 +40,5 @@ class Outlet(Protocol):
         ...
 
     async def wait_gone(self) -> None:
-        """Return when the client has hung up."""
+        """Return when the client has disconnected."""
         ...

@@ -13,7 +13,7 @@ from holdfast.simulator.state.record import RequestEntry
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedTransmission:
-    """One answer on its way, with all that may befall it."""
+    """One answer while it is sent, with its faults applied."""
 
     call: Call
     answer: ApiAnswer
@@ -140,7 +140,7 @@ def _is_delta(event: StreamedEvent) -> bool:
 
 
 async def wait_until_gone(outlet: Outlet, barriers: Barriers) -> None:
-    """Say nothing until the client hangs up, hanging calls are released, or we stop."""
+    """Send nothing until the client disconnects, hanging calls are released, or we stop."""
     gone = asyncio.ensure_future(outlet.wait_gone())
     released = asyncio.ensure_future(barriers.hangs.wait())
     try:

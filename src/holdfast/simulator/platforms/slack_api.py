@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,7 +32,6 @@ class PostedMessage:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     """The names of files that the message shares, by id."""
-    posted_at: float = field(default_factory=time.monotonic)
 
     @property
     def text(self) -> str:

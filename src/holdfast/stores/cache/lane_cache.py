@@ -95,8 +95,10 @@ class LaneCache:
     def waiting_turn(self, session_id: SessionId, turn_id: TurnId) -> Turn | None:
         """Return a turn that waits in a lane that is known."""
         known = self._lanes.get(session_id)
-        waiting = known[0].waiting if known is not None else ()
-        return next((turn for turn in waiting if turn.id == turn_id), None)
+        for turn in known[0].waiting if known is not None else ():
+            if turn.id == turn_id:
+                return turn
+        return None
 
     def has_queue(self, session_id: SessionId | None, key: tuple[Tenant, Key | None]) -> bool:
         """Whether turns wait in a lane that is known; asked in any thread, so only a hint."""
@@ -138,18 +140,28 @@ class LaneCache:
 
     def _enqueue(self, turn: Turn) -> None:
         known = self._lanes.get(turn.session_id)
-        if known is not None:
-            others = [one for one in known[0].waiting if one.id != turn.id]
-            if others and others[-1].position > turn.position:
-                self.put(_with_waiting(known[0], sorted([*others, turn], key=_position)))
-            else:
-                self.put(_with_waiting(known[0], [*others, turn]))
+        if known is None:
+            return
+        lane, waiting = known[0], known[0].waiting
+        is_last = not waiting or waiting[-1].position < turn.position
+        if is_last and turn.id not in [one.id for one in waiting]:
+            size = lane.waiting_bytes + _waiting_bytes(turn)
+            self.put(_with_waiting(lane, (*waiting, turn), size))
+            return
+        others = [one for one in waiting if one.id != turn.id]
+        listed = sorted([*others, turn], key=_position)
+        self.put(_with_waiting(lane, tuple(listed), sum(map(_waiting_bytes, listed))))
 
     def _dequeue(self, session_id: SessionId, turn_id: TurnId) -> None:
         known = self._lanes.get(session_id)
-        if known is not None:
-            left = [turn for turn in known[0].waiting if turn.id != turn_id]
-            self.put(_with_waiting(known[0], left))
+        if known is None:
+            return
+        lane, size = known[0], known[0].waiting_bytes
+        for place, turn in enumerate(lane.waiting):
+            if turn.id == turn_id:
+                left = lane.waiting[:place] + lane.waiting[place + 1 :]
+                self.put(_with_waiting(lane, left, size - _waiting_bytes(turn)))
+                return
 
     def _note_entries(self, change: LogAppended) -> None:
         session, before = change.session, change.before
@@ -258,14 +270,15 @@ def _after(before: Lane, change: LogAppended) -> Lane | None:
     return replace(before, session=session, active=active, run=run)
 
 
-def _with_waiting(lane: Lane, waiting: list[Turn]) -> Lane:
-    size = 0
-    for turn in waiting:
-        size += LANE_BYTES + len(turn.request) + len(turn.input or b"")
+def _with_waiting(lane: Lane, waiting: tuple[Turn, ...], size: int) -> Lane:
     queue = (
         Waiting(len(waiting), waiting[0].position, waiting[-1].position) if waiting else Waiting()
     )
-    return replace(lane, waiting=tuple(waiting), waiting_bytes=size, queue=queue)
+    return replace(lane, waiting=waiting, waiting_bytes=size, queue=queue)
+
+
+def _waiting_bytes(turn: Turn) -> int:
+    return LANE_BYTES + len(turn.request) + len(turn.input or b"")
 
 
 def _position(turn: Turn) -> int:

@@ -1,7 +1,8 @@
 """How long a thread waited for the disk: neither worked, nor was ready and had to wait for a CPU.
 
 On a busy machine a thread waits longer for a CPU than for a fast disk. Another thread would have to
-wait for a CPU as well, so that time is no reason to move work to one.
+wait for a CPU as well, so that time is no reason to move work to one. To ask the system costs more
+than a short commit, so it is only asked while waits are long.
 """
 
 import os
@@ -10,8 +11,10 @@ import time
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds ready without one, and the number of time slices."""
-NOTABLE_SECONDS = 0.0002
-"""A shorter wait is taken as it is."""
+NOTABLE_SECONDS = 0.001
+"""A shorter wait is taken as it is: by itself it is short enough to be waited for in place."""
+MEASURED_WAITS = 64
+"""After a notable wait, so many are measured with the time that the thread had no CPU."""
 
 
 class _File:
@@ -61,20 +64,31 @@ def ready_seconds() -> float:
 class WaitTimer:
     """Measures one wait after the other."""
 
-    __slots__ = ("_began", "_ready", "_worked")
+    __slots__ = ("_began", "_measured", "_ready", "_worked")
 
     def __init__(self) -> None:
         self._began = self._worked = self._ready = 0.0
+        self._measured = 1
+        """How many of the next waits are measured with the time without a CPU."""
 
     def start(self) -> None:
         """Begin to measure, in the thread that will wait."""
-        self._ready = ready_seconds()
+        if self._measured:
+            self._ready = ready_seconds()
         self._worked = time.thread_time()
         self._began = time.perf_counter()
 
     def stop(self) -> float:
-        """Return the seconds waited since `start`."""
+        """Return the seconds waited since `start`.
+
+        Of a notable wait that was not expected, it is not known how much was the disk: it counts
+        as a short one, and the next ones tell.
+        """
         waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
-        if waited > NOTABLE_SECONDS:
-            waited -= ready_seconds() - self._ready
-        return max(waited, 0.0)
+        is_measured, is_notable = self._measured > 0, waited > NOTABLE_SECONDS
+        if is_notable:
+            waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
+            self._measured = MEASURED_WAITS
+        elif is_measured:
+            self._measured -= 1
+        return waited if waited > 0.0 else 0.0

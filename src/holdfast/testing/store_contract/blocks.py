@@ -81,7 +81,7 @@ class BlockContract:
             await _add(caller, "A", ordinal, text, again=True)
         assert await caller.texts(done.session) == ["yes", "ok"]
 
-    async def test_an_honest_second_yes_is_kept(self, caller: StoreClient) -> None:
+    async def test_a_real_second_yes_is_kept(self, caller: StoreClient) -> None:
         await _add(caller, "A", 0, "yes")
         done = await _add(caller, "B", 0, "yes")
         assert await caller.texts(done.session) == ["yes", "yes"]
@@ -116,7 +116,7 @@ class BlockContract:
         assert done.session.id == old.id
         assert await caller.texts(new) == []
 
-    async def test_a_turn_with_a_spare_goes_on_at_the_head_and_is_begun_anew_elsewhere(
+    async def test_a_turn_with_a_spare_id_continues_at_the_head_and_otherwise_starts_another_turn(
         self, caller: StoreClient
     ) -> None:
         first = await _add(caller, "A", 0, "a")
@@ -227,7 +227,7 @@ class BlockContract:
             await _add(stranger, "A", 1, "c")
         assert await caller.texts(session) == ["a", "b"]
 
-    async def test_a_batch_of_an_erased_session_is_told_so_when_it_is_repeated(
+    async def test_a_repeated_batch_of_an_erased_session_is_refused(
         self, caller: StoreClient
     ) -> None:
         session = (await _add(caller, "A", 0, "a")).session

@@ -153,7 +153,7 @@ class CompactionContract:
         rewinding = await caller.start("e", key="k", rewind=(0, 4))
         assert await shown(caller, rewinding.session) == ["e"]
 
-    async def test_a_torn_turn_that_said_nothing_hides_nothing_when_it_is_resumed(
+    async def test_an_interrupted_turn_without_output_hides_nothing_when_it_is_resumed(
         self, caller: StoreClient
     ) -> None:
         await caller.append(*"ab", key="k")

@@ -71,7 +71,7 @@ class OnceContract:
         assert repeated.turn.outcome == "cancelled"
 
     @pytest.mark.parametrize("outcome", ["interrupted", "failed"])
-    async def test_a_torn_turn_runs_again_as_the_same_turn(
+    async def test_an_interrupted_turn_runs_again_as_the_same_turn(
         self, caller: StoreClient, outcome: str
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -84,7 +84,7 @@ class OnceContract:
         assert (await caller.repeat("yes", **ONCE)).turn.outcome == "completed"
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_torn_turn_behind_later_ones_is_written_anew_at_the_head(
+    async def test_an_interrupted_turn_behind_later_ones_is_written_again_at_the_head(
         self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -105,7 +105,7 @@ class OnceContract:
         await caller.finish(again, "done")
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_torn_turn_that_an_edit_hid_is_asked_again_in_full(
+    async def test_an_interrupted_turn_that_an_edit_hid_is_asked_again_in_full(
         self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -119,7 +119,7 @@ class OnceContract:
         assert await caller.texts(run.session) == ["e", "f", "yes", "done"]
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_torn_turn_at_the_head_that_was_hidden_is_asked_again_in_full(
+    async def test_an_interrupted_turn_at_the_head_that_was_hidden_is_asked_again_in_full(
         self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -178,7 +178,7 @@ class OnceContract:
         repeated = await caller.repeat("yes", **ONCE)
         assert (repeated.turn.id, repeated.session.id) == (ended.turn.id, ended.session.id)
 
-    async def test_an_interrupted_turn_is_not_carried_into_the_next_generation(
+    async def test_an_interrupted_turn_is_not_resumed_in_the_next_generation(
         self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -205,7 +205,7 @@ class OnceContract:
         assert (kinds.count(Started), kinds.count(Repeated)) == (1, 15)
         assert (await caller.session(outcomes[0].session)).turn_count == 1
 
-    async def test_many_who_repeat_a_torn_turn_at_once_start_it_once(
+    async def test_many_repeats_of_an_interrupted_turn_at_once_start_it_once(
         self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
@@ -249,7 +249,7 @@ class ImplicitRetryContract:
         repeated = await caller.repeat("yes", **{**RETRY, "retry_count": 2})
         assert (repeated.turn.id, repeated.turn.outcome) == (run.turn.id, "completed")
 
-    async def test_a_retry_resumes_a_torn_turn(self, caller: StoreClient) -> None:
+    async def test_a_retry_resumes_an_interrupted_turn(self, caller: StoreClient) -> None:
         run = await caller.start("yes", key="k", body_hash=b"body")
         await caller.finish(run, outcome="interrupted", is_retryable=True)
         again = await caller.start("yes", **RETRY)

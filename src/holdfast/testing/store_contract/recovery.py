@@ -84,7 +84,7 @@ class RecoveryContract:
             await caller.finish(run, "late")
         assert await other.texts(run.session) == ["a"]
 
-    async def test_a_worker_that_renewed_its_lease_since_it_was_judged_is_not_buried(
+    async def test_a_worker_that_renewed_its_lease_since_it_was_judged_is_not_expired(
         self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")

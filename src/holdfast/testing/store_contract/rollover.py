@@ -23,7 +23,7 @@ def _at(text: str, zone: ZoneInfo = BERLIN) -> float:
 class RolloverContract:
     """Promise 11, as far as a policy asks for it."""
 
-    async def test_by_default_a_session_lives_for_ever(
+    async def test_by_default_a_session_never_rolls_over(
         self, caller: StoreClient, clock: ManualClock
     ) -> None:
         first = await caller.converse("a", "b", key="k")

@@ -417,7 +417,7 @@ def test_a_resumed_turn_queues_where_the_lane_is_busy() -> None:
     assert queued.turn.position == 3
 
 
-def test_a_resumed_turn_behind_later_turns_is_hidden_and_written_anew_at_the_head() -> None:
+def test_a_resumed_turn_behind_later_turns_is_hidden_and_written_again_at_the_head() -> None:
     turn = a_started_turn(outcome="interrupted", is_retryable=True, last_seq=2)
     kept = (
         stored(1, message("user", "hi")),
@@ -435,7 +435,7 @@ def test_a_resumed_turn_behind_later_turns_is_hidden_and_written_anew_at_the_hea
     assert started.session.hidden_count == 2
 
 
-def test_a_resumed_turn_at_the_head_hides_only_its_torn_end() -> None:
+def test_a_resumed_turn_at_the_head_hides_only_its_partial_end() -> None:
     turn = a_started_turn(outcome="interrupted", is_retryable=True, kept_seq=1, last_seq=2)
     facts = idle(repeat=a_row(), turn=turn, session={"head_seq": 2})
     decision = accept(an_accept(idempotency_key="k"), facts)
@@ -482,7 +482,7 @@ def test_a_repeat_of_a_deleted_request_says_so() -> None:
     refusal(accept(an_accept(idempotency_key="k"), Facts(now=NOW, repeat=a_row())), SessionDeleted)
 
 
-def test_an_interrupted_request_is_not_carried_into_the_next_generation() -> None:
+def test_an_interrupted_request_is_not_resumed_in_the_next_generation() -> None:
     turn = a_started_turn(outcome="interrupted", is_retryable=True)
     facts = idle(session={"is_live": False}, repeat=a_row(), turn=turn, live_id=SessionId("ses_2"))
     refusal(accept(an_accept(idempotency_key="k"), facts), SessionRetired)
@@ -574,7 +574,7 @@ def test_an_sdks_retry_attaches_to_the_latest_turn(facts: Facts) -> None:
     ],
     ids=["too old", "delivered long ago", "claimed by this count", "another body", "no turn yet"],
 )
-def test_a_retry_that_may_be_an_honest_second_message_is_new(facts: Facts) -> None:
+def test_a_retry_that_may_be_a_real_second_message_is_new(facts: Facts) -> None:
     decision = accept(an_accept(retry_count=2), facts)
     assert answer(decision, Started).turn.id == "turn_new"
 

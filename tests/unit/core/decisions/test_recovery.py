@@ -223,7 +223,7 @@ def test_a_turn_that_keeps_losing_its_worker_is_given_up(source: Source) -> None
     assert "3 attempts" in turn.error_message
 
 
-def test_a_living_neighbours_run_is_left_alone() -> None:
+def test_the_run_of_a_living_worker_is_left_alone() -> None:
     facts = replace(left_behind(), has_live_owner=True, gone_owners=frozenset())
     decision = recover(a_recover(), facts)
     assert decision.changes == ()
@@ -260,7 +260,7 @@ def test_a_worker_does_not_recover_from_itself() -> None:
     assert recover(a_recover(), facts).changes == ()
 
 
-def test_a_hold_that_ran_out_is_ended_though_nobody_came() -> None:
+def test_a_hold_that_ran_out_is_ended_without_a_request() -> None:
     facts = held(until=NOW)
     assert facts.active is not None
     decision = recover(a_recover(), replace(facts, open_turns=(facts.active,)))

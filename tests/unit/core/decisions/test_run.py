@@ -233,7 +233,7 @@ def test_a_failure_is_recorded_with_what_was_said_and_begun() -> None:
     assert told(decision) == ["turn.failed"]
 
 
-def test_an_end_wakes_those_who_wait_and_nobody_else() -> None:
+def test_an_end_wakes_the_waiters_of_its_lane_only() -> None:
     alone = running()
     assert finish(a_finish(alone), alone).woken == ()
     followed = running(waiting=waiting(2))
@@ -270,7 +270,7 @@ def test_an_end_hands_the_lane_to_the_turn_that_is_named_and_next() -> None:
     ],
     ids=["another first", "ended", "elsewhere"],
 )
-def test_an_end_hands_the_lane_to_nobody_who_is_not_next(
+def test_an_end_hands_the_lane_only_to_the_next_turn(
     queue: Waiting, changed: dict[str, Any]
 ) -> None:
     facts = running(waiting=queue, turn=replace(NEXT, **changed))
@@ -280,7 +280,7 @@ def test_an_end_hands_the_lane_to_nobody_who_is_not_next(
     assert decision.woken == (SESSION,)
 
 
-def test_a_lane_that_is_kept_for_tools_is_handed_to_nobody() -> None:
+def test_a_lane_that_is_held_for_tools_is_not_handed_over() -> None:
     facts = running(waiting=waiting(2), turn=NEXT)
     decision = finish(a_finish(facts, successor=SUCCESSOR, pending_calls=("call_1",)), facts)
     ended = answer(decision, Ended)
@@ -334,7 +334,7 @@ def test_the_current_run_may_forget_what_a_provider_refused(slot: str | None) ->
     assert told(decision) == ["provider_state.dropped"]
 
 
-def test_forgetting_what_is_not_there_is_not_told() -> None:
+def test_dropping_state_that_does_not_exist_publishes_nothing() -> None:
     facts = running()
     assert drop_provider_state(DropProviderState(fence=a_fence(facts)), facts).changes == ()
 
@@ -430,7 +430,7 @@ def heals_written(decision: Decision[Session]) -> list[Heal]:
     return read_heals(only(decision, RunSaved).run.heals)
 
 
-def test_a_heal_is_noted_on_its_run_and_told() -> None:
+def test_a_heal_is_recorded_on_its_run_and_published() -> None:
     facts = running()
     command = RecordHeal(fence=a_fence(facts), number=0, heal=HEAL)
     decision = record_heal(command, facts)
@@ -515,7 +515,7 @@ def test_the_worker_of_a_running_turn_is_asked_to_end_it() -> None:
 
 
 @pytest.mark.parametrize("facts", [held(), idle(), running(a_started_turn(id=TurnId("other")))])
-def test_a_turn_that_does_not_run_has_nobody_to_ask(facts: Facts) -> None:
+def test_a_turn_that_does_not_run_has_no_worker_to_ask(facts: Facts) -> None:
     facts = replace(facts, turn=a_started_turn())
     asked = request_stop(RequestStop(tenant=TENANT, turn_id=TURN, code="superseded"), facts)
     assert (asked.outcome, asked.changes) == (False, ())

@@ -50,7 +50,7 @@ def test_what_is_quoted_is_the_next() -> None:
     ) == (5,)
 
 
-def test_guesses_grow_wider_until_there_is_nobody_left() -> None:
+def test_guesses_grow_wider_until_no_candidate_is_left() -> None:
     aside: set[int] = set()
     guesses = []
     while found := poison_candidates(log(), turn_number=3, quarantined=aside):

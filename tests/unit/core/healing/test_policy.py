@@ -28,7 +28,7 @@ def treated(symptoms: Symptoms) -> Treatment:
     return treatment
 
 
-def test_forgotten_state_is_dropped_and_all_is_told_anew() -> None:
+def test_forgotten_state_is_dropped_and_the_whole_history_is_sent() -> None:
     treatment = treated(Symptoms(failure_class="stale_state", uses_state=True, code="x"))
     assert treatment.heal == Heal("stale_state", "dropped_state", "x")
     assert treatment.drops_state
@@ -62,7 +62,7 @@ def test_nothing_is_healed_once_a_word_has_left(failure_class: FailureClass) -> 
     assert treat(symptoms, [], LIMITS) is None
 
 
-def test_a_refused_form_is_told_anew_in_the_plainest_once() -> None:
+def test_a_refused_form_is_sent_again_in_the_plainest_form_once() -> None:
     symptoms = Symptoms(failure_class="shape", uses_state=True)
     treatment = treated(symptoms)
     assert (treatment.repairs, treatment.drops_state) == (True, True)

@@ -79,7 +79,7 @@ def test_a_history_that_ends_in_its_answer_regenerates_it() -> None:
     assert find_new(_sent("u1", "a1", "u2", "a2"), log) == HistoryDiff(4, (3, 4))
 
 
-def test_a_failed_turn_is_taken_up_where_it_stood() -> None:
+def test_a_failed_turn_is_resumed_where_it_stopped() -> None:
     assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1", "u2")) == HistoryDiff(3)
 
 

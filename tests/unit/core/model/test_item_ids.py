@@ -68,7 +68,7 @@ def test_a_name_is_put_into_an_item_and_everything_else_stays() -> None:
     assert b'{"a" : [ 1 ]}' in out
 
 
-def test_a_torn_end_is_shown_as_incomplete() -> None:
+def test_a_partial_end_is_shown_as_incomplete() -> None:
     item = stored(1, read_item(b'{"role":"assistant","content":"wor"}'), is_partial=True)
     assert msgspec.json.decode(shown(item, "msg_1"))["status"] == "incomplete"
 

@@ -36,7 +36,7 @@ def test_idle_is_judged_to_the_second_and_is_soft(idle: float, verdict: str | No
     assert ResetPolicy(mode="idle", idle_seconds=60).judge(NOW - idle, NOW) == verdict
 
 
-def test_daily_is_hard_unless_told_otherwise() -> None:
+def test_daily_is_hard_by_default() -> None:
     day = 86_400
     assert daily("UTC", 4).judge(NOW - day, NOW) == "hard"
     soft = ResetPolicy(mode="daily", rollover="soft")

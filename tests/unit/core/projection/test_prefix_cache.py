@@ -37,7 +37,7 @@ def test_what_would_push_out_all_others_is_not_kept() -> None:
     assert kept.held_bytes == 0
 
 
-def test_a_strand_stays_what_it_was_when_it_goes_on() -> None:
+def test_a_prefix_stays_unchanged_when_it_grows() -> None:
     first = SharedPrefix([b"a"])
     second = first.grown([b"b", b"c"])
     third = second.grown([b"d"])

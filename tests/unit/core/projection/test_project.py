@@ -69,7 +69,7 @@ def test_every_kind_of_call_is_mended_with_its_own_kind_of_output(kind: str) -> 
     assert shown(log(a_call("c1", kind)))[1]["type"] == f"{kind}_output"
 
 
-def test_a_late_output_stands_at_its_call_and_nothing_is_made_up() -> None:
+def test_a_late_output_follows_its_call_and_no_synthetic_one_is_added() -> None:
     values = [a_call("c1"), said("what now?", "user"), an_output("c1")]
     assert shown(log(*values)) == [a_call("c1"), an_output("c1"), said("what now?", "user")]
 
@@ -90,7 +90,7 @@ def test_calls_that_waited_for_each_other_stay_apart() -> None:
     assert shown(log(*values)) == values
 
 
-def test_a_call_id_that_is_used_twice_keeps_its_pairs_apart_and_is_told_apart() -> None:
+def test_a_call_id_that_is_used_twice_keeps_its_pairs_apart() -> None:
     values = [
         a_call("call_0"),
         an_output("call_0", "1"),
@@ -227,7 +227,7 @@ def test_reasoning_is_not_paired_with_another_turns_item() -> None:
     assert shown(items) == [said("next", "user")]
 
 
-def test_the_torn_end_of_an_answer_is_shown_but_half_a_call_or_thought_is_not() -> None:
+def test_the_partial_end_of_an_answer_is_shown_but_a_partial_call_or_reasoning_is_not() -> None:
     assert shown(log(said("x", "user"), said("I was s"), partial=1))[-1] == said("I was s")
     assert shown(log(said("x", "user"), a_call("c1"), partial=1)) == [said("x", "user")]
     torn = log(said("x", "user"), reasoning(), said("I was s"), partial=2)
@@ -272,18 +272,29 @@ def test_a_covered_call_that_never_ended_is_answered_once() -> None:
     assert new_to(in_turns(first, second, [said("d", "user")]), 4) == [said("d", "user")]
 
 
-def test_a_late_output_cannot_be_told_to_who_was_shown_a_made_up_one() -> None:
+def test_a_provider_that_was_sent_a_synthetic_output_cannot_be_sent_a_late_one() -> None:
     first, second = [said("a", "user"), a_call("c1")], [said("b", "user"), said("c")]
     assert new_to(in_turns(first, second, [an_output("c1")]), 4) is None
 
 
-def test_an_output_that_was_there_before_its_call_is_told_with_it() -> None:
+def test_an_output_that_came_before_its_call_is_sent_with_it() -> None:
     items = in_turns([an_output("c1")], [said("b", "user"), a_call("c1")])
     assert new_to(items, 1) == [said("b", "user"), a_call("c1"), an_output("c1")]
 
 
-def test_a_message_of_nobody_that_servers_know_is_not_shown() -> None:
+def test_a_message_with_an_unknown_role_is_not_shown() -> None:
     strange = [said("x", "wizard"), {"type": "message", "content": "y"}]
     spaced = {"type": "message", "role": "user", "content": 'says "role":"wizard"'}
     items = in_turns([said("a", "user"), *strange, said("b", "developer"), spaced])
     assert shown(items) == [said("a", "user"), said("b", "developer"), spaced]
+
+
+@pytest.mark.parametrize("kind", [{}, [], {"type": "x"}, 5, None])
+def test_a_part_whose_type_is_no_word_is_shown_as_its_text(kind: Any) -> None:
+    part = {"type": kind, "text": "hello"}
+    text = [{"type": "input_text", "text": "hello"}]
+    question = {"type": "message", "role": "user", "content": [part]}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    returned = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    items = shown(log(question, called, returned))
+    assert (items[0]["content"], items[2]["output"]) == (text, text)

@@ -216,7 +216,7 @@ async def a_session() -> AsyncIterator[holdfast.SessionHandle]:
         yield session
 
 
-async def test_the_front_door_compacts_by_rule_lists_and_undoes() -> None:
+async def test_the_python_api_compacts_by_rule_lists_and_undoes() -> None:
     async with a_session() as session:
         assert await session.compact() is True
         [made] = await session.compactions()
@@ -237,7 +237,7 @@ async def test_the_front_door_compacts_by_rule_lists_and_undoes() -> None:
             await session.undo_compaction("cmp_unknown")
 
 
-async def test_the_front_door_compacts_with_a_model_of_the_callers() -> None:
+async def test_the_python_api_compacts_with_a_model_of_the_caller() -> None:
     asked: list[list[Item]] = []
 
     async def model(items: list[Item]) -> str:

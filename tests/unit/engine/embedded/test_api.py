@@ -156,7 +156,7 @@ async def test_the_same_key_with_another_message_is_refused(hf: Holdfast) -> Non
         await (await hf.session("other")).run("one", Model(), idempotency_key="i")
 
 
-async def test_without_a_key_an_honest_second_message_is_never_swallowed(hf: Holdfast) -> None:
+async def test_without_a_key_a_real_second_message_is_never_dropped(hf: Holdfast) -> None:
     session = await hf.session("k")
     await session.run("yes", Model())
     await session.run("yes", Model())
@@ -201,7 +201,7 @@ async def test_an_append_waits_behind_a_running_turn(hf: Holdfast) -> None:
     assert await texts(session) == ["one", "answer", "late"]
 
 
-async def test_a_failed_model_is_told_and_its_turn_can_be_sent_again(hf: Holdfast) -> None:
+async def test_the_turn_of_a_failed_model_fails_and_can_be_sent_again(hf: Holdfast) -> None:
     session = await hf.session("k")
 
     async def broken(_: list[Item]) -> str:
@@ -217,7 +217,7 @@ async def test_a_failed_model_is_told_and_its_turn_can_be_sent_again(hf: Holdfas
     assert len(await session.turns()) == 1
 
 
-async def test_whoever_stands_by_a_turn_that_fails_hears_of_it(hf: Holdfast) -> None:
+async def test_a_repeat_that_waits_for_a_failed_turn_gets_its_failure(hf: Holdfast) -> None:
     session = await hf.session("k")
     may_fail = asyncio.Event()
 
@@ -271,7 +271,7 @@ async def test_a_fork_goes_its_own_way(hf: Holdfast) -> None:
         await session.fork(after_item=99)
 
 
-async def test_a_deleted_session_is_gone_and_its_key_begins_anew(hf: Holdfast) -> None:
+async def test_a_deleted_session_is_gone_and_its_key_starts_over(hf: Holdfast) -> None:
     session = await hf.session("k")
     await session.append("secret", batch_id="b")
     gone = session.id

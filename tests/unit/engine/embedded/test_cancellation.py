@@ -154,7 +154,7 @@ async def test_a_turn_that_another_task_entered_is_cancelled_with_the_task_that_
     assert not await turn.__aexit__(asyncio.CancelledError, cancelled, None)
 
 
-async def test_a_turn_that_another_task_entered_tells_whoever_leaves_it_that_it_was_lost(
+async def test_a_turn_that_another_task_entered_raises_at_its_exit_that_it_was_lost(
     hf: Holdfast,
 ) -> None:
     session = await hf.session("k")
@@ -185,7 +185,7 @@ async def test_a_program_that_ends_inside_a_turn_ends(
     assert view.status == ("cancelled" if is_lost else "interrupted")
 
 
-async def test_an_error_of_the_store_is_told_where_nobody_was_cancelled(
+async def test_an_error_of_the_store_is_raised_if_the_caller_was_not_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.engine.sessions.submission.FIRST_PAUSE_SECONDS", 0.0001)

@@ -264,7 +264,7 @@ async def _take_away(hf: Holdfast, session: SessionHandle, how: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("waits", [True, False], ids=["at an await", "at its end"])
-async def test_a_turn_whose_lane_is_taken_is_stopped_and_told_why(
+async def test_a_turn_whose_lane_is_taken_is_stopped_with_the_reason(
     hf: Holdfast, session: SessionHandle, how: str, reason: str, *, waits: bool
 ) -> None:
     other = await hf.session(id=session.id)
@@ -292,7 +292,7 @@ async def test_a_turn_whose_lane_is_taken_is_stopped_and_told_why(
         assert "too late" not in await texts(await hf.session("k"))
 
 
-async def test_a_stopped_block_that_raises_something_else_is_told_why_it_was_stopped(
+async def test_a_stopped_block_that_raises_another_error_gets_the_reason_of_the_stop(
     hf: Holdfast, session: SessionHandle
 ) -> None:
     other = await hf.session("k")
@@ -396,7 +396,7 @@ async def test_a_repeat_of_a_running_turn_waits_for_its_end(session: SessionHand
         assert texts_of(await (await again).output()) == ["answer"]
 
 
-async def test_whoever_stands_by_a_turn_that_is_interrupted_carries_it_on(
+async def test_a_repeat_that_waits_for_an_interrupted_turn_resumes_it(
     session: SessionHandle,
 ) -> None:
     inside = asyncio.Event()
@@ -426,7 +426,7 @@ async def test_whoever_stands_by_a_turn_that_is_interrupted_carries_it_on(
     assert (view.turn.id, view.status) == (turn.id, "completed")
 
 
-async def test_a_waiting_turn_that_somebody_else_left_is_carried_on_by_whoever_still_waits(
+async def test_a_waiting_turn_that_one_caller_left_is_run_by_the_caller_that_still_waits(
     hf: Holdfast, session: SessionHandle
 ) -> None:
     async def wait_for_it() -> None:
@@ -451,7 +451,7 @@ async def test_a_waiting_turn_that_somebody_else_left_is_carried_on_by_whoever_s
     assert [view.status for view in await session.turns()] == ["completed", "completed"]
 
 
-async def test_a_repeat_of_a_cancelled_turn_is_told_so(session: SessionHandle) -> None:
+async def test_a_repeat_of_a_cancelled_turn_gets_turn_cancelled(session: SessionHandle) -> None:
     async def be_pushed() -> None:
         async with session.turn("one", idempotency_key="i"):
             async with session.turn("push", on_busy="interrupt") as push:
@@ -467,7 +467,7 @@ async def test_a_repeat_of_a_cancelled_turn_is_told_so(session: SessionHandle) -
 # ── bounds ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_caller_that_will_not_wait_is_told_that_the_session_is_busy(
+async def test_a_caller_that_will_not_wait_gets_session_busy(
     session: SessionHandle,
 ) -> None:
     async with session.turn("one"):
@@ -487,7 +487,7 @@ async def test_a_lane_takes_so_many_and_no_more() -> None:
         await (await second).__aexit__(None, None, None)
 
 
-async def test_a_turn_that_waited_long_enough_is_told_and_can_be_sent_again() -> None:
+async def test_a_turn_that_waited_too_long_fails_and_can_be_sent_again() -> None:
     async with holdfast.open("memory:", lanes=LaneSettings(max_wait_seconds=0.0)) as hf:
         session = await hf.session("k")
         async with session.turn("one") as first:

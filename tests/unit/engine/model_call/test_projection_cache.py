@@ -47,7 +47,7 @@ def test_a_history_that_grows_by_a_turn_is_projected_from_where_it_ended() -> No
         assert _calls(lambda: cache.project("s", grown)) < 20  # noqa: B023 - called at once
 
 
-def test_a_regenerate_projects_the_tail_alone_even_from_a_list_that_was_read_anew() -> None:
+def test_a_regenerate_projects_the_tail_alone_even_from_a_list_that_was_read_again() -> None:
     for length in (101, 2001):
         cache, log = ProjectionCache(), _log(length)
         cache.project("s", SharedPrefix(log))

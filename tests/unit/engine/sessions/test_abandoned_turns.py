@@ -94,7 +94,7 @@ async def test_a_waiter_that_leaves_does_not_hold_up_those_behind_it() -> None:
         assert statuses == ["completed", "interrupted", "completed"]
 
 
-async def test_a_background_turn_whose_waiter_leaves_is_carried_out_by_the_handler() -> None:
+async def test_a_background_turn_whose_waiter_leaves_is_run_by_the_handler() -> None:
     async def handler(run: ActiveRun) -> None:
         await run.finish(Finish(fence=run.fence, outcome="completed"))
 

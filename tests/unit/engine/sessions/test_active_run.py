@@ -34,7 +34,7 @@ class LateAnswers:
         return outcome
 
 
-async def test_an_answer_that_is_heard_late_does_not_take_a_run_back() -> None:
+async def test_an_answer_that_arrives_late_does_not_undo_a_run() -> None:
     store = await open_store("memory:", clock=SystemClock())
     try:
         caller = StoreClient(store)

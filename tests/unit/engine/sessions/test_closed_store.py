@@ -33,7 +33,7 @@ async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(
             await turn.__aexit__(None, None, None)
 
 
-async def test_a_turn_that_waits_when_its_store_is_closed_is_told_at_once(
+async def test_a_turn_that_waits_when_its_store_is_closed_fails_at_once(
     any_store_url: str,
 ) -> None:
     lanes = LaneSettings(lease_seconds=600.0)
@@ -105,7 +105,7 @@ USES: list[Callable[[Holdfast, SessionHandle], Awaitable[Any]]] = [
 
 
 @pytest.mark.usefixtures("_no_waiting")
-async def test_every_use_of_a_closed_store_is_told_so(any_store_url: str) -> None:
+async def test_every_use_of_a_closed_store_raises_store_closed(any_store_url: str) -> None:
     async with holdfast.open(any_store_url) as hf:
         session = await hf.session("k")
     for use in USES:

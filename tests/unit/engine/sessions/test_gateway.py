@@ -25,7 +25,7 @@ from holdfast.testing.ids import SequentialIds
 from tests.unit.engine.harness import let_others_run, open_engine
 
 
-async def test_a_turn_that_was_accepted_unheard_is_settled_while_its_worker_lives() -> None:
+async def test_a_turn_whose_acceptance_was_lost_is_settled_while_its_worker_lives() -> None:
     async with open_engine() as engine:
         engine.store.is_silent = lambda command: isinstance(command, Accept)
         command = engine.arrival("one")
@@ -49,7 +49,7 @@ async def test_a_sweep_leaves_turns_alone_that_somebody_here_cares_for() -> None
         assert (await engine.turn(queued.turn)).is_open
 
 
-async def test_a_hold_that_ran_out_is_settled_although_nobody_asks() -> None:
+async def test_a_hold_that_ran_out_is_settled_without_a_request() -> None:
     async with open_engine() as engine:
         run = await engine.enter("one")
         await engine.finish(run, "calling", pending_calls=("call_1",), hold_seconds=5.0)
@@ -95,7 +95,7 @@ async def test_a_background_turn_that_waits_for_tools_is_not_adopted() -> None:
         assert not adopted
 
 
-async def test_two_callers_of_one_torn_turn_get_one_run() -> None:
+async def test_two_callers_of_one_interrupted_turn_get_one_run() -> None:
     async with open_engine() as engine:
         torn = await engine.enter("one", idempotency_key="i", body_hash=b"b")
         await engine.finish(torn, outcome="interrupted", is_retryable=True)
@@ -209,9 +209,7 @@ async def test_a_repeat_waits_for_a_turn_that_was_taken_up_again() -> None:
         assert repeated.is_settled
 
 
-async def test_a_background_turn_that_was_running_when_its_worker_stopped_is_left_to_heirs() -> (
-    None
-):
+async def test_a_background_turn_of_a_stopped_worker_is_left_to_other_workers() -> None:
     begun = asyncio.Event()
 
     async def handler(run: ActiveRun) -> None:

@@ -44,7 +44,7 @@ async def test_a_turn_that_waits_takes_two_commits_as_one_that_does_not() -> Non
         assert sorted(commands) == ["Accept"] * 6 + ["Finish"] * 6
 
 
-async def test_a_lane_that_was_handed_over_unheard_is_found_by_whom_it_was_handed_to(
+async def test_a_lane_handed_over_in_a_commit_with_a_lost_answer_is_found_by_its_new_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)
@@ -62,7 +62,7 @@ async def test_a_lane_that_was_handed_over_unheard_is_found_by_whom_it_was_hande
         assert (await engine.turn(second.turn)).outcome == "completed"
 
 
-async def test_a_turn_that_lost_what_it_was_handed_unheard_does_not_run_under_the_same_name(
+async def test_a_turn_that_lost_a_lane_it_never_knew_of_does_not_run_under_the_same_run_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)

@@ -22,7 +22,7 @@ async def test_an_end_that_the_store_refuses_gives_its_lane_back() -> None:
         assert (refused.outcome, refused.error_code) == ("failed", "turn_failed")
 
 
-async def test_counts_beyond_reason_are_as_good_as_not_told() -> None:
+async def test_implausible_counts_are_treated_as_missing() -> None:
     async with open_engine() as engine:
         for usage in (Usage(2**70), Usage(0, 0, -1), Usage(2**63 - 1)):
             run = await engine.enter("one")

@@ -43,7 +43,7 @@ def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.M
     assert registry.join_lane(HERE, 1, since=since).is_woken
 
 
-def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_does_not() -> None:
+def test_a_waiter_that_leaves_unserved_wakes_the_next_one_and_a_served_one_does_not() -> None:
     registry = WaiterRegistry()
     first, second, third = (registry.join_lane(HERE, place, since=0) for place in (1, 2, 3))
     registry.leave_lane(first, is_served=True)
@@ -52,7 +52,7 @@ def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_do
     assert third.is_woken
 
 
-async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> None:
+async def test_a_waiter_continues_when_woken_or_when_its_time_is_over() -> None:
     waiter = WaiterRegistry().join_lane(HERE, 1, since=0)
     waiting = asyncio.create_task(waiter.wait(3600.0))
     await asyncio.sleep(0)

@@ -155,7 +155,7 @@ async def test_a_reset_by_another_process_stops_the_run_here_before_any_renewal(
         await gateway.store.close()
 
 
-async def test_whoever_waits_for_a_dead_process_gets_the_lane_long_before_its_lease_ends(
+async def test_a_waiter_behind_a_dead_process_gets_the_lane_long_before_its_lease_ends(
     tmp_path: Path,
 ) -> None:
     gateway, hf = await _open(tmp_path / "a.db", LONG)

@@ -65,12 +65,12 @@ class Streaming:
         self.writer.write([said])
 
 
-def played(ms: int, scene: Callable[[HandMovedLoop], Awaitable[None]]) -> None:
+def played(ms: int, scenario: Callable[[HandMovedLoop], Awaitable[None]]) -> None:
     loop = HandMovedLoop()
     loop.ms = ms
 
     async def play() -> None:
-        await scene(loop)
+        await scenario(loop)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(play())
@@ -78,7 +78,7 @@ def played(ms: int, scene: Callable[[HandMovedLoop], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("ms", range(100_000, 100_020))
 def test_text_is_kept_after_a_fifth_of_a_second_whatever_the_time(ms: int) -> None:
-    async def scene(loop: HandMovedLoop) -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
         stream = Streaming()
         stream.say("one")
         await loop.move(CHECKPOINT_MS)
@@ -88,11 +88,11 @@ def test_text_is_kept_after_a_fifth_of_a_second_whatever_the_time(ms: int) -> No
         assert stream.run.texts == ["one", "one two"]
         await stream.writer.settle()
 
-    played(ms, scene)
+    played(ms, scenario)
 
 
 def test_texts_that_are_due_close_together_are_kept_together() -> None:
-    async def scene(loop: HandMovedLoop) -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
         first = Streaming()
         first.say("one")
         await loop.move(8)
@@ -106,4 +106,4 @@ def test_texts_that_are_due_close_together_are_kept_together() -> None:
         await second.writer.settle()
 
     # Where 20 ms begin, so that both are due when they end.
-    played(100_001, scene)
+    played(100_001, scenario)

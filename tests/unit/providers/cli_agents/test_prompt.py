@@ -66,7 +66,7 @@ def test_content_that_an_agent_cannot_be_shown_is_refused(part: Any) -> None:
     assert refused.value.param == "input[1].content[0]"
 
 
-def test_an_output_at_the_end_of_a_history_is_told() -> None:
+def test_an_output_at_the_end_of_a_history_is_sent() -> None:
     output = {"type": "function_call_output", "call_id": "c", "output": "allowed"}
     items = [message("user", "make"), json.dumps(output).encode()]
     assert "allowed" in str(whole_prompt(items)[-1])

@@ -237,7 +237,7 @@ async def test_an_endless_line_that_is_relayed_is_refused(monkeypatch: pytest.Mo
         await relay(repeating(piece, b"6\r\ndata: \r\n"))
 
 
-async def test_an_end_mark_is_told_to_the_sink() -> None:
+async def test_an_end_mark_reaches_the_sink() -> None:
     events = [b"data: one\n\n", b"data: [DONE]\n\n"]
     apart, together = (
         await stream(saying(chunked(*events))),

@@ -130,6 +130,42 @@ def test_turns_that_wait_are_known_in_order_until_they_start() -> None:
     assert lanes.waiting_turn(session.id, front.id) is None
 
 
+def test_a_waiting_turn_that_is_queued_again_waits_once() -> None:
+    lanes = LaneCache()
+    session, _, run = running(lanes)
+    second = replace(a_turn(), id=TurnId("turn_2"), session_id=session.id, position=2)
+    third = replace(second, id=TurnId("turn_3"), position=3)
+    for turn in (second, third):
+        lanes.note([QueueSaved(turn)])
+    last = replace(second, position=4, request=b"longer than before")
+    lanes.note([QueueSaved(last)])
+    facts = lanes.run_by(fence_of(run), NOW)
+    assert facts is not None
+    assert facts.waiting == Waiting(2, 3, 4)
+    assert lanes.waiting_turn(session.id, second.id) == last
+
+
+def test_what_waiting_turns_take_is_given_back_when_they_leave() -> None:
+    lanes = LaneCache()
+    session, _, _ = running(lanes)
+    before = lanes.held_bytes
+    turns = [
+        replace(
+            a_turn(), id=TurnId(f"turn_{place}"), session_id=session.id, position=place,
+            input=b"x" * place,
+        )
+        for place in (5, 6, 7)
+    ]  # fmt: skip
+    lanes.note([QueueSaved(turn) for turn in turns])
+    known = lanes.find(session.id)
+    assert known is not None
+    assert known[0].waiting == tuple(turns)
+    assert lanes.held_bytes - before == known[0].waiting_bytes > 0
+    change = grown(session, Entry())
+    lanes.note([change, *(QueueDropped(turn.id) for turn in (turns[1], turns[0], turns[2]))])
+    assert lanes.held_bytes == before
+
+
 @pytest.mark.parametrize("name", ["other version", "held", "retired", "unknown run"])
 def test_a_lane_that_is_not_certain_is_forgotten(name: str) -> None:
     lanes = LaneCache()

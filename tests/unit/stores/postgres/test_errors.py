@@ -51,7 +51,7 @@ ANSWERABLE = [(exc, expected) for exc, expected in TABLE if isinstance(exc, Exce
 
 
 @pytest.mark.parametrize(("exc", "expected"), ANSWERABLE, ids=lambda one: type(one).__name__)
-def test_callers_are_told_whether_to_come_again(exc: Exception, expected: Meaning) -> None:
+def test_errors_say_whether_to_retry(exc: Exception, expected: Meaning) -> None:
     told = explain(exc)
     if expected == "other":
         assert told is exc

@@ -47,7 +47,7 @@ async def test_a_late_renewal_counts_if_nobody_took_over(
     assert await gone(store) == []
 
 
-async def test_a_worker_that_renewed_after_it_was_judged_is_not_buried(
+async def test_a_worker_that_renewed_after_it_was_judged_is_not_expired(
     store: SqlStore, clock: ManualClock
 ) -> None:
     await store.enlist(MINE, 10)
@@ -72,7 +72,7 @@ async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_nam
         await store.submit(Renew(worker=MINE, lease_seconds=10))
 
 
-async def test_burying_twice_and_burying_the_unknown_are_harmless(
+async def test_expiring_a_worker_twice_or_an_unknown_one_is_harmless(
     store: SqlStore, clock: ManualClock
 ) -> None:
     await store.enlist(MINE, 10)
@@ -83,7 +83,7 @@ async def test_burying_twice_and_burying_the_unknown_are_harmless(
     assert await gone(store) == []
 
 
-async def test_enlisting_twice_is_one_life(store: SqlStore, clock: ManualClock) -> None:
+async def test_enlisting_twice_is_one_worker(store: SqlStore, clock: ManualClock) -> None:
     await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True))
     clock.advance(5)
     await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True, again=True))

@@ -55,7 +55,7 @@ async def _step(caller: StoreClient, session: Session, dice: random.Random) -> S
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_an_entry_tells_what_all_records_say(seed: int) -> None:
+async def test_an_entry_has_the_ranges_that_all_records_hide(seed: int) -> None:
     dice = random.Random(seed)
     store = await open_store("memory:", clock=SystemClock())
     try:

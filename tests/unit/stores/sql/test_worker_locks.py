@@ -25,7 +25,7 @@ async def test_a_worker_lives_from_taking_its_token_to_dropping_it(tokens: Worke
     assert await tokens.living([ME, YOU]) == set()
 
 
-async def test_whoever_closes_its_store_lives_there_no_more(tokens: WorkerTokens) -> None:
+async def test_a_process_that_closes_its_store_has_no_worker_there(tokens: WorkerTokens) -> None:
     await tokens.take(ME)
     await tokens.take(YOU)
     await tokens.close()

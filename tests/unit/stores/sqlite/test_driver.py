@@ -30,7 +30,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient, said
 
 
-class Witness(sqlite3.Connection):
+class RecordingConnection(sqlite3.Connection):
     """A connection that notes what it is asked, and can break."""
 
     asked: list[str]
@@ -50,7 +50,7 @@ class TellingCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, *parameters: Any) -> "TellingCursor":
         connection = self.connection
-        assert isinstance(connection, Witness)
+        assert isinstance(connection, RecordingConnection)
         connection.asked.append(sql)
         super().execute(sql, *parameters)
         connection.after(sql)
@@ -59,7 +59,7 @@ class TellingCursor(sqlite3.Cursor):
 
 @asynccontextmanager
 async def a_store(
-    path: Path, kind: type[Witness] = Witness, *, busy_seconds: float = 0.0
+    path: Path, kind: type[RecordingConnection] = RecordingConnection, *, busy_seconds: float = 0.0
 ) -> AsyncIterator[SqlStore]:
     """Open a store whose connections are of a kind."""
     DatabaseFile(str(path)).connect().close()
@@ -92,13 +92,13 @@ def a_batch(caller: StoreClient, text: str, *, key: str) -> Append:
     )
 
 
-def witness() -> type[Witness]:
+def recording() -> type[RecordingConnection]:
     """Return a kind of connection of this test's own."""
-    return type("Witness", (Witness,), {"asked": []})
+    return type("RecordingConnection", (RecordingConnection,), {"asked": []})
 
 
 async def test_a_command_that_breaks_spoils_no_other_of_its_batch(tmp_path: Path) -> None:
-    kind = witness()
+    kind = recording()
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
         broken = replace(a_batch(caller, "x", key="b"), items=None)
@@ -117,7 +117,7 @@ async def test_a_command_that_breaks_spoils_no_other_of_its_batch(tmp_path: Path
 
 
 async def test_a_batch_is_one_transaction(tmp_path: Path) -> None:
-    kind = witness()
+    kind = recording()
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
         kind.asked.clear()
@@ -128,7 +128,7 @@ async def test_a_batch_is_one_transaction(tmp_path: Path) -> None:
 
 
 async def test_a_batch_that_cannot_begin_waits_once_and_is_refused_whole(tmp_path: Path) -> None:
-    kind = witness()
+    kind = recording()
     path = tmp_path / "a.db"
     async with a_store(path, kind) as store:
         caller = StoreClient(store)
@@ -149,7 +149,7 @@ async def test_a_batch_that_cannot_begin_waits_once_and_is_refused_whole(tmp_pat
 
 
 async def test_a_lock_taken_in_the_middle_of_a_batch_is_waited_for_once(tmp_path: Path) -> None:
-    kind = witness()
+    kind = recording()
     path = tmp_path / "a.db"
     async with a_store(path, kind) as store:
         caller = StoreClient(store)
@@ -173,10 +173,10 @@ async def test_a_lock_taken_in_the_middle_of_a_batch_is_waited_for_once(tmp_path
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_a_commit_nobody_heard_of_is_found_when_it_is_sent_again(
+async def test_a_commit_whose_answer_was_lost_is_found_when_it_is_sent_again(
     tmp_path: Path, count: int
 ) -> None:
-    kind = witness()
+    kind = recording()
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
 
@@ -201,7 +201,7 @@ async def test_a_commit_nobody_heard_of_is_found_when_it_is_sent_again(
 
 async def test_the_first_look_and_a_fresh_connection_count_as_news(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    kind = witness()
+    kind = recording()
     async with a_store(path, kind) as here:
         assert await here.has_news(), "what was written before the first look is not known"
         assert not await here.has_news()
@@ -227,7 +227,7 @@ async def test_the_first_look_and_a_fresh_connection_count_as_news(tmp_path: Pat
 async def test_a_broken_rule_of_the_schema_is_not_called_a_fault_of_the_store(
     tmp_path: Path,
 ) -> None:
-    async with a_store(tmp_path / "a.db", witness()) as store:
+    async with a_store(tmp_path / "a.db", recording()) as store:
         caller = StoreClient(store)
         command = a_batch(caller, "x", key="k")
         await store.submit(command)
@@ -265,7 +265,7 @@ async def test_a_closed_store_says_so() -> None:
 async def test_the_turns_of_a_session_are_taken_in_and_ended_without_reading(
     tmp_path: Path,
 ) -> None:
-    kind = witness()
+    kind = recording()
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
         await caller.finish(await caller.start("a", key="k"), "A")
@@ -285,7 +285,7 @@ async def test_what_another_process_did_to_a_lane_is_seen(
         # Without the question whether anybody wrote, the fence alone has to tell.
         monkeypatch.setattr(SqliteDriver, "_invalidate_lane_cache", lambda *_: None)
     path = tmp_path / "a.db"
-    async with a_store(path, witness()) as ours, a_store(path, witness()) as theirs:
+    async with a_store(path, recording()) as ours, a_store(path, recording()) as theirs:
         one, two = StoreClient(ours, "one"), StoreClient(theirs, "two")
         await one.enlist()
         await two.enlist()
@@ -307,9 +307,9 @@ async def test_what_another_process_did_to_a_lane_is_seen(
 
 
 async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path) -> None:
-    kind = witness()
+    kind = recording()
     path = tmp_path / "a.db"
-    async with a_store(path, kind) as store, a_store(path, witness()) as other:
+    async with a_store(path, kind) as store, a_store(path, recording()) as other:
         caller = StoreClient(store)
         await caller.finish(await caller.start("a", key="k"), "A")
 

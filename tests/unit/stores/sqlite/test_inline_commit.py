@@ -33,7 +33,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient, said
 
 
-class Witness(sqlite3.Connection):
+class RecordingConnection(sqlite3.Connection):
     """A connection that notes what it is asked, by which thread, and can be slow."""
 
     asked: list[tuple[str, int]]
@@ -61,7 +61,7 @@ class TellingCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, *parameters: Any) -> "TellingCursor":
         connection = self.connection
-        assert isinstance(connection, Witness)
+        assert isinstance(connection, RecordingConnection)
         connection.asked.append((sql, threading.get_ident()))
         type(connection).before(sql)
         super().execute(sql, *parameters)
@@ -78,7 +78,7 @@ class Unhurried(DiskLatencyGate):
 
 @asynccontextmanager
 async def a_store(
-    path: Path, kind: type[Witness], pace: DiskLatencyGate | None = None
+    path: Path, kind: type[RecordingConnection], pace: DiskLatencyGate | None = None
 ) -> AsyncIterator[SqlStore]:
     """Open a store as `open_store` does, with connections of a kind."""
     file = DatabaseFile(str(path))
@@ -104,9 +104,9 @@ async def a_store(
 
 
 @pytest.fixture
-def kind() -> type[Witness]:
+def kind() -> type[RecordingConnection]:
     """A kind of connection of this test's own."""
-    return type("Witness", (Witness,), {"asked": []})
+    return type("RecordingConnection", (RecordingConnection,), {"asked": []})
 
 
 def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1", text: str = "x") -> Append:
@@ -176,7 +176,7 @@ def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> 
 
 
 async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     here = threading.get_ident()
     async with a_store(tmp_path / "a.db", kind) as store:
@@ -194,7 +194,7 @@ async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
 
 
 async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     here = threading.get_ident()
 
@@ -212,7 +212,7 @@ async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
 
 
 async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -226,7 +226,7 @@ async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
 
 
 async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind, DiskLatencyGate(lambda: 1.0)) as store:
         caller = StoreClient(store)
@@ -237,7 +237,7 @@ async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
 
 
 async def test_the_loop_goes_on_while_another_process_has_the_file(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -262,8 +262,8 @@ async def test_the_loop_goes_on_while_another_process_has_the_file(
         assert await caller.texts(appended.session) == ["a", "b"]
 
 
-async def test_whoever_holds_the_file_for_too_long_is_told_of(
-    tmp_path: Path, kind: type[Witness]
+async def test_a_process_that_holds_the_file_for_too_long_is_reported(
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -279,7 +279,7 @@ async def test_whoever_holds_the_file_for_too_long_is_told_of(
 
 
 async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -298,7 +298,7 @@ async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
 
 
 async def test_the_log_begins_anew_after_enough_rows(
-    tmp_path: Path, kind: type[Witness], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: type[RecordingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 20)
     async with a_store(tmp_path / "a.db", kind) as store:
@@ -317,7 +317,7 @@ async def test_the_log_begins_anew_after_enough_rows(
 
 
 async def test_the_first_of_a_round_goes_at_once_and_the_others_together(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -328,7 +328,7 @@ async def test_the_first_of_a_round_goes_at_once_and_the_others_together(
 
 
 async def test_who_writes_without_a_pause_lets_others_go_on(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller, rounds = StoreClient(store), 0
@@ -348,7 +348,7 @@ async def test_who_writes_without_a_pause_lets_others_go_on(
 
 
 async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
@@ -370,7 +370,7 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
 
 
 async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller, places = StoreClient(store), []
@@ -387,7 +387,7 @@ async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
 
 
 async def test_a_turn_behind_a_queue_shares_the_commit_that_hands_the_lane_over(
-    tmp_path: Path, kind: type[Witness]
+    tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)

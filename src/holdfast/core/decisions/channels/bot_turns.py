@@ -9,7 +9,7 @@ from holdfast.core.transaction.facts import Facts
 
 
 def count_bot_turn(command: CountBotTurn, facts: Facts) -> Decision[bool]:
-    """Count a message of a bot; one that is delivered again counts once."""
+    """Count a message of a bot; one that is delivered twice counts once."""
     known = facts.bot_turns
     counted = msgspec.json.decode(known.messages, type=list[str]) if known is not None else []
     if command.message in counted:
@@ -22,7 +22,7 @@ def count_bot_turn(command: CountBotTurn, facts: Facts) -> Decision[bool]:
 
 
 def forget_bot_turns(command: ForgetBotTurns, facts: Facts) -> Decision[None]:
-    """Start to count anew; nothing is written where no bot had a turn."""
+    """Reset the count; write nothing if no bot had a turn."""
     if facts.bot_turns is None:
         return Decision(None)
     return Decision(None, (BotTurnsDropped(command.channel, command.chat),))

@@ -10,7 +10,7 @@ from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.core.transaction.session_draft import Draft
 
 MAX_WAIT_FACTOR = 10
-"""How many times `collect_seconds` somebody who keeps writing can delay the first answer."""
+"""The first answer waits for at most so many times `collect_seconds` while the sender writes."""
 
 
 def collects(turn: Turn) -> bool:

@@ -1,4 +1,4 @@
-"""Edits of messages: they replace what waits, and change nothing that has begun."""
+"""Edits of messages: they replace the input of waiting turns; turns that have begun stay."""
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
     if facts.repeat is not None:
         return Decision(bool(facts.repeat.step))
     session, turn = facts.session, facts.turn
-    waits = session is not None and turn is not None and _waits(session, turn)
+    waits = session is not None and turn is not None and _is_waiting(session, turn)
     row = IdempotencyRow(
         command.tenant, command.idempotency_key, b"", command.record_id, int(waits), facts.now
     )
@@ -28,7 +28,7 @@ def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
     return draft.decide(True)
 
 
-def _waits(session: Session, turn: Turn) -> bool:
+def _is_waiting(session: Session, turn: Turn) -> bool:
     """Whether a turn is in the queue of a session and nothing of it is in the log yet."""
     is_here = turn.session_id == session.id and session.active_turn_id != turn.id
     return is_here and turn.is_open and turn.first_seq is None and turn.input is not None

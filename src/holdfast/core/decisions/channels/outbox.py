@@ -1,4 +1,4 @@
-"""The outbox: which messages are sent next, by whom, and what becomes of them."""
+"""The outbox: which messages are sent next, by whom, and with which result."""
 
 from msgspec.structs import replace
 
@@ -153,7 +153,7 @@ def claim_deliveries(
 
 
 def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow | None]:
-    """Record what became of a message: sent, to be tried again, or given up."""
+    """Record the result of sending a message: sent, to be retried, or given up."""
     row = facts.messages[0] if facts.messages else None
     if row is None or row.owner != command.worker or row.state != "sending":
         return Decision(row if command.again else None)

@@ -1,4 +1,4 @@
-"""How receiving for a channel goes, for those who look after it."""
+"""Whether a channel receives, and since when it does not, for operators."""
 
 from msgspec.structs import replace
 

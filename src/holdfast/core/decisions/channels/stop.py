@@ -1,4 +1,4 @@
-"""Stop what runs and waits in a conversation because a person asked for it."""
+"""Stop the running and waiting turns of a conversation because a person asked for it."""
 
 from holdfast.core.decisions.lane import end_turn, stop_active
 from holdfast.core.ids import Tenant, TurnId
@@ -22,7 +22,7 @@ def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
     if facts.repeat is not None:
         return Decision(facts.repeat.step)
     session = facts.session
-    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+    if session is None or not session.exists_for(command.tenant):
         return Decision(0, _record(command, facts.now, 0))
     draft = Draft(session, now=facts.now)
     count = 0

@@ -1,4 +1,4 @@
-"""What can be asked of a store. Each command is one transaction and is safe to send twice.
+"""The commands of a store. Each one is one transaction and is safe to send twice.
 
 Ids arrive with the command, minted by the caller: after an unknown outcome the same command is
 sent again with `again` set, and answers what the first one did.

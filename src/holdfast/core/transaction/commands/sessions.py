@@ -68,7 +68,7 @@ class Reserve(Command[Session], frozen=True, kw_only=True):
 class Import(Command[Imported], frozen=True, kw_only=True):
     """Take over a session from elsewhere, under an id that the same source always gives it.
 
-    What was erased here, reset here or continued here stays as it is: the past of another place
+    What was erased here, reset here or continued here stays as it is: the past of another store
     is older than anything that was done in this one.
     """
 

@@ -31,7 +31,7 @@ class Append(Command["Appended"], frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Where the items stand now: they are the last ones of their turn."""
+    """Where the items are in the log: they are the last ones of their turn."""
 
     session: Session
     turn: Turn
@@ -107,7 +107,7 @@ class Compact(Command[Session], frozen=True, kw_only=True):
 
 
 class UndoCompaction(Command[Session], frozen=True, kw_only=True):
-    """Have the log shown again as if a compaction had not been; undone twice, it is undone."""
+    """Show the log again as without the compaction; a second undo changes nothing."""
 
     tenant: Tenant
     session_id: SessionId

@@ -157,7 +157,7 @@ class StoredCompletion(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finish(Command["Ended"], frozen=True, kw_only=True):
-    """End a run, its items, its answer and what its provider remembers, all or nothing."""
+    """End a run with its items, its answer and its provider state, all or nothing."""
 
     fence: Fence
     outcome: Outcome
@@ -194,7 +194,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The run's end, as recorded, and the beginning of its successor's, if there was one."""
+    """The run as it ended, and the start of its successor, if there was one."""
 
     turn: Turn
     session: Session

@@ -16,7 +16,7 @@ class Recover(Command[Session], frozen=True, kw_only=True):
 
 
 class Renew(Command[float], frozen=True, kw_only=True):
-    """Say that a worker is alive for so long; answers until when, by the store's clock."""
+    """Extend a worker's lease; answers when it ends, by the store's clock."""
 
     worker: WorkerId
     lease_seconds: float
@@ -24,7 +24,7 @@ class Renew(Command[float], frozen=True, kw_only=True):
 
 
 class ExpireWorker(Command[bool], frozen=True, kw_only=True):
-    """Say that a worker is gone: its lease is over for good. Answers whether it is."""
+    """End a dead worker's lease for good. Answers whether it has ended."""
 
     worker: WorkerId
     alive_until: float | None = None

@@ -43,7 +43,7 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
 
 
 def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:
-    return blocks.foreseen(command, now)
+    return blocks.decide_from_last_batch(command, now)
 
 
 def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:

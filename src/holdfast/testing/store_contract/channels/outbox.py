@@ -328,7 +328,7 @@ class OutboxContract:
         (sent,) = await claim(caller)
         assert (sent.text, sent.external_id) == ("half an ans\n\n(stopped)", "55")
 
-    async def test_a_failed_turn_tells_the_person_once(self, caller: StoreClient) -> None:
+    async def test_a_failed_turn_is_reported_to_the_person_once(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         await caller.finish(run, outcome="failed", error_code="boom", error_message="x")
         (row,) = await claim(caller)
@@ -431,7 +431,7 @@ class BurstContract:
 class ChannelAccessContract:
     """Pairings bind a sender; one worker receives."""
 
-    async def test_a_code_is_told_once_and_binds_its_sender(self, caller: StoreClient) -> None:
+    async def test_a_code_is_sent_once_and_binds_its_sender(self, caller: StoreClient) -> None:
         first = await caller.submit(pairing(caller))
         again = await caller.submit(pairing(caller, code="OTHER234"))
         assert again == first, "the code that still holds is given again"
