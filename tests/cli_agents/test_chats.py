@@ -100,6 +100,11 @@ async def test_an_agent_on_a_schedule_answers_and_is_refused_what_it_asks_for(
     await until(lambda: not processes_of(root))
 
 
+def is_idle(user: HttpUser) -> bool:
+    """Whether every turn has ended."""
+    return all(session["status"] == "idle" for session in user.get("/v1/sessions")["data"])
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)  # the first run installs the program
 async def test_the_yes_in_a_chat_resumes_the_same_session_of_the_agent(
@@ -111,6 +116,8 @@ async def test_the_yes_in_a_chat_resumes_the_same_session_of_the_agent(
     with story as (telegram, gateway):
         telegram.say("shall I book the flight?")
         telegram.wait_for_text("Messages seen: 1")
+        # The chat shows the answer while it is streamed: a turn that has not ended runs again.
+        await until(lambda: is_idle(HttpUser(gateway)))
         # The program writes its transcript a moment after its answer.
         await until(lambda: any("Messages seen" in t.read_text() for t in transcripts(root)))
         gateway.kill()

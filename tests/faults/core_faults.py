@@ -70,6 +70,16 @@ FENCES = (
     ),
 )
 
+EXPECTED = (
+    Fault(
+        "a turn that was meant for one generation goes to the next",
+        f"{CORE}/decisions/accept.py",
+        "    if changed is not None:\n        return refuse(changed)\n    if command.is_internal:",
+        "    if command.is_internal:",
+        ("tests/unit/http/test_expected_session.py",),
+    ),
+)
+
 LANES = (
     Fault(
         "a turn that waits overtakes those before it",
@@ -416,4 +426,15 @@ CLOCKS = (
     ),
 )
 
-CORE_FAULTS = (*FENCES, *LANES, *ONCE, *STATE, *CONTENT, *TENANTS, *PROJECTION, *HEALING, *CLOCKS)
+CORE_FAULTS = (
+    *FENCES,
+    *EXPECTED,
+    *LANES,
+    *ONCE,
+    *STATE,
+    *CONTENT,
+    *TENANTS,
+    *PROJECTION,
+    *HEALING,
+    *CLOCKS,
+)

@@ -7,6 +7,27 @@ PROVIDERS = "src/holdfast/providers"
 
 ACCESS = (
     Fault(
+        "a web page changes something while no key is needed",
+        f"{HTTP}/request/auth.py",
+        "                check_origin(request, self._origins)\n",
+        "                pass\n",
+        ("tests/unit/http/test_access.py",),
+    ),
+    Fault(
+        "everybody is let in while the keys cannot be read",
+        f"{HTTP}/request/auth.py",
+        "            if not self._is_loaded:\n                raise\n",
+        "",
+        ("tests/unit/http/request/test_auth.py",),
+    ),
+    Fault(
+        "a revoked key goes on reading",
+        f"{HTTP}/request/auth.py",
+        "            except NotAuthenticated:\n                return\n",
+        "            except NotAuthenticated:\n                continue\n",
+        ("tests/unit/http/test_access.py",),
+    ),
+    Fault(
         "a revoked key is let in",
         f"{HTTP}/request/auth.py",
         "            if row.revoked_at is None\n",
@@ -153,4 +174,35 @@ OPAQUE = (
     ),
 )
 
-EDGE_FAULTS = (*ACCESS, *WIRE, *FAILURES, *OPAQUE)
+BOUNDS = (
+    Fault(
+        "trailers of any length are read",
+        f"{HTTP}/server/protocol.py",
+        "elif self._framing_bytes > self.limits.head_bytes and self._is_receiving_body():",
+        "elif False:",
+        ("tests/unit/http/server/test_connection_limits.py",),
+    ),
+    Fault(
+        "a request may have any number of items",
+        f"{HTTP}/request/decoding.py",
+        "    if len(entries) > max_items:\n",
+        "    if False:\n",
+        ("tests/unit/http/request/test_body_decoder.py",),
+    ),
+    Fault(
+        "an answer of an upstream may be of any length",
+        f"{PROVIDERS}/http/client.py",
+        "                if size > MAX_BODY_BYTES:\n",
+        "                if False:\n",
+        ("tests/unit/providers/http/test_limits.py",),
+    ),
+    Fault(
+        "answers of upstreams are held whatever their size",
+        f"{PROVIDERS}/http/answer_budget.py",
+        "        if size > self._free:\n",
+        "        if False:\n",
+        ("tests/unit/providers/http/test_answer_budget.py",),
+    ),
+)
+
+EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE)

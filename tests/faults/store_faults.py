@@ -70,6 +70,23 @@ DURABILITY = (
     ),
 )
 
+DISK = (
+    Fault(
+        "the log that filled the disk is not emptied",
+        f"{STORES}/sqlite/driver.py",
+        "            self._empty_log()\n\n    def _forget_writer",
+        "            pass\n\n    def _forget_writer",
+        ("tests/unit/stores/sqlite/test_driver.py",),
+    ),
+    Fault(
+        "everybody on the machine may read the database",
+        f"{STORES}/sqlite/connection.py",
+        "stat.S_IFREG | 0o600",
+        "stat.S_IFREG | 0o644",
+        ("tests/cli/test_permissions.py",),
+    ),
+)
+
 FILTERS = (
     Fault(
         "the key of another tenant names its session",
@@ -331,4 +348,4 @@ CLOCKS = (
     ),
 )
 
-STORE_FAULTS = (*DURABILITY, *FILTERS, *WORKERS, *LOG, *CLOCKS)
+STORE_FAULTS = (*DURABILITY, *DISK, *FILTERS, *WORKERS, *LOG, *CLOCKS)
