@@ -150,6 +150,22 @@ async def test_a_parent_that_was_not_stored_or_was_cancelled_is_an_error() -> No
         assert code_of(answer) == NOT_FOUND
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_unstored_response_to_a_stored_one_leaves_nothing_behind(is_stream: bool) -> None:
+    async with open_gateway() as gateway:
+        first = await gateway.respond("a", key="k")
+        answer = await gateway.respond(
+            "b", key=None, store=False, previous_response_id=first.json()["id"], stream=is_stream
+        )
+        assert answer.status_code == 200
+        assert gateway.model.shown[-1] == ["a", "re:a", "b"]
+        assert "x-turn-id" not in answer.headers
+        path = f"/v1/sessions/{first.headers['x-session-id']}"
+        assert (await gateway.client.get(path)).json()["turn_count"] == 1
+        assert (await gateway.client.get(f"{path}/items")).text.count('"b"') == 0
+        assert len((await gateway.client.get("/v1/sessions")).json()["data"]) == 1
+
+
 async def test_a_key_beside_a_parent_or_conversation_must_name_the_same_session() -> None:
     async with open_gateway() as gateway:
         first = await gateway.respond("a", key="k")

@@ -102,6 +102,8 @@ async def test_an_unstored_response_may_continue_a_stored_one() -> None:
         client.create("c", store=False, previous_response_id=second["id"])
         await client.response()
         assert gateway.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+        (session,) = (await gateway.client.get("/v1/sessions")).json()["data"]
+        assert session["turn_count"] == 1
 
 
 async def test_a_request_may_be_registered_without_a_model_call() -> None:

@@ -168,3 +168,15 @@ async def test_an_output_whose_turn_failed_is_tried_again_and_not_stored_again()
         gateway.model.script = _script
         assert (await gateway.respond([_out("c1", "A")])).status_code == 200
         assert await gateway.log() == ["one", "look()", "=A", "seen 3"]
+
+
+async def test_an_unstored_output_is_shown_at_its_stored_call() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        first = (await gateway.respond("one", key=None)).json()
+        await gateway.respond(
+            [_out("c1", "found")], key=None, store=False, previous_response_id=first["id"]
+        )
+        shown = gateway.model.calls[-1].items
+        assert [b"found" in body for body in shown] == [False, False, True]
+        items = (await gateway.client.get(f"/v1/responses/{first['id']}/input_items")).text
+        assert "found" not in items

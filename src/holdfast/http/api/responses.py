@@ -74,10 +74,14 @@ class ResponsesApi:
         self, request: Request, headers: SessionHeaders, parsed: ResponseRequest
     ) -> AnyReply:
         turn_request = parsed.turn_request
-        if not (turn_request.is_stored or headers.is_bound or parsed.is_bound):
+        if not (turn_request.is_stored or headers.is_bound or parsed.conversation is not None):
             check_expectable(headers)
-            parsed = await self.resolve_references(request, parsed, SessionTarget())
-            return await self._relay.response(turn_request, parsed.items)
+            target = SessionTarget()
+            if parsed.is_bound:
+                target = await self.target(request, headers, parsed)
+            parsed = await self.resolve_references(request, parsed, target)
+            items = await self._turns.with_history(request, target, parsed.items)
+            return await self._relay.response(turn_request, items)
         while True:
             target = target_from_headers(headers)
             if parsed.is_bound:

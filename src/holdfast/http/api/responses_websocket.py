@@ -289,18 +289,22 @@ class _Connection:
     ) -> tuple[ResponseRequest, SessionTarget, tuple[NewItem, ...]]:
         """Return the request, its target, and the stored history to cache with its response.
 
-        A cached parent's items become part of the request.
+        The items of a cached parent become part of the request. So does the history of a stored
+        one, if nothing of the request itself is to be stored.
         """
         parent = self._cache.get(parsed.turn_request.previous_response_id)
         if parent is not None:
             with_parent = replace(parsed, items=[*parent.items, *parsed.items])
             return with_parent, target_from_headers(self._headers), ()
         target = await self._responses.target(self._request, self._headers, parsed)
-        history: tuple[NewItem, ...] = ()
-        if not parsed.turn_request.is_stored and target.parent is not None:
-            bodies = await self._turns.history(self._request, target)
-            history = tuple(read_item(body) for body in bodies)
-        return parsed, target, history
+        if parsed.turn_request.is_stored or target.parent is None:
+            return parsed, target, ()
+        if not self._headers.is_bound:
+            parsed = await self._responses.resolve_references(self._request, parsed, target)
+            items = await self._turns.with_history(self._request, target, parsed.items)
+            return replace(parsed, items=items), SessionTarget(), ()
+        bodies = await self._turns.history(self._request, target)
+        return parsed, target, tuple(read_item(body) for body in bodies)
 
     async def _follow(self, running: RunningResponse) -> dict[str, Any]:
         """Send a response's events, then those of the input that steered it."""

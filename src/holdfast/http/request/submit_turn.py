@@ -20,7 +20,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.items import NewItem
+from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
@@ -32,6 +32,7 @@ from holdfast.core.tools.approval_words import (
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
+from holdfast.engine.context.compactor import as_stored_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
@@ -379,6 +380,25 @@ class TurnSubmitter:
         """Return the projection that a turn's input would be appended to."""
         session = await self.known_session(request, target)
         return [] if session is None else project(await self.gateway.read.context(session))
+
+    async def with_history(
+        self, request: Request, target: SessionTarget, items: list[NewItem]
+    ) -> list[NewItem]:
+        """Return the items behind the history that they continue, for a request without a turn.
+
+        Both are projected together, so that an output joins its call in the history.
+        """
+        session = await self.known_session(request, target)
+        if session is None:
+            return items
+        history = await self.gateway.read.context(session)
+        turn_number = history[-1].turn_number + 1 if history else 1
+        new = [
+            replace(item, seq=session.head_seq + item.seq, turn_number=turn_number)
+            for item in as_stored_items(items)
+        ]
+        quarantined = await self.gateway.read.quarantined(session)
+        return [read_item(body) for body in project([*history, *new], quarantined)]
 
     async def known_session(self, request: Request, target: SessionTarget) -> Session | None:
         """Return the session at the target's position; `None` if the turn would create one."""
