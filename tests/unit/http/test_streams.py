@@ -257,6 +257,23 @@ async def test_a_reset_during_a_stream_ends_it_as_cancelled() -> None:
         assert (await get(gateway, told[0]["response"]["id"]))["status"] == "cancelled"
 
 
+async def test_a_chat_stream_of_a_cancelled_turn_ends_with_its_error_code() -> None:
+    model = TalkingModel(is_gated=True)
+    async with open_gateway(model) as gateway:
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"model": "scripted", "messages": messages, "stream": True}
+        headers = {"X-Session-Key": "k"}
+        stream = Stream(gateway.server, "POST", "/v1/chat/completions", body, headers=headers)
+        model.allow(3)
+        await stream.text()
+        await gateway.client.post(f"/v1/turns/{stream.headers['x-turn-id']}/cancel")
+        chunks = []
+        while (text := await stream.text()) is not None:
+            chunks.append(text)
+        errors = [chunk for chunk in chunks if '"error"' in chunk]
+        assert ['"code":"turn_cancelled"' in error for error in errors] == [True]
+
+
 async def test_a_lane_timeout_ends_a_stream_as_failed() -> None:
     model = TalkingModel()
     model.gate.clear()

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import TurnCancelled
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import (
     Message,
@@ -22,6 +23,8 @@ from holdfast.core.tools.approval_words import approval_text
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
 _CALLS = frozenset({"function_call", "custom_tool_call"})
+_CANCELLED = {"message": "the turn was cancelled", "code": TurnCancelled.code}
+"""The error at the end of a cancelled turn's stream; a failed turn has its own."""
 
 
 def completion_id(response_id: str) -> str:
@@ -190,8 +193,7 @@ class _ChunkWriter:
 
     def _end(self, response: dict[str, Any]) -> Iterator[bytes]:
         if response["status"] in ("failed", "cancelled"):
-            status = response["status"]
-            error = response.get("error") or {"message": status, "code": status}
+            error = response.get("error") or _CANCELLED
             body = {"error": {"type": "server_error", "param": None, **error}}
             yield b"data: %s\n\n" % _encode(body)
             return
