@@ -139,7 +139,7 @@ def _check_content(message: Message, index: int) -> None:
 
 
 def _check_part_type(part: dict[str, Any], index: int) -> None:
-    """Raise for a part whose type is no word: no provider reads it, and the log would keep it."""
+    """Raise for a part whose type is not text: no provider reads it, and the log would keep it."""
     if not isinstance(part.get("type"), str | None):
         raise InvalidInput(f"messages[{index}] has a content part whose type is not text")
 

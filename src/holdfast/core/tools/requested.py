@@ -41,7 +41,7 @@ class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the tools only read."""
 
     def matches(self, name: str, *is_read_only: bool) -> bool:
-        """Whether it has a tool, of which there may be more than one view if it only reads."""
+        """Whether a tool passes; `is_read_only` lists all that is said about it."""
         if self.names is not None and name not in self.names:
             return False
         return self.is_read_only is None or self.is_read_only in is_read_only

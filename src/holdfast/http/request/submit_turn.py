@@ -384,7 +384,7 @@ class TurnSubmitter:
     async def with_history(
         self, request: Request, target: SessionTarget, items: list[NewItem]
     ) -> list[NewItem]:
-        """Return the items behind the history that they continue, for a request without a turn.
+        """Return the items after the history that they continue, for a request without a turn.
 
         Both are projected together, so that an output joins its call in the history.
         """

@@ -30,7 +30,7 @@ from holdfast.processes.process_table import (
 
 LOCK_POLL_SECONDS = 0.05
 MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
-"""A larger one is not read: the agent's session is begun anew from the log."""
+"""A larger one is not read: the agent's session is rebuilt from the log."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _TEMPORARY = "once-"
 _RECORD = "session.json"
