@@ -9,7 +9,7 @@ import httpx._config
 import httpx._transports.default
 import pytest
 
-from tests import postgres
+from tests import hypothesis_profile, postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
 from tests.store_urls import any_store_url, lasting_store_url, store_url
 
@@ -17,6 +17,7 @@ __all__ = [
     "any_store_url",
     "bare_postgres_url",
     "databases",
+    "hypothesis_profile",
     "lasting_store_url",
     "postgres_server",
     "postgres_url",

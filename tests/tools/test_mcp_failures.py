@@ -115,11 +115,12 @@ async def test_a_server_that_hangs_is_restarted_also_if_no_call_waits_for_its_pr
 async def test_a_server_is_not_restarted_while_another_call_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_at_once: None
 ) -> None:
-    monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
     async with _servers(_settings(tmp_path)) as servers:
         tools = await _tools(servers)
         call = asyncio.create_task(servers.call(_caller(), tools["hang"], {}))
         await _until(lambda: "hang" in _state(tmp_path))
+        # Only now: a slow start of the call that hangs would be taken for a dead server.
+        monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
         other = asyncio.create_task(servers.call(_caller(), tools["echo"], {}))
         done, _ = await asyncio.wait({call, other}, timeout=0.5)
         assert not done

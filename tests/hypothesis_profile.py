@@ -1,4 +1,8 @@
-"""How hard properties are tried: the same examples in every run, few enough for every commit."""
+"""How hard properties are tried: the same examples in every run, few enough for every commit.
+
+The profile is loaded before any test is defined, whichever tests are run: the usual one has time
+limits that a busy machine exceeds.
+"""
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import engine
