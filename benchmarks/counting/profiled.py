@@ -16,6 +16,7 @@ from benchmarks.servers.stub import STREAM_HEAD, TEXT
 
 REPEATS = 7
 WARM_UP = 3
+QUESTION = "What is the weather like today?"
 Operation = Callable[[int], Awaitable[Any]]
 Result = TypeVar("Result")
 
@@ -107,12 +108,12 @@ async def connected(port: int) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-def turn_counts(folder: Path, api: str) -> Counts:
-    """Return the counts of a keyed, known, whole turn on an idle lane."""
-    return _with_turns(folder, api, lambda gateway, turn: gateway.cost(turn, 15))
+def turn_counts(folder: Path, api: str, *, is_first: bool = False) -> Counts:
+    """Return the counts of a keyed, whole turn: on a known, idle lane, or the first of its key."""
+    return _with_turns(folder, api, lambda gateway, turn: gateway.cost(turn, 15), is_first=is_first)
 
 
-def turn_functions(folder: Path, api: str) -> dict[str, int]:
+def turn_functions(folder: Path, api: str, *, is_first: bool = False) -> dict[str, int]:
     """Return the calls of each of our functions during one such turn."""
 
     async def measure(gateway: ProfiledGateway, turn: Operation) -> dict[str, int]:
@@ -124,23 +125,35 @@ def turn_functions(folder: Path, api: str) -> dict[str, int]:
         found = {name: count - before.get(name, 0) for name, count in after.items()}
         return {name: count for name, count in found.items() if count}
 
-    return _with_turns(folder, api, measure)
+    return _with_turns(folder, api, measure, is_first=is_first)
 
 
 def _with_turns(
-    folder: Path, api: str, measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]]
+    folder: Path,
+    api: str,
+    measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]],
+    *,
+    is_first: bool,
 ) -> Result:
-    """Run `measure` with a gateway and the operation that runs a turn in one session."""
+    """Run `measure` with a gateway and the operation that runs a turn.
+
+    It runs in one session, or with `is_first` in a new one each time.
+    """
     port = processes.free_port()
-    body = turn_body(api, "What is the weather like today?")
+    name = "first" if is_first else "turn"
 
     async def run(gateway: ProfiledGateway) -> Result:
         async with serving(Upstream(), port), connected(gateway.port) as connection:
-            return await measure(
-                gateway, lambda _: connection.call("POST", PATHS[api], body, key="known")
-            )
 
-    with profiled_gateway(folder, folder / f"turn-{api}.db", api, port) as gateway:
+            async def turn(number: int) -> None:
+                key = f"new {number}" if is_first else "known"
+                # Different people do not ask the same.
+                asked = f"What is the weather like in {number}?" if is_first else QUESTION
+                await connection.call("POST", PATHS[api], turn_body(api, asked), key=key)
+
+            return await measure(gateway, turn)
+
+    with profiled_gateway(folder, folder / f"{name}-{api}.db", api, port) as gateway:
         return asyncio.run(run(gateway))
 
 

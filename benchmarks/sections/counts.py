@@ -24,6 +24,7 @@ def run(report: Report, *, is_short: bool = False) -> None:
 def _counts(folder: Path, *, is_short: bool) -> Iterator[tuple[str, float]]:
     for kind in ("chat",) if is_short else ("chat", "responses"):
         yield f"calls per turn, {kind}", turn_counts(folder, kind).calls
+        yield f"calls per first turn, {kind}", turn_counts(folder, kind, is_first=True).calls
         yield f"calls per streamed chunk, {kind}", calls_per_chunk(folder, kind)
     if is_short:
         return

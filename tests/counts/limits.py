@@ -20,6 +20,8 @@ FLAT = 1.1
 LIMITS: dict[str, Limit] = {
     "calls per turn, chat": Limit(200, 130),
     "calls per turn, responses": Limit(212, 130),
+    "calls per first turn, chat": Limit(204, 130),
+    "calls per first turn, responses": Limit(215, 130),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),

@@ -20,6 +20,15 @@ def test_a_known_whole_turn_needs_no_more_calls_than_its_limit(kind: str, tmp_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_first_turn_of_a_key_needs_no_more_calls_than_its_limit(
+    kind: str, tmp_path: Path
+) -> None:
+    counts = turn_counts(tmp_path, kind, is_first=True)
+    assert counts.statements > 0
+    assert 0 < counts.calls <= LIMITS[f"calls per first turn, {kind}"].limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_streamed_chunk_needs_no_more_calls_than_its_limit(kind: str, tmp_path: Path) -> None:
     calls = calls_per_chunk(tmp_path, kind)
     assert 0 < calls <= LIMITS[f"calls per streamed chunk, {kind}"].limit

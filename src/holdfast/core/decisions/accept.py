@@ -51,6 +51,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.first_turns import start_first_turn
 from holdfast.core.transaction.outgoing import report_approvals
 from holdfast.core.transaction.plain_turns import start_plainly
 from holdfast.core.transaction.session_draft import Draft
@@ -62,8 +63,11 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
     session = facts.session
-    if session is not None and facts.active is None and facts.turn is None and not facts.repeat:
-        decision = start_plainly(command, session, facts.waiting, facts.now)
+    if facts.active is None and facts.turn is None and not facts.repeat:
+        if session is None:
+            decision = start_first_turn(command, facts.next_generation, facts.now)
+        else:
+            decision = start_plainly(command, session, facts.waiting, facts.now)
         if decision is not None:
             return decision
     return accept_any(command, facts)

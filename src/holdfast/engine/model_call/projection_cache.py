@@ -75,7 +75,8 @@ class ProjectionCache:
         else:
             known = None
         if known is None:
-            known = _Projection(items.upto(0), SharedPrefix([]), quarantined, set(), [], 0)
+            nothing = SharedPrefix(items.shared, 0)
+            known = _Projection(nothing, SharedPrefix([]), quarantined, set(), [], 0)
         tail_from = _extend(known, items)
         if tail_from is None:
             # A call id occurs on both sides of a mark: pairing needs the whole history at once.

@@ -272,12 +272,24 @@ class _Joiner:
         return "assistant" if speaker == "user" else "user"
 
 
+def _begun(first: Translation) -> _Prefix | None:
+    """Return the prefix of one message, which stays open; None unless a speaker says it."""
+    message = first.message
+    if message is None or not first.encoded or message["role"] not in _NEXT_SPEAKER:
+        return None
+    if first.call_id is not None or first.update is not None:
+        return None
+    return _Prefix(open=(first,))
+
+
 def _grown_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> _Prefix | None:
     """Return the prefix after new messages, the last of which stays open.
 
     Return None unless user and assistant take turns, as they do in most conversations: then no
     message joins another.
     """
+    if prefix is _EMPTY and len(new) == 1:
+        return _begun(new[0])
     if len(prefix.open) != 1 or prefix.reasoning:
         return None
     last = prefix.open[0]

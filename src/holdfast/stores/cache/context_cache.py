@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
@@ -35,21 +37,16 @@ _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 _seq = attrgetter("seq")
 
 
-class _Entry:
-    __slots__ = ("head_seq", "is_plain", "items", "quarantined", "record_no", "size")
-
-    def __init__(
-        self, record_no: int, head_seq: int, items: list[StoredItem], size: int, *, is_plain: bool
-    ) -> None:
-        self.record_no = record_no
-        self.head_seq = head_seq
-        self.items = items
-        """Only ever appended to: callers hold prefixes of it."""
-        self.is_plain = is_plain
-        """Whether all items are shown as they are stored, and no compaction is in the records."""
-        self.quarantined: frozenset[int] | None = None
-        """The items that a provider could not process, once that was read."""
-        self.size = size
+class _Entry(msgspec.Struct):
+    record_no: int
+    head_seq: int
+    items: list[StoredItem]
+    """Only ever appended to: callers hold prefixes of it."""
+    size: int = 0
+    is_plain: bool = True
+    """Whether all items are shown as they are stored, and no compaction is in the records."""
+    quarantined: frozenset[int] | None = None
+    """The items that a provider could not process, once that was read."""
 
 
 class KnownContext(NamedTuple):
@@ -81,7 +78,10 @@ class ContextCache:
             if isinstance(change, LogAppended):
                 session, before = change.session, change.before
                 if before is None:
-                    self._begin(session)
+                    if session.parent_id is not None:
+                        self._begin_fork(session, session.parent_id)
+                    elif not session.record_no:
+                        self._entries[session.id] = _Entry(0, 0, [])
                 for entry in change.entries:
                     if entry.items:
                         self._extend(entry.items)
@@ -139,7 +139,7 @@ class ContextCache:
         self.drop(session.id)
         # Who reads the context next shares its list, so that projections are found by identity.
         kept = items.shared if len(items.shared) == items.length else items[:]
-        entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain)
+        entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain)
         if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry
             self._bytes += entry.size
@@ -156,14 +156,11 @@ class ContextCache:
         self._entries.clear()
         self._bytes = 0
 
-    def _begin(self, session: Session) -> None:
-        """Know a session that was created here: empty, or a fork of a known context."""
+    def _begin_fork(self, session: Session, parent_id: SessionId) -> None:
+        """Know a fork that was created here, if the context that it continues is known."""
         if session.record_no:
             return
-        if session.parent_id is None:
-            self._entries[session.id] = _Entry(0, 0, [], 0, is_plain=True)
-            return
-        parent = self._entries.get(session.parent_id)
+        parent = self._entries.get(parent_id)
         if parent is None or not parent.is_plain or parent.record_no != session.parent_record:
             return
         if parent.head_seq < session.parent_seq:
@@ -171,7 +168,7 @@ class ContextCache:
         inherited = parent.items[: bisect_right(parent.items, session.parent_seq, key=_seq)]
         # About their share: to measure every item would cost more than the rest of a fork.
         size = parent.size * len(inherited) // max(len(parent.items), 1)
-        entry = _Entry(0, session.parent_seq, inherited, size, is_plain=True)
+        entry = _Entry(0, session.parent_seq, inherited, size)
         entry.quarantined = parent.quarantined
         self._entries[session.id] = entry
         self._bytes += entry.size

@@ -53,7 +53,9 @@ class LaneCache:
         self.find = self._lanes.get
         """Return a lane and its size, or None if it is not known."""
         self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
-        """The live sessions of the known lanes by their keys."""
+        """The live sessions of the known lanes by their keys, also while they are detached."""
+        self.expects_new_keys = True
+        """Whether the last session that was looked up did not exist: the next may not either."""
         self._before: dict[SessionId, Lane | None] | None = None
         """How lanes were that have changed since `begin`."""
 
@@ -112,6 +114,7 @@ class LaneCache:
     def learn(self, facts: Facts) -> None:
         """Keep a lane that was read in this transaction; who waits in it was not read whole."""
         session = facts.session
+        self.expects_new_keys = session is None and facts.next_generation == 1
         if session is None or not session.is_live or facts.waiting.count:
             return
         if session.active_turn_id is None:
@@ -212,10 +215,24 @@ class LaneCache:
                 self.put(lane)
 
     def detach_uncommitted(self) -> list[Lane]:
-        """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
+        """Know no more what was noted since `begin`; return it, to be kept once it is committed.
+
+        Their keys stay known, so that they are not taken for new ones meanwhile.
+        """
         before, self._before = self._before or {}, None
         found = [self.forget(session_id) for session_id in before]
-        return [lane for lane in found if lane is not None]
+        detached = [lane for lane in found if lane is not None]
+        for lane in detached:
+            if lane.session.key is not None:
+                self.keys[lane.session.tenant, lane.session.key] = lane.session.id
+        return detached
+
+    def drop(self, detached: Iterable[Lane]) -> None:
+        """Know no more of these lanes: they were not committed."""
+        for lane in detached:
+            session = lane.session
+            if self.keys.get((session.tenant, session.key)) == session.id:
+                del self.keys[session.tenant, session.key]
 
     def keep(self, lanes: Iterable[Lane]) -> None:
         """Know these lanes: they were committed."""

@@ -147,6 +147,10 @@ class PostgresDriver(SqlDriver):
                 self._forget_writer(connection)
                 raise
             self._writers.append(connection)
+            if server_time is None and cached.takes_keys_for_new:
+                # Most likely one of the keys has a session, which says nothing about the lanes.
+                known.drop(lanes)
+                return None
             if server_time is None:
                 self._lanes.clear()
                 self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)

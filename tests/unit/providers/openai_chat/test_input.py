@@ -190,3 +190,32 @@ def test_reasoning_that_led_to_no_call_is_not_sent(after: list[bytes]) -> None:
     sent = messages(cache, [user("hi"), reasoning("hm"), *after], session_id="s")
     assert "reasoning_content" not in str(sent)
     assert sent == messages(cache, [user("hi"), *after])
+
+
+def system(text: str) -> bytes:
+    return msgspec.json.encode({"type": "message", "role": "system", "content": text})
+
+
+FIRST_ITEMS = {
+    "user": user("hi"),
+    "assistant": assistant("welcome"),
+    "system": system("be brief"),
+    "call": CALL,
+    "output": OUTPUT,
+    "reasoning": reasoning("hm"),
+    "settings": b'{"type":"configuration"}',
+}
+NEXT_ITEMS = [[], [user("more")], [assistant("ok")], [CALL, OUTPUT], [system("louder")]]
+
+
+@pytest.mark.parametrize("first", FIRST_ITEMS.values(), ids=FIRST_ITEMS)
+@pytest.mark.parametrize("after", NEXT_ITEMS)
+def test_a_history_that_begins_with_one_item_goes_on_as_if_it_came_at_once(
+    first: bytes, after: list[bytes]
+) -> None:
+    cache = ChatInputCache(TranslationCache())
+    history = SharedPrefix([first])
+    alone = messages(cache, history, session_id="s")
+    assert alone == messages(cache, history, form=ChatForm("other"), instructions=None)
+    grown = messages(cache, history.grown(after), session_id="s")
+    assert grown == messages(cache, [first, *after])

@@ -27,6 +27,7 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.optimistic.decisions import FORESEEN, decide_from_cache
+from holdfast.stores.sql.optimistic.first_turns import plan_first_turn
 from holdfast.stores.sql.plan import Ask
 
 Planner = Callable[[Any, float, LaneCache], Planned | None]
@@ -38,9 +39,11 @@ _COMPLETED = [("", True, None)]
 
 
 def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | None:
-    """Plan an arrival, in one step if it starts on a cached, idle lane."""
+    """Plan an arrival, in one step if it starts on a cached, idle lane or in a new session."""
     session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
-    known = lanes.find(session_id) if session_id is not None else None
+    if session_id is None:
+        return plan_first_turn(command, now, lanes)
+    known = lanes.find(session_id)
     if known is None or command.retry_count > 0 or command.on_busy == "rollback":
         return decide_from_cache(command, now, lanes)
     before = known[0]
