@@ -1,7 +1,7 @@
 """First turns of new keys, on every kind of store: written in one step, and once for a key."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -235,11 +235,12 @@ async def test_a_batch_with_a_key_that_is_not_new_is_decided_again_as_a_whole(
     known = await caller.start("one", key="known")
     theirs = await other.converse("theirs", "answer", key="theirs")
     await caller.start("new", key="first")
-    outcomes = await asyncio.gather(
+    work: list[Awaitable[Any]] = [
         caller.finish(known, "two"),
         caller.start("mine too", key="theirs"),
         *(caller.start(f"{n}", key=f"k{n}") for n in range(4)),
-    )
+    ]
+    outcomes = await asyncio.gather(*work)
     assert outcomes[0].session.active_turn_id is None
     assert await caller.texts(known.session) == ["one", "two"]
     assert outcomes[1].session.id == theirs.session.id

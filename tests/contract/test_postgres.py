@@ -391,6 +391,32 @@ async def test_turns_whose_lanes_are_known_are_one_statement(open_another: Opene
         assert await caller.texts(run.session) == ["a", "A", "b"]
 
 
+async def test_first_turns_of_new_keys_are_one_statement(open_another: Opener) -> None:
+    store = await open_another()
+    caller = StoreClient(store)
+    await caller.enlist()
+    keys = [f"k{n}" for n in range(4)]
+    asked = await _statements_during(store, [caller.start("a", key=key) for key in keys])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    for key in keys:
+        assert await caller.texts(await caller.reserve(key)) == ["a"]
+
+
+async def test_a_key_that_is_not_new_says_nothing_about_other_lanes(open_another: Opener) -> None:
+    store, neighbour = await open_another(), await open_another()
+    caller, other = StoreClient(store), StoreClient(neighbour, "o")
+    await caller.enlist()
+    await other.enlist()
+    known = await caller.converse("a", "A", key="known")
+    theirs = await other.converse("theirs", "answer", key="theirs")
+    asked = await _statements_during(store, [caller.start("mine", key="theirs")])
+    assert [text.split(" ")[0] for text in asked[:2]] == ["with", "begin"]
+    asked = await _statements_during(store, [caller.start("b", key="known")])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    assert await caller.texts(known.session) == ["a", "A", "b"]
+    assert await caller.texts(theirs.session) == ["theirs", "answer", "mine"]
+
+
 async def test_appends_to_one_session_that_come_together_are_one_statement(
     open_another: Opener,
 ) -> None:
