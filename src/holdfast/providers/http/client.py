@@ -286,8 +286,8 @@ class HttpExchange:
             try:
                 while not connection.has_head:
                     await connection.wait_for_data(client.timeouts.first_byte_seconds)
-                if "content-encoding" in connection.raw_headers:
-                    self._inflater = _inflater(connection.headers["content-encoding"])
+                if connection.may_be_encoded:
+                    self._inflater = _inflater(connection.headers.get("content-encoding", ""))
             except Disconnected:
                 client.drop(connection)
                 if pooled is None or not is_repeatable or not connection.is_untouched:

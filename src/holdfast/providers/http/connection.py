@@ -17,16 +17,7 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_DISCARDED_BYTES = 16 * 1024
 """How much of an unneeded rest is read to keep the connection."""
 _NO_BODY = (204, 304)
-_LOWERED: dict[bytes, str] = {}
-"""Header names in lower case: servers send the same few with every response."""
-MAX_LOWERED, MAX_LOWERED_BYTES = 512, 64
-
-
-def _lowered(name: bytes) -> str:
-    key = name.decode("latin-1").lower()
-    if len(_LOWERED) < MAX_LOWERED and len(name) <= MAX_LOWERED_BYTES:
-        _LOWERED[name] = key
-    return key
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 class StopReading(Exception):
@@ -51,6 +42,8 @@ class UpstreamConnection(asyncio.Protocol):
     _without_body = 0
     may_reuse = False
     """Whether the server keeps the connection open after this response."""
+    may_be_encoded = False
+    """Whether the head mentions a Content-Encoding."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -73,8 +66,8 @@ class UpstreamConnection(asyncio.Protocol):
         # The parser appends body pieces itself: no Python call per piece. The list stays the same.
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
-        self.raw_headers: dict[str, bytes] = {}
-        self._head: list[tuple[bytes, bytes]] = []
+        self._head = b""
+        """The head as it arrived. The parser has checked it; its headers are read on demand."""
 
     # ── for the client ──────────────────────────────────────────────────────────────────────
 
@@ -82,7 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Send a request; everything that arrives from now on is its response."""
         self._method = method
         self.status = 0
-        self.raw_headers, self._head = {}, []
+        self._head = b""
         self._pieces.clear()
         self.has_head = self.is_complete = self.may_reuse = False
         self._received = self._body_end = self._buffered = self._without_body = 0
@@ -90,8 +83,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The response's headers; names in lower case."""
-        return {name: value.decode("latin-1") for name, value in self.raw_headers.items()}
+        """The response's headers; names in lower case, values of one name joined by commas."""
+        found: dict[str, str] = {}
+        for line in self._head.decode("latin-1").split("\r\n")[1:]:
+            name, _, value = line.partition(":")
+            name, value = name.lower(), value.strip(" \t")
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
 
     @property
     def is_untouched(self) -> bool:
@@ -234,6 +232,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self.is_complete or not self._method:
             self.abort()
             return
+        if not self.has_head:
+            self._head += data
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -307,7 +307,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _ends_with_connection(self) -> bool:
         """Return whether only the end of the connection marks the end of the body."""
-        headers = self.raw_headers
+        headers = self.headers
         has_length = "content-length" in headers or "transfer-encoding" in headers
         return not has_length and self.status not in _NO_BODY
 
@@ -317,28 +317,22 @@ class UpstreamConnection(asyncio.Protocol):
         """Begin a response; the server must not send a second one."""
         if self.is_complete:
             self.may_reuse = False
-        else:
-            self._head = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header. Trailers are dropped: nothing in them concerns us."""
-        if not self.has_head:
-            self._head.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Complete the head, unless it is an interim response."""
         if self.is_complete:
             return
         status = self._parser.get_status_code()
+        # The parser skips empty lines in front of a head.
+        head = self._head.lstrip(b"\r\n")
+        end = head.index(_END_OF_HEAD)
         if status < 200:
+            self._head = head[end + len(_END_OF_HEAD) :]
             return
+        head = self._head = head[:end]
+        self.may_be_encoded = b"content-encoding" in head.lower()
         self.status = status
         self.has_head = True
-        headers = self.raw_headers
-        for name, value in self._head:
-            headers[_LOWERED[name] if name in _LOWERED else _lowered(name)] = value
-        if len(headers) != len(self._head):
-            self.raw_headers = _combined(self._head)
         self.may_reuse = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
             # The parser would wait for a body that never comes.
@@ -349,11 +343,3 @@ class UpstreamConnection(asyncio.Protocol):
         if self.has_head and not self.is_complete:
             self.is_complete = True
             self._body_end = len(self._pieces)
-
-
-def _combined(head: list[tuple[bytes, bytes]]) -> dict[str, bytes]:
-    """Return headers by name; the values of one name are joined by commas, once."""
-    values: dict[str, list[bytes]] = {}
-    for name, value in head:
-        values.setdefault(_lowered(name), []).append(value)
-    return {name: b", ".join(each) for name, each in values.items()}
