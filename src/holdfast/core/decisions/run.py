@@ -72,7 +72,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if row is not None and row.turn_id != turn.id:
-        return Decision(session)  # an earlier attempt of this turn wrote it; it is written again
+        return Decision(session)  # another turn wrote it (an earlier attempt's is written again)
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items or command.merges:
