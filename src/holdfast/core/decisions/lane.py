@@ -335,7 +335,7 @@ def _with_front(waiting: Waiting, position: int) -> Waiting:
 
 
 def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
-    """Return a queue position after all others."""
+    """Return a queue position after all others; a resumed turn's may exceed its number."""
     return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
 
 
