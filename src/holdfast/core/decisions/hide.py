@@ -1,8 +1,8 @@
 """Hide or erase a range of a log, with every summary of it, also in forks.
 
-A hidden range disappears from the view of its own session; older forks still show it. An erased range is
-gone in every fork that shares it. A summary is a record, and may also be an item that was returned
-to a client: both go with the range that they summarize.
+A hidden range disappears from the view of its own session; older forks still show it. An erased
+range is gone in every fork that shares it. A summary is a record, and may also be an item that was
+returned to a client: both go with the range that they summarize.
 """
 
 from collections.abc import Iterable, Sequence
