@@ -1,8 +1,7 @@
-"""The first turn of a new session: most keys are met by one message that starts at once.
+"""Decide the first turn of a new session if it is one message that starts at once.
 
-The session, its turn and its run are one entry of the log, which is built here in one step.
-Everything else that may begin a session is decided step by step on a `Draft`, which comes to the
-same result for these turns.
+Session, turn and run are one entry of the log, built here in one step. All other first turns are
+decided step by step on a `Draft`, which gives the same result for these.
 """
 
 from operator import attrgetter
@@ -22,15 +21,15 @@ _options = attrgetter(*ACCEPT_OPTIONS)
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Accept)}
 _NO_OPTIONS = tuple(_DEFAULTS[name] for name in ACCEPT_OPTIONS)
 _CREATED = b'{"generation":%d}'
-"""The detail of the event that begins a session."""
+"""Body of the event `session.created`."""
 
 
 def start_first_turn(
     command: Accept, generation: int, now: float
 ) -> Decision[Started | Queued | Repeated] | None:
-    """Begin a session and give its lane to its first turn; None if more has to be decided.
+    """Create a session and start its first turn; None if the turn is not plain.
 
-    The caller has checked that the key has no live session, and that the turn is no repeat.
+    The caller has checked that the key has no live session and that the turn is no repeat.
     """
     if command.session_id is not None or _options(command) != _NO_OPTIONS:
         return None

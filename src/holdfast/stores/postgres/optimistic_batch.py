@@ -36,7 +36,7 @@ class CachedDecisions(NamedTuple):
 
     @property
     def takes_keys_for_new(self) -> bool:
-        """Whether a gate fails if a key is not as new as it was taken for."""
+        """Whether a gate fails because a key is not new."""
         return ADD_FIRST_SESSION in self.writes
 
 
@@ -147,7 +147,7 @@ def _gates_first(one: tuple[Statement, object]) -> tuple[bool, str]:
 
 
 def _by_key(parameters: tuple[Any, ...]) -> str:
-    """Return the place of a new session, as in the waves of a batch that reads."""
+    """Return the sort key of a new session; `waves` sorts batches that read by the same."""
     return repr(Name("key", *parameters[KEY_AT]))
 
 

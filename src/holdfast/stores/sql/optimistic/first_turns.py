@@ -1,9 +1,10 @@
-"""The first turn of a new session, from the command to its statements and its cached lane.
+"""Plan the first turn of a new session: from the command to its statements and cached lane.
 
-Nothing is read before: the statement that adds the session is the gate, and adds nothing if the key
-has a session, live or not. Of two first turns under one key, the constraints of `sessions` let one
-be written; the other is decided again, after reading. A key that is not cached is taken for a new
-one if the last one was: otherwise every turn of a session that was long idle would fail here first.
+Nothing is read before. The statement that adds the session is the gate: it adds no row if the key
+has a session, live or not. If two first turns have the same key, the constraints of `sessions`
+accept one of them; the other is planned again with reads. A key that is not cached is assumed to be
+new only if the last key that was read was new. Otherwise each turn of a session that is no longer
+cached would fail here first.
 """
 
 from typing import Any
@@ -19,8 +20,8 @@ from holdfast.stores.sql.command_plans import Planned
 from holdfast.stores.sql.entries import SAME_TIME, STARTED, pack_items, session_no
 from holdfast.stores.sql.plan import Ask, Statement
 
-# No generation, and so no row, if the key ever had a session. The constraint alone would not tell:
-# an import may have left out the first generation.
+# The generation is null, and the row is refused, if the key ever had a session. The constraints are
+# not enough: the first generation that was imported may have another number than 1.
 ADD_FIRST_SESSION = Statement(
     "add_first_session",
     sql.ADD_SESSION.text.replace(
@@ -31,14 +32,14 @@ ADD_FIRST_SESSION = Statement(
     is_fenced=True,
 )
 KEY_AT = slice(2, 4)
-"""Where its parameters have tenant and key."""
+"""Position of tenant and key in its parameters."""
 _pack = msgspec.msgpack.Encoder().encode
 _CREATED_AND_STARTED = [("session.created", False, b'{"generation":1}'), ("", True, b"{}")]
-"""The events of the entry, packed: the turn's state tells what the second says."""
+"""The events of the entry, packed. The kind of the second follows from the turn's state."""
 
 
 def plan_first_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | None:
-    """Plan an arrival that names no known session, in one step if it begins one plainly."""
+    """Plan a turn whose session is not cached; None unless it is a plain first turn."""
     key = command.key
     if key is not None and not lanes.expects_new_keys:
         return None
