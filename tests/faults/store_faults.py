@@ -316,13 +316,6 @@ LOG = (
         ("tests/contract/test_first_turns.py",),
     ),
     Fault(
-        "a key that another tenant has met is no new one",
-        f"{STORES}/sql/optimistic/first_turns.py",
-        "where tenant = ?3 and key = ?4",
-        "where (tenant = ?3 or tenant <> ?3) and key = ?4",
-        ("tests/contract/test_first_turns.py",),
-    ),
-    Fault(
         "new sessions of two processes are made in the order of their ids",
         f"{STORES}/postgres/optimistic_batch.py",
         "found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",
