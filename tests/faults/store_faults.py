@@ -337,6 +337,20 @@ LOG = (
         (f"{CONTRACT}::TestFencing", "tests/unit/stores/sql/optimistic"),
     ),
     Fault(
+        "a turn that was handed the lane stays in the queue",
+        f"{STORES}/sql/optimistic/plain_queue.py",
+        "    writes.append((sql.DEQUEUE, (turn_id,)))\n",
+        "",
+        ("tests/unit/stores/sql/optimistic", "tests/contract/test_plain_queue.py"),
+    ),
+    Fault(
+        "a cached lane keeps the turn that it was handed to among those who wait",
+        f"{STORES}/sql/optimistic/plain_queue.py",
+        "first, left = lane.waiting[0], lane.waiting[1:]",
+        "first, left = lane.waiting[0], lane.waiting",
+        ("tests/unit/stores/sql/optimistic",),
+    ),
+    Fault(
         "a plain end is left out of the index though another entry is before it",
         f"{STORES}/sql/optimistic/plain_turns.py",
         "ENDED_NEXT if before.epoch == before.version else ENDED",

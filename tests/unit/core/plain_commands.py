@@ -86,7 +86,6 @@ OTHER_STARTS: list[tuple[dict[str, Any], Facts]] = [
     ({}, idle(session={"deleted_at": NOW - 1})),
     ({"is_compared": False}, idle(session={"has_failed": True})),
     ({}, idle(waiting=waiting(4))),
-    ({}, running()),
     ({}, held()),
     ({}, Facts(now=NOW)),
 ]

@@ -33,7 +33,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
-from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
@@ -297,9 +297,15 @@ class ActiveRun:
             self._rejected = rejected_finish(self.fence, exc)
             raise
         self.ended = ended
-        if waiter is not None:
-            self._hand_over(ended, waiter, is_certain=is_certain)
+        if waiter is None:
+            self._registry.wake(ended.session.id)
+        elif ended.successor is not None:
+            self._registry.hand_over(waiter, ended.successor)
         else:
+            if is_certain:
+                # Otherwise it may own the lane without anybody knowing the run: then it claims the
+                # run that it was named with.
+                waiter.may_own_lane = False
             self._registry.wake(ended.session.id)
         is_rejected = self.is_rejected and command.outcome == "failed"
         self._meter.run_ended("rejected" if is_rejected else command.outcome)
@@ -312,19 +318,6 @@ class ActiveRun:
                 outcome=command.outcome,
             )
         return ended
-
-    def _hand_over(self, ended: Ended, waiter: Waiter, *, is_certain: bool) -> None:
-        """Let the next waiter start, with the run that the commit started or by a claim of its own.
-
-        If the outcome of the commit was uncertain, the waiter may own the lane already, so it keeps
-        `may_own_lane` and claims with the run id that the commit named.
-        """
-        if ended.successor is not None:
-            self._registry.hand_over(waiter, ended.successor)
-            return
-        if is_certain:
-            waiter.may_own_lane = False
-        self._registry.wake(ended.session.id)
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────────
 

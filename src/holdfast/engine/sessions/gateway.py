@@ -203,14 +203,16 @@ class Gateway:
         """Return the run of a turn that has its lane; `on_lost` is called if it loses the lane."""
         return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
 
-    async def enter(self, admission: Started | Queued) -> ActiveRun:
-        """Return the run of an accepted turn, once it has its lane."""
+    async def enter(
+        self, admission: Started | Queued, on_lost: Callable[[], object] | None = None
+    ) -> ActiveRun:
+        """Return the run of an accepted turn, once it has its lane; `on_lost` as in `begin`."""
         started = admission
         try:
             if isinstance(started, Queued):
-                since = self._registry.claimed_at(started.turn.id)
+                since = self._registry.claims.get(started.turn.id, -1)
                 started = await self._lanes.wait(started, since=since)
-            return self.begin(started)
+            return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
         except BaseException as exc:
             self._registry.release_turn(admission.turn.id)
             is_ended = isinstance(

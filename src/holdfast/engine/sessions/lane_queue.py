@@ -58,19 +58,23 @@ class LaneQueue:
         `since` is the registry's tick when the lane was last known to be taken.
         """
         context, turn = self._context, queued.turn
+        pause = context.settings.lease_seconds / 2
         elapsed = asyncio.get_running_loop().time  # monotonic: clock changes do not matter
         began = elapsed()
         until = began + context.settings.max_wait_seconds
         if turn.source in UNBOUNDED:
             until = math.inf
+        successor = Successor(turn.id, RunId(context.ids.new("run")))
         waiter = self._registry.join_lane(
-            turn.session_id, turn.position, since=since, successor=self._new_run(turn)
+            turn.session_id, turn.position, since=since, successor=successor
         )
         outcome: Started | Queued = queued
         try:
             while not isinstance(outcome, Started):
-                left = until - elapsed()
-                await waiter.wait(min(left, self._poll_seconds(outcome)))
+                due = outcome.check_again_at
+                seconds = pause if due is None else self._poll_seconds(due)
+                await waiter.alarm(min(until - elapsed(), seconds))
+                waiter.is_woken = False
                 if context.worker.is_stopping:
                     raise StoreClosed(f"turn {turn.id} was queued when its store was closed")
                 outcome = waiter.handed or await self._claim(waiter, turn)
@@ -84,15 +88,10 @@ class LaneQueue:
         context.meter.lane_waited(elapsed() - began)
         return outcome
 
-    def _new_run(self, turn: Turn) -> Successor:
-        return Successor(turn.id, RunId(self._context.ids.new("run")))
-
-    def _poll_seconds(self, queued: Queued) -> float:
+    def _poll_seconds(self, check_again_at: float) -> float:
         """Return how long to wait without a wake-up: a tool wait or a lease may expire."""
         pause = self._context.settings.lease_seconds / 2
-        if queued.check_again_at is None:
-            return pause
-        return min(pause, max(queued.check_again_at - self._context.clock.now(), 0.001))
+        return min(pause, max(check_again_at - self._context.clock.now(), 0.001))
 
     async def _claim(self, waiter: Waiter, turn: Turn) -> Started | Queued:
         """Claim the lane.
@@ -113,7 +112,8 @@ class LaneQueue:
         except RunFenced:
             # The hand-over started the run, which lost its lane before this task learned of it. Its
             # id is used up: claim with a new one.
-            waiter.successor, waiter.may_own_lane = self._new_run(turn), False
+            run_id = RunId(self._context.ids.new("run"))
+            waiter.successor, waiter.may_own_lane = Successor(turn.id, run_id), False
             claim = replace(claim, run_id=waiter.successor.run_id, again=False)
             return await self._submit_claim(claim)
 

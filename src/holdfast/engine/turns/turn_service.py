@@ -216,15 +216,19 @@ class TurnService:
                 if isinstance(admission, Started):
                     run = self._gateway.begin(admission, task.cancel)
                 else:
-                    run = await self._wait_for_lane(task, admission)
+                    self._queued.add(task)
+                    run = await self._gateway.enter(admission, task.cancel)
+                    self._queued.discard(task)
                 self.in_flight.runs[run.session.id] = run
                 return await self._executor.execute(run, request, live)
             except TurnInterrupted as exc:
+                self._queued.discard(task)
                 joined = await self._joined_result(ticket, exc)
                 if live is not None:
                     live.end_whole(joined.response)
                 return joined
             finally:
+                self._queued.discard(task)
                 if run is not None:
                     self._gateway.leave(run)
                     if self.in_flight.runs.get(run.session.id) is run:
@@ -261,15 +265,6 @@ class TurnService:
             raise exc
         await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
         return await self.load_result(tenant, view.turn, ticket.step)
-
-    async def _wait_for_lane(self, task: asyncio.Task[Any], admission: Queued) -> ActiveRun:
-        self._queued.add(task)
-        try:
-            run = await self._gateway.enter(admission)
-        finally:
-            self._queued.discard(task)
-        run.on_lost(task.cancel)
-        return run
 
     async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
         """End a stream without a terminal event, with the recorded end."""

@@ -102,13 +102,6 @@ class LaneCache:
                 return turn
         return None
 
-    def has_queue(self, session_id: SessionId | None, key: tuple[Tenant, Key | None]) -> bool:
-        """Whether turns wait in a cached lane; may be called from any thread, so only a hint."""
-        if session_id is None:
-            session_id = self.keys.get(key)
-        known = self._lanes.get(session_id) if session_id is not None else None
-        return known is not None and known[0].active is not None and bool(known[0].waiting)
-
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
     def learn(self, facts: Facts) -> None:

@@ -71,6 +71,8 @@ class GroupCommitter:
         self._can_wait = driver.can_wait
         self._is_urgent = False
         """Whether a queued command must be committed without delay."""
+        self._patient = 0
+        """How many queued commands may wait for others."""
         self._delay: asyncio.TimerHandle | None = None
         """Ends the wait of the commands that may wait."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +99,7 @@ class GroupCommitter:
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
         if type(command) is Accept and self._can_wait is not None and self._can_wait(command):
+            self._patient += 1
             if self._delay is None:
                 self._delay = loop.call_later(MAX_DELAY, self._end_delay)
             return done
@@ -140,7 +143,7 @@ class GroupCommitter:
         # Calls that the last loop had scheduled will not come.
         self._is_scheduled = False
         self._committed.clear()
-        self._delay = None
+        self._delay, self._patient = None, 0
         self._loop, self._thread = loop, get_ident()
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,7 +166,9 @@ class GroupCommitter:
         queue, count = self._queue, len(self._queue)
         if count >= MIN_SPLIT_BATCH:
             count = -(-count // (self._max_batches - self._in_flight))
-        count = self._last_count = min(count, MAX_BATCH)
+        count = min(count, MAX_BATCH)
+        # The callers whose commands could wait have nothing to submit once they are woken.
+        self._last_count, self._patient = max(count - self._patient, 0), 0
         commands: list[Command[Any]] = []
         waiting: list[asyncio.Future[Decision[Any]]] = []
         while len(commands) < count:

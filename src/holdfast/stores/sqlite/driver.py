@@ -182,7 +182,11 @@ class SqliteDriver(SqlDriver):
         """Whether a turn only joins a queue, behind one that gets the lane first."""
         if command.again or command.on_busy != "enqueue":
             return False
-        return self._lanes.has_queue(command.session_id, (command.tenant, command.key))
+        # Other threads may change the lanes meanwhile: this is only a hint.
+        lanes = self._lanes
+        session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
+        known = lanes.find(session_id) if session_id is not None else None
+        return known is not None and known[0].active is not None and bool(known[0].waiting)
 
     def _post_checkpoint(self, writer: ThreadExecutor) -> None:
         self._rows_moved = self._rows
