@@ -24,11 +24,18 @@ NOT_LISTED = frozenset({CALL, WORDS, REMINDER, ATTACHMENT})
 """Kinds of which lists show what they led to, if anything."""
 APPROVAL_PREFIX = "mcpr_"
 """How the ids of approval requests begin, among the calls for which a lane is held."""
+APPROVAL_SUFFIX = "q"
+"""How they end: no sequence number ends so, and so the store always finds them by their id."""
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
 _USER = b'"role":"user"'
 
 _encode = msgspec.json.Encoder().encode
+
+
+def approval_request_id(random_id: str) -> str:
+    """Return the id of an approval request, made from a random id."""
+    return random_id + APPROVAL_SUFFIX
 
 
 class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
