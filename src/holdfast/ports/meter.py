@@ -11,7 +11,11 @@ class Meter(Protocol):
         ...
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run of this process that ended; `rejected` failed because of its request."""
+        """Count a run of this process that ended.
+
+        `rejected` failed because of its request. With `requires_action` the run has ended and its
+        turn has not: it waits for the client's tools or an approval.
+        """
         ...
 
     def lane_waited(self, seconds: float) -> None:
