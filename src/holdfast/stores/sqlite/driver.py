@@ -84,9 +84,15 @@ _Work = Callable[[], list[Result]]
 
 
 def _is_full(error: sqlite3.Error) -> bool:
-    """Return whether the disk, or the file, had no room for a write."""
+    """Return whether the disk, or the file, may have had no room for a write.
+
+    SQLite reports only ENOSPC as a full disk. A quota (EDQUOT) or a limit on the size of files
+    (EFBIG) is a failed write like any other; what is done about it does no harm to others.
+    """
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+    if code is None:
+        return False
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
 class _LostUpdate(Exception):
