@@ -89,7 +89,7 @@ def _is_full(error: sqlite3.Error) -> bool:
     SQLite reports only ENOSPC as a full disk. A quota (EDQUOT) or a limit on the size of files
     (EFBIG) is a failed write like any other; what is done about it does no harm to others.
     """
-    code = getattr(error, "sqlite_errorcode", None)
+    code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return False
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
