@@ -244,7 +244,7 @@ def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) 
         store,
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
-        services=lambda: _service_findings(settings, toolbox),
+        services=lambda: _service_findings(settings, toolbox, store),
     )
     console = _load_console if settings.server.console else None
     return AdminServices(SqlReports(store), doctor.diagnose, console)
@@ -256,9 +256,11 @@ def _load_console() -> "Mapping[str, StaticFile]":
     return load_files()
 
 
-async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[Finding]":
+async def _service_findings(
+    settings: Settings, toolbox: GatewayTools, store: SqlStore
+) -> "list[Finding]":
     """Return the MCP servers that have failed, and what is wrong with agents."""
-    from holdfast.doctor.configuration import check_agents
+    from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.findings import Finding
 
     failed = [
@@ -266,7 +268,10 @@ async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[
         for each in toolbox.server_status()
         if each.state == "failed"
     ]
-    return failed + await check_agents(settings.upstreams)
+    failed += await check_agents(settings.upstreams)
+    if not settings.keys:
+        failed += await check_agent_access(settings.upstreams, store.read)
+    return failed
 
 
 def _new_executor(

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable
 
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound
+from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy
 from holdfast.core.ids import Key, Tenant
-from holdfast.core.tools.approval_words import read_answer
+from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.approvals import (
     ApprovalService,
@@ -18,6 +18,7 @@ from holdfast.engine.turns.approvals import (
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressResult
 
+NOT_YET = "Another call is still running. Press the button again when it has ended."
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
@@ -102,6 +103,8 @@ class ChatApprovals:
             is_answered = await self._answer(approval_id, approver, is_approved, once)
         except ApprovalForbidden:
             return PressResult(FORBIDDEN)
+        except SessionBusy:
+            return PressResult(NOT_YET)
         if not is_answered:
             return PressResult(NOT_WAITING, "over")
         return PressResult("Allowed." if is_approved else "Denied.", "done")
@@ -128,11 +131,14 @@ class ChatApprovals:
     async def _answer(
         self, approval_id: str, approver: Approver, is_approved: bool, once: str
     ) -> bool:
-        """Answer a request and show what its turn does next; return False if it does not wait."""
+        """Answer a request and show what its turn does next; return False if it does not wait.
+
+        Nothing waits here: all chats of the channel would.
+        """
         try:
             ticket = await self._service.answer(
-                self._tenant, approval_id, approver, approve=is_approved, is_stream=True,
-                idempotency_key=once,
+                self._tenant, ApprovalAnswer(approval_id, is_approved), approver,
+                is_stream=True, idempotency_key=once, waits=False,
             )  # fmt: skip
         except ApprovalNotFound:
             return False

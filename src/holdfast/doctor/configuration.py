@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
+from holdfast.ports.store import ApiKeyReader
 from holdfast.providers.cli_agents.inspection import inspect_agent
 from holdfast.providers.routing import UpstreamRouter
 from holdfast.providers.settings import UpstreamSettings
@@ -107,6 +108,23 @@ async def check_agents(upstreams: Sequence[UpstreamSettings]) -> list[Finding]:
         for upstream in upstreams
         if upstream.is_agent
         for problem in await inspect_agent(upstream)
+    ]
+
+
+async def check_agent_access(
+    upstreams: Sequence[UpstreamSettings], read: ApiKeyReader
+) -> list[Finding]:
+    """Return the agents whose tools could ask the gateway itself for every session.
+
+    No isolation keeps an agent from the network, and without API keys everybody is answered who
+    reaches the gateway over the loopback interface.
+    """
+    agents = [upstream for upstream in upstreams if upstream.is_agent and upstream.needs_wall]
+    if not agents or await read.api_keys():
+        return []
+    detail = "the gateway has no API keys and answers every process of this machine"
+    return [
+        Finding(code="agent_reads_sessions", subject=agent.name, detail=detail) for agent in agents
     ]
 
 

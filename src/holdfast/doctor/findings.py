@@ -229,6 +229,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="an agent with tools could read what is not its own; `serve` refuses to start",
         remedy="use sandbox = true with bubblewrap installed, or a range of ids in run_as",
     ),
+    "agent_reads_sessions": FindingKind(
+        severity="warning",
+        meaning="an agent with tools can read all sessions: the gateway has no API keys",
+        remedy="create a key with `holdfast keys create`; the agent does not learn it",
+    ),
     "mcp_unavailable": FindingKind(
         severity="problem",
         meaning="an MCP server does not start or does not answer, so turns have none of its tools",

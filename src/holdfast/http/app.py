@@ -134,7 +134,9 @@ class Application:
         add("GET", "/metrics", self._metrics)
         add("GET", "/openapi.json", self._openapi)
         add("GET", "/healthz", self._health.healthz)
+        add("HEAD", "/healthz", self._health.healthz)
         add("GET", "/readyz", self._health.readyz)
+        add("HEAD", "/readyz", self._health.readyz)
 
     def _new_submitter(
         self, streams: StreamSettings | None, tools: ToolServices | None

@@ -25,6 +25,8 @@ TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 MAX_LABEL_SETS = 200
 """Combinations of tenant, upstream and model that are counted apart; the rest count as `other`."""
 UNKNOWN, OTHER = "unknown", "other"
+WAITING = "requires_action"
+"""The outcome of a run whose turn waits for the client's tools or an approval."""
 MAX_UNSORTED = 1024
 """Values of a histogram that may wait to be sorted into buckets."""
 COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -115,7 +117,7 @@ class PrometheusMeter:
         )
         self._turns = _Counter("holdfast_turns", "Turns ended.", ("outcome", *by_route))
         self._turn_seconds = _Histogram(
-            "holdfast_turn_seconds", "From request to end of turn.", TURN_SECONDS, by_route
+            "holdfast_turn_seconds", "From request to answer.", TURN_SECONDS, by_route
         )
         self._first_token = _Histogram(
             "holdfast_first_token_seconds", "From request to the first upstream event.",
@@ -225,7 +227,7 @@ class PrometheusMeter:
         self._queued.pop(context, None)
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run, and the turn of the current request."""
+        """Count a run, and the turn of the current request if it has ended."""
         self._ended.counts[(outcome,)] += 1
         context = current_request.get()
         if context is None:
@@ -236,7 +238,8 @@ class PrometheusMeter:
         labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
         if labels not in self._label_sets:
             labels = self._limited_labels(labels)
-        self._turns.counts[(outcome, *labels)] += 1
+        if outcome != WAITING:
+            self._turns.counts[(outcome, *labels)] += 1
         self._turn_seconds.unsorted.append((time.monotonic() - context.started_at, labels))
         if context.first_token_at is not None:
             seconds = context.first_token_at - context.started_at

@@ -43,7 +43,7 @@ MAX_STEPS = 64
 """Spans of one turn; further ones are dropped."""
 FLUSH_SECONDS = 2.0
 """How long the last spans may delay a stop."""
-NOT_ERRORS = frozenset({"completed", "cancelled"})
+NOT_ERRORS = frozenset({"completed", "cancelled", "requires_action"})
 """Outcomes of a turn that are no errors."""
 _NANOSECONDS = 1_000_000_000
 

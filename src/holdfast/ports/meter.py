@@ -11,7 +11,11 @@ class Meter(Protocol):
         ...
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run of this process that ended; `rejected`: it failed because of its request."""
+        """Count a run of this process that ended.
+
+        `rejected`: it failed because of its request. `requires_action`: its turn goes on, and
+        waits for the client's tools or an approval.
+        """
         ...
 
     def lane_waited(self, seconds: float) -> None:

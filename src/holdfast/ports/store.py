@@ -234,6 +234,14 @@ class HistoryReader(Protocol):
         """Return a few keyless sessions that have an item of this id, newest first."""
         ...
 
+    async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return sessions with a turn that runs or waits, and an item of this id; a few of them.
+
+        The cost does not grow with the number of sessions. Ids of items that the store made, and
+        other ids that end with the place of their item, are not found.
+        """
+        ...
+
     async def transcript(
         self,
         tenant: Tenant,

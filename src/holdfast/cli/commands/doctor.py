@@ -76,7 +76,7 @@ async def _check(
 ) -> "tuple[list[Finding], set[Finding]]":
     """Return the findings, and which of them were fixed."""
     from holdfast.app import open_configured_store
-    from holdfast.doctor.configuration import check_agents
+    from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.fixing import fix, fix_before_open
     from holdfast.doctor.store_checks import check_contents, check_inspection
     from holdfast.stores.inspect import inspect_store
@@ -97,6 +97,8 @@ async def _check(
                 store, turn_seconds=settings.heals.turn_seconds, is_deep=is_deep
             )
         ]
+        if not settings.keys:
+            contents += await check_agent_access(settings.upstreams, store.read)
         if is_fixing:
             failures |= await fix(store, contents, settings.lanes)
     finally:

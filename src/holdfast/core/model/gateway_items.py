@@ -24,11 +24,18 @@ NOT_LISTED = frozenset({CALL, WORDS, REMINDER, ATTACHMENT})
 """Kinds that lists do not show; a call is shown by its completion or its approval request."""
 APPROVAL_PREFIX = "mcpr_"
 """The prefix of approval request ids, among the calls for which a lane is held."""
+APPROVAL_SUFFIX = "q"
+"""Their suffix: no sequence number ends with it, so the store always finds them by their id."""
 MARK = b'"type":"gateway_'
 """A substring of the body of each of these items."""
 _USER = b'"role":"user"'
 
 _encode = msgspec.json.Encoder().encode
+
+
+def approval_request_id(random_id: str) -> str:
+    """Return the id of an approval request, made from a random id."""
+    return random_id + APPROVAL_SUFFIX
 
 
 class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,6 +1,7 @@
 """Approvals as text: a request as text, and an answer that names its code."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -78,6 +79,12 @@ def read_approval(item: NewItem) -> ApprovalAnswer | None:
         return None
     reason = value.reason if isinstance(value.reason, str) else None
     return ApprovalAnswer(name, value.approve is True, reason)
+
+
+def named_approvals(items: Iterable[NewItem]) -> set[str]:
+    """Return the ids of the approval requests that a client's items answer."""
+    answers = [read_approval(item) for item in items if item.kind == RESPONSE]
+    return {answer.name for answer in answers if answer is not None}
 
 
 def message_text(item: NewItem) -> str:

@@ -307,8 +307,12 @@ class ActiveRun:
                 # run that it was named with.
                 waiter.may_own_lane = False
             self._registry.wake(ended.session.id)
-        is_rejected = self.is_rejected and command.outcome == "failed"
-        self._meter.run_ended("rejected" if is_rejected else command.outcome)
+        outcome: str = command.outcome
+        if ended.turn.outcome is None:
+            outcome = "requires_action"
+        elif self.is_rejected and outcome == "failed":
+            outcome = "rejected"
+        self._meter.run_ended(outcome)
         if _run_log.isEnabledFor(logging.INFO):
             log.info(
                 "run.ended",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.model.gateway_items import (
     GatewayApproval,
     GatewayCall,
+    approval_request_id,
     client_output,
     complete,
     store_item,
@@ -132,7 +133,7 @@ class AgentApprovals:
         return rest, turn
 
     def _call(self, asked: PermissionRequest) -> GatewayCall:
-        approval_id = self._gateway.ids.new("mcpr")
+        approval_id = approval_request_id(self._gateway.ids.new("mcpr"))
         function = _NOT_IN_NAMES.sub("_", f"{asked.upstream}__{asked.name}")
         return GatewayCall(
             id=approval_id,

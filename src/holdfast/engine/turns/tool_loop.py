@@ -22,6 +22,7 @@ from holdfast.core.model.gateway_items import (
     GatewayCompletion,
     GatewayReminder,
     ToolList,
+    approval_request_id,
     client_output,
     complete,
     load_item,
@@ -221,7 +222,7 @@ class ToolLoop:
             return item
         new_id = self._gateway.ids.new
         is_asked = tool.needs_approval and not self._denies_at_once(progress)
-        stored_id = new_id("mcpr" if is_asked else "mcpc")
+        stored_id = approval_request_id(new_id("mcpr")) if is_asked else new_id("mcpc")
         arguments = value.get("arguments")
         call = GatewayCall(
             id=stored_id,

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import (
+    ApprovalNotFound,
     ComparisonNeeded,
     HoldfastError,
     LaneFull,
@@ -29,6 +30,8 @@ from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
     APPROVAL_ITEMS,
     message_text,
+    named_approvals,
+    read_answer,
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
@@ -54,6 +57,8 @@ from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
+MAX_WORDS = 1024
+"""Bytes of a message that may answer an approval request in words."""
 _OPTIONS = (
     "is_internal", "idempotency_key", "retry_count", "rewind", "seen_seq", "parent", "expected_id",
     "after_turn", "same_as", "abandons", "brought",
@@ -140,8 +145,8 @@ class TurnSubmitter:
         try:
             if is_keyless:
                 self._keyless.add(request, digest, ticket)
-            if ticket.session.pending_calls is not None:
-                ticket.start()
+            session = ticket.session
+            if session.pending_calls is not None or session.active_turn_id != ticket.turn.id:
                 ticket = await self._after_hold(request, turn_request, ticket, new_items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.content = b""
@@ -239,8 +244,9 @@ class TurnSubmitter:
         What a client repeats of earlier requests and answers is left out: the log has it.
         """
         session = await self.known_session(request, target)
+        names = named_approvals(items)
         waiting = (
-            await self.approvals.of_session(request.tenant, session.id)
+            await self.approvals.answerable(request.tenant, session.id, lambda it: it.id in names)
             if session is not None
             else ()
         )
@@ -255,11 +261,17 @@ class TurnSubmitter:
         ticket: TurnTicket,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Return the ticket of a turn that waits behind an approval, or of what it answered."""
-        if not waits_for_approval(ticket.session) or ticket.task is None:
+        """Return the ticket of a turn that waits behind an approval, or of what it answered.
+
+        Behind calls that run, another call may wait for the approval that the turn gives.
+        """
+        text = message_text(items[-1]) if items and len(items[-1].body) < MAX_WORDS else ""
+        if not waits_for_approval(ticket.session) and read_answer(text) is None:
+            return ticket
+        ticket.start()
+        if ticket.task is None:
             return ticket
         approver = Approver(sender=request.sender, is_admin=request.is_admin)
-        text = message_text(items[-1]) if items else ""
         answered = await self.approvals.answer_in_words(
             ticket, text, approver, is_stream=turn_request.is_stream
         )
@@ -276,6 +288,10 @@ class TurnSubmitter:
                 return True
             case SessionNotFound() if matched.repeated is not None:
                 return True
+            case ApprovalNotFound() if target.parent is None:
+                # An answer to another request of the turn may have come first.
+                session = await self.known_session(request, target)
+                return session is not None and await self.approvals.awaits(session, matched.items)
             case SessionNotFound() if target.conversation is not None:
                 raise ConversationNotFound(target.conversation) from error
         return False

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import RecordHead
-from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
@@ -39,7 +39,7 @@ from holdfast.stores.sql.entries import (
     unpack_entries,
     unpack_items,
 )
-from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 
 EVERYTHING = 2**62
 SMALL_PART = 64
@@ -55,6 +55,13 @@ _OWNER = SESSION_WIDTH
 _WAITING = _OWNER + 1
 _ACTIVE = _WAITING + len(Waiting.__struct_fields__)
 _PARTIAL = _ACTIVE + 9
+
+# Ids are a client's own affair: those of other tenants and of idle sessions are passed over.
+BUSY_SESSIONS_WITH = Statement(
+    "busy_sessions_with",
+    "select distinct s.id from item_ids i join sessions s on s.no = i.session "
+    "join lanes l on l.session = i.session where i.item_id = ?2 and s.tenant = ?1 limit 16",
+)
 
 Count = Literal["seq", "turns", "events"]
 _COUNTS: dict[Count, int] = {"seq": 0, "turns": 1, "events": 2}
@@ -83,6 +90,12 @@ def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
         late_write = late.get(state.id)
         runs.append(read_run(state, turn_id, session_id, partial=partial, late=late_write))
     return sorted(runs, key=lambda run: run.epoch)
+
+
+def find_busy_sessions(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
+    """Return sessions whose lane is taken and that have an item of this id."""
+    rows = yield from every(BUSY_SESSIONS_WITH, tenant, item_id)
+    return [SessionId(row[0]) for row in rows]
 
 
 def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:

@@ -52,6 +52,7 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
+from holdfast.stores.sql.lookups import find_busy_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
@@ -197,6 +198,10 @@ class SqlReader:
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id."""
         return await self._run(lambda _: queries.item_places(tenant, item_id))
+
+    async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return sessions with a turn that runs or waits, and an item of this id."""
+        return await self._run(lambda _: find_busy_sessions(tenant, item_id))
 
     async def transcript(
         self,

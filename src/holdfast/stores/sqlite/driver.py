@@ -84,9 +84,15 @@ _Work = Callable[[], list[Result]]
 
 
 def _is_full(error: sqlite3.Error) -> bool:
-    """Return whether a write failed because the disk or the file is full."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+    """Return whether a write may have failed because the disk or the file is full.
+
+    SQLite reports only ENOSPC as a full disk. A quota (EDQUOT) or a limit on the size of files
+    (EFBIG) is a failed write like any other; what is done about it does no harm to others.
+    """
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return False
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
 class _LostUpdate(Exception):

@@ -183,6 +183,20 @@ class IdentityContract:
         assert all((await found(caller.tenant)).values())
         assert not any((await found(Tenant("stranger"))).values())
 
+    async def test_a_busy_session_is_found_by_an_item_of_its_own_tenant(
+        self, store: Store, caller: StoreClient
+    ) -> None:
+        item = write_item({**ANSWER, "id": "mcpr_1q"})
+        idle = await caller.start("idle", items=[item])
+        await caller.finish(idle)
+        busy = await caller.start("busy", items=[item, item])
+        find = store.read.busy_sessions_with
+        assert await find(caller.tenant, "mcpr_1q") == [busy.session.id]
+        assert await find(caller.tenant, "mcpr_2q") == []
+        assert await find(Tenant("stranger"), "mcpr_1q") == []
+        await caller.finish(busy)
+        assert await find(caller.tenant, "mcpr_1q") == []
+
     async def test_a_key_whose_session_was_erased_goes_on_with_the_next_generation(
         self, caller: StoreClient
     ) -> None:
