@@ -10,6 +10,7 @@ from holdfast.channels.open import open_channels
 from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.ports.channel import Transcriber
 from holdfast.providers.http.guarded_client import GuardedClient
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.providers.http.proxy import Proxy
@@ -23,11 +24,11 @@ from holdfast.webhooks.sender import WebhookSender
 class ChannelServices:
     """What the channels of a process share, before and after its turns can run."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, transcriber: Transcriber | None = None) -> None:
         self._settings = settings
         self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
-        self.formats = MessageFormats(self._channels)
+        self.formats = MessageFormats(self._channels, transcriber)
 
     @asynccontextmanager
     async def run(

@@ -306,8 +306,21 @@ class Channel(Protocol):
         ...
 
 
+class Transcriber(Protocol):
+    """Turns recordings into text."""
+
+    async def transcribe(self, attachment: Attachment, content: bytes) -> str:
+        """Return what is said in a recording, within bounded time; raise `HoldfastError`."""
+        ...
+
+
 class ChannelMessages(Protocol):
     """What a run needs of the channels: answers in parts, and the files of messages."""
+
+    @property
+    def transcriber(self) -> Transcriber | None:
+        """What transcribes voice messages, if anything does."""
+        ...
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer, each short enough for the channel."""
