@@ -63,9 +63,15 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Words of somebody else that it carries: a quote or a forward."""
     attachments: tuple[Attachment, ...] = ()
     is_album: bool = False
+    album: str = ""
+    """The platform's id of the album whose parts are messages of their own."""
     is_edit: bool = False
     original_id: str = ""
     """Of an edit: the unique id of the message that was edited."""
+    first_sent_at: float | None = None
+    """Of an edit: when that message was sent, by the platform's clock, in seconds since 1970."""
+    was_mention: bool = False
+    """Of an edit: whether the message is known to have addressed us before, too."""
     answered_id: str = ""
     """The unique id of the message that it answers, if it quotes it."""
     moved_to: str = ""

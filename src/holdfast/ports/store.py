@@ -1,6 +1,6 @@
 """What we need from a store. Each docstring is a promise that the store contract checks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -405,10 +405,11 @@ class Store(Protocol):
         """Tell `listener` about wake-ups and aborts, of this process at once, of others soon."""
         ...
 
-    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what ends that.
+    def on_outbox(self, wake: Callable[[], None], channels: Collection[str]) -> Callable[[], None]:
+        """Call `wake` when there may be messages of these channels; return what ends that.
 
-        A store that can push calls it also for other processes that send nothing themselves.
+        It is called for what this process writes. A store that can push calls it also for what
+        other processes write to channels that they do not send for themselves.
         """
         ...
 
