@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from holdfast.channels.delivery import Deliverer
 from holdfast.channels.open import open_channels
 from holdfast.channels.service import ChannelService, MessageFormats
+from holdfast.core.ids import Tenant
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.channel import Transcriber
@@ -17,6 +18,7 @@ from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import proxy_for
 from holdfast.schedules.service import Scheduler
 from holdfast.settings import Settings
+from holdfast.tools.builtin import DESCRIPTIONS
 from holdfast.webhooks.feed import WebhookFeed
 from holdfast.webhooks.sender import WebhookSender
 
@@ -29,6 +31,13 @@ class ChannelServices:
         self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
         self.formats = MessageFormats(self._channels, transcriber)
+
+    def _tool_names(self, tenant: Tenant) -> set[str]:
+        """Return the tools that a tenant's schedules may use, as `tools = [...]` names them."""
+        has_search = self._settings.search.enabled
+        builtin = {name for name in DESCRIPTIONS if has_search or not name.startswith("memory_")}
+        servers = (server.name for server in self._settings.mcp if server.tenant == tenant)
+        return builtin | {f"mcp:{name}" for name in servers}
 
     @asynccontextmanager
     async def run(
@@ -47,7 +56,7 @@ class ChannelServices:
         webhooks = _Webhooks(gateway, settings)
         scheduler = Scheduler(
             gateway, turns, settings.schedules, find_chat=service.find_chat,
-            on_paused=webhooks.feed.on_paused,
+            on_paused=webhooks.feed.on_paused, tool_names=self._tool_names,
         )  # fmt: skip
         try:
             await service.start()
