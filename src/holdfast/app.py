@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
-    from holdfast.ports.channel import ChannelDirectory
+    from holdfast.ports.channel import ChannelDirectory, Transcriber
     from holdfast.ports.schedules import ScheduleDirectory
     from holdfast.providers.routing import UpstreamRouter
 
@@ -147,13 +147,13 @@ async def open_application(
         await upstreams.start()
         meter = new_meter(store, settings, tracer_provider)
         runtimes: SessionRuntimes = upstreams
+        services = ChannelServices(settings, _transcriber(settings, upstreams))
         upstreams = trace_calls(upstreams, meter)
         gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        services = ChannelServices(settings)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await toolbox.start()
@@ -187,6 +187,14 @@ async def open_application(
             await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+def _transcriber(settings: Settings, upstreams: "UpstreamRouter") -> "Transcriber | None":
+    """Return what transcribes voice messages, if it is configured."""
+    transcribe = settings.transcribe
+    if not transcribe.upstream:
+        return None
+    return upstreams.transcriber(transcribe.upstream, transcribe.model, transcribe.seconds)
 
 
 def _new_gateway(

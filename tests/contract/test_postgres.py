@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.errors import (
     DurabilityRefused,
@@ -24,7 +25,7 @@ from holdfast.stores.postgres import listener, open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
-from holdfast.testing.store_contract.channels.commands import queue
+from holdfast.testing.store_contract.channels.commands import CHANNEL, queue, to_chat
 from tests.contract.foreign_entries import append_foreign_entry
 from tests.postgres import PostgresServer
 
@@ -114,8 +115,8 @@ async def test_messages_of_a_process_that_sends_none_wake_those_that_do(
 ) -> None:
     here, there, beside = await open_another(), await open_another(), await open_another()
     heard: dict[str, asyncio.Queue[str]] = {"there": asyncio.Queue(), "beside": asyncio.Queue()}
-    there.on_outbox(lambda: heard["there"].put_nowait("news"))
-    beside.on_outbox(lambda: heard["beside"].put_nowait("news"))
+    there.on_outbox(lambda: heard["there"].put_nowait("news"), {CHANNEL})
+    beside.on_outbox(lambda: heard["beside"].put_nowait("news"), {CHANNEL, "other"})
     caller = StoreClient(here)
     async with asyncio.timeout(SECONDS):
         await caller.submit(queue(caller, "a"))
@@ -127,7 +128,11 @@ async def test_messages_of_a_process_that_sends_none_wake_those_that_do(
         await caller.submit(queue(caller, "c"))
         await heard["there"].get()
         await heard["beside"].get()
-    assert heard["beside"].empty()
+        assert heard["beside"].empty()
+        # Nor does one that sends for other channels keep it to itself.
+        other = replace(to_chat("d")[0], channel="other")
+        await StoreClient(there).submit(replace(queue(caller, "d"), messages=(other,)))
+        await heard["beside"].get()
 
 
 async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(

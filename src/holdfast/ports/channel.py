@@ -63,9 +63,15 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Text of somebody else in the message: a quote or a forward."""
     attachments: tuple[Attachment, ...] = ()
     is_album: bool = False
+    album: str = ""
+    """The platform's id of the album whose parts are messages of their own."""
     is_edit: bool = False
     original_id: str = ""
     """For an edit: the unique id of the edited message."""
+    first_sent_at: float | None = None
+    """For an edit: when that message was sent, by the platform's clock, in seconds since 1970."""
+    was_mention: bool = False
+    """For an edit: whether the message is known to have addressed us before, too."""
     answered_id: str = ""
     """The unique id of the message that it replies to, if it quotes that message."""
     moved_to: str = ""
@@ -306,8 +312,21 @@ class Channel(Protocol):
         ...
 
 
+class Transcriber(Protocol):
+    """Turns recordings into text."""
+
+    async def transcribe(self, attachment: Attachment, content: bytes) -> str:
+        """Return what is said in a recording, within bounded time; raise `HoldfastError`."""
+        ...
+
+
 class ChannelMessages(Protocol):
     """What a run needs from the channels: answers split into parts, and the files of messages."""
+
+    @property
+    def transcriber(self) -> Transcriber | None:
+        """What transcribes voice messages, if anything does."""
+        ...
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer, each short enough for the channel."""

@@ -44,6 +44,10 @@ class ChannelReader(Protocol):
         """Return one message."""
         ...
 
+    async def is_recorded(self, tenant: Tenant, key: str) -> bool:
+        """Whether something with this idempotency key was done."""
+        ...
+
     async def file(self, message_id: str) -> bytes | None:
         """Return the bytes of a file that is to be sent, or `None` once it was sent."""
         ...

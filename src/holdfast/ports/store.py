@@ -1,6 +1,6 @@
 """What the engine needs from a store. The store contract checks each docstring."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -413,10 +413,11 @@ class Store(Protocol):
         """Call `listener` with wake-ups and aborts: at once for this process, soon for others."""
         ...
 
-    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return a function that ends it.
+    def on_outbox(self, wake: Callable[[], None], channels: Collection[str]) -> Callable[[], None]:
+        """Call `wake` when there may be messages of these channels; return what ends that.
 
-        A store with notifications also calls it for processes that do not send messages themselves.
+        It is called for what this process writes. A store that can push calls it also for what
+        other processes write to channels that they do not send for themselves.
         """
         ...
 

@@ -21,6 +21,7 @@ from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.http.relay import open_relay
+from holdfast.providers.http.transcriber import UpstreamTranscriber
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.openai_chat.adapter import ChatProvider
@@ -138,6 +139,11 @@ class UpstreamRouter:
         if context is not None:
             context.model, context.upstream = model, upstream.name
         return await open_relay(upstream, request)
+
+    def transcriber(self, upstream: str, model: str, seconds: float) -> UpstreamTranscriber:
+        """Return what transcribes recordings with a model of the named upstream."""
+        found = next(one for one in self._upstreams if one.name == upstream)
+        return UpstreamTranscriber(found, model, seconds)
 
     async def models(self) -> ModelListing:
         """Return the models of all upstreams, each from the upstream that serves it.

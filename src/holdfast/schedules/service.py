@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -65,6 +66,10 @@ FindChat = Callable[[DeliverTo], Awaitable[tuple[Tenant, Key, DeliverTo]]]
 OnPaused = Callable[[Tenant, str, str], tuple[OutboxMessage, ...]]
 """Returns the messages to send if a tenant's schedule is paused for a reason."""
 
+ToolNames = Callable[[Tenant], Collection[str]]
+"""Returns the tools that a tenant's schedules may use."""
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+
 
 class Scheduler:
     """Runs the schedules of a store; every replica has one, and each due time one run."""
@@ -77,12 +82,14 @@ class Scheduler:
         *,
         find_chat: FindChat | None = None,
         on_paused: OnPaused = lambda *_: (),
+        tool_names: ToolNames = lambda _: (),
     ) -> None:
         self._gateway = gateway
         self._turns = turns
         self._configured = configured
         self._find_chat = find_chat
         self._on_paused = on_paused
+        self._tool_names = tool_names
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
@@ -341,14 +348,11 @@ class Scheduler:
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule; it may deliver only to chats that wrote before."""
-        unknown = sorted(set(values) - set(ScheduleSpec.__struct_fields__))
-        if unknown:
-            raise InvalidInput(f"a schedule has no {unknown[0]!r}", param=unknown[0])
-        try:
-            spec = msgspec.convert(values, ScheduleSpec)
-            check_spec(spec)
-        except (msgspec.ValidationError, ValueError) as exc:
-            raise InvalidInput(str(exc)) from exc
+        spec = _parse(values)
+        known_tools = self._tool_names(tenant)
+        for number, tool in enumerate(spec.tools):
+            if tool not in known_tools:
+                raise InvalidInput(f"there is no tool {tool!r}", param=f"tools[{number}]")
         now = self._gateway.clock.now()
         if spec.at and next_time(spec, now, created_at=now) is None:
             raise InvalidInput(f"at: {spec.at} has passed", param="at")
@@ -418,6 +422,29 @@ class Scheduler:
             if view is not None:
                 await self._turns.cancel(view.turn, code="schedule_deleted")
         return is_deleted
+
+
+def _parse(values: dict[str, Any]) -> ScheduleSpec:
+    """Return a schedule that somebody sent; whatever is wrong is named with its field."""
+    deliver = values.get("deliver")
+    for place, given, known in (
+        ("", values, ScheduleSpec),
+        ("deliver.", deliver if isinstance(deliver, dict) else {}, DeliverTo),
+    ):
+        unknown = sorted(set(given) - set(known.__struct_fields__))
+        if unknown:
+            name = f"{place}{unknown[0]}"
+            raise InvalidInput(f"a schedule has no {name!r}", param=name)
+    try:
+        spec = msgspec.convert(values, ScheduleSpec)
+    except msgspec.ValidationError as exc:
+        found = _PLACE.search(str(exc))
+        raise InvalidInput(str(exc), param=found[1] or None if found else None) from exc
+    try:
+        check_spec(spec)
+    except ValueError as exc:
+        raise InvalidInput(str(exc)) from exc
+    return spec
 
 
 def _delivery(deliver: DeliverTo) -> Delivery:

@@ -50,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run: Run | None = None
     """The run that the command names, or the last one of the repeated step."""
     repeat: IdempotencyRow | None = None
+    edited: IdempotencyRow | None = None
+    """The key of the message that an edit is about."""
     tenant_turns: int = 0
     """Open turns of the tenant; read only if there is a limit."""
     api_key: ApiKeyRow | None = None

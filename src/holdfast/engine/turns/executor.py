@@ -220,7 +220,7 @@ class TurnExecutor:
     ) -> None:
         """Prepare streams, turns of channels and turns that continue a running parent."""
         if request.delivery is not None and self._channels is not None:
-            await load_attachments(run, self._channels)
+            await load_attachments(run, request.delivery, self._channels)
         if writer is not None:
             writer.start()
         if request.waits_for_parent:

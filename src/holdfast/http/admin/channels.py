@@ -57,6 +57,9 @@ class ChannelsApi:
             files=tuple(map(_outgoing_file, pop_field(fields, "files", list[_SentFile], []))),
             key=read_session_headers(request).idempotency_key,
         )
+        if fields:
+            name = min(fields)
+            raise InvalidInput(f"a message has no {name!r}", param=name)
         ids = await self._channels.send(request.params["name"], message)
         return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
 

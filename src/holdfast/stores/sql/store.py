@@ -1,6 +1,6 @@
 """The SQL store: a driver, a group committer and listeners for wake-ups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
@@ -15,6 +15,7 @@ from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     ApprovalEnded,
+    Change,
     CompletionRow,
     Event,
     JournalRow,
@@ -318,7 +319,7 @@ class SqlStore:
         self._tokens = tokens
         self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
-        self._outbox_listeners: list[Callable[[], None]] = []
+        self._outbox_listeners: list[tuple[Callable[[], None], Collection[str]]] = []
         self.tell_outbox: Callable[[], None] | None = None
         """Tells other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
@@ -352,9 +353,8 @@ class SqlStore:
         self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
             self.announce(decision.woken, decision.aborted)
-        tell = self.announce_outbox if self._outbox_listeners else self.tell_outbox
-        if tell is not None and not _OUTBOX_CHANGES.isdisjoint(map(type, decision.changes)):
-            tell()
+        if self._outbox_listeners or self.tell_outbox is not None:
+            self._tell_senders(decision.changes)
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
             try:
@@ -369,14 +369,28 @@ class SqlStore:
         """Tell `listener` about wake-ups and aborts."""
         self._listeners.append(listener)
 
-    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what unsubscribes it."""
-        self._outbox_listeners.append(wake)
-        return lambda: self._outbox_listeners.remove(wake)
+    def _tell_senders(self, changes: Sequence[Change]) -> None:
+        """Wake those who send what was written: here, and elsewhere what is not sent here."""
+        found = [change for change in changes if type(change) in _OUTBOX_CHANGES]
+        if not found:
+            return
+        self.announce_outbox()
+        sent_here = {name for _, channels in self._outbox_listeners for name in channels}
+        is_sent_here = all(
+            isinstance(change, OutboxAdded) and change.row.channel in sent_here for change in found
+        )
+        if self.tell_outbox is not None and not is_sent_here:
+            self.tell_outbox()
+
+    def on_outbox(self, wake: Callable[[], None], channels: Collection[str]) -> Callable[[], None]:
+        """Call `wake` when there may be messages of these channels; return what ends that."""
+        listener = (wake, channels)
+        self._outbox_listeners.append(listener)
+        return lambda: self._outbox_listeners.remove(listener)
 
     def announce_outbox(self) -> None:
         """Wake the senders of this process."""
-        for wake in self._outbox_listeners:
+        for wake, _ in self._outbox_listeners:
             wake()
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:

@@ -11,10 +11,12 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 
-def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
+def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool | None]:
     """Replace the input of a waiting turn; a repeated edit changes nothing."""
     if facts.repeat is not None:
         return Decision(bool(facts.repeat.step))
+    if facts.edited is None:
+        return Decision(None)
     session, turn = facts.session, facts.turn
     waits = session is not None and turn is not None and _is_waiting(session, turn)
     row = IdempotencyRow(

@@ -98,10 +98,9 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
     changes: list[Change] = []
     if command.idempotency_key is not None:
         named = TurnId(command.record_id)
-        once = IdempotencyRow(
-            command.tenant, command.idempotency_key, command.body_hash, named, 0, facts.now
-        )  # fmt: skip
-        changes.append(IdempotencyAdded(once))
+        for key in (command.idempotency_key, *command.more_keys):
+            once = IdempotencyRow(command.tenant, key, command.body_hash, named, 0, facts.now)
+            changes.append(IdempotencyAdded(once))
     for part, message in enumerate(command.messages):
         row = message_row(
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now

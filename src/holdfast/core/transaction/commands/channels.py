@@ -41,6 +41,8 @@ class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
 class QueueMessages(Command[bool], frozen=True, kw_only=True):
     """Write messages to the outbox, once per idempotency key. False if that was done before.
 
+    It was done before if any of its keys was used, and takes all of them.
+
     Without messages, it only records that the key was handled.
     """
 
@@ -48,6 +50,8 @@ class QueueMessages(Command[bool], frozen=True, kw_only=True):
     record_id: str
     """The id of the record that the messages belong to; minted by the caller."""
     idempotency_key: str | None = None
+    more_keys: tuple[str, ...] = ()
+    """Further keys; only beside `idempotency_key`."""
     messages: tuple[OutboxMessage, ...] = ()
     body_hash: bytes = b""
     """The hash of the key's request: the same key with another hash is refused."""
@@ -122,10 +126,11 @@ class StopTurns(Command[int], frozen=True, kw_only=True):
     messages: tuple[OutboxMessage, ...] = ()
 
 
-class EditWaiting(Command[bool], frozen=True, kw_only=True):
+class EditWaiting(Command[bool | None], frozen=True, kw_only=True):
     """Replace the input of a turn that has not started; return whether it was replaced.
 
-    Either way, the edit then counts as handled.
+    Either way, the edit then counts as handled. `None` if the message is not known: nothing
+    is recorded, because it may still come.
     """
 
     tenant: Tenant

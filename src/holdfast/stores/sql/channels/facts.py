@@ -62,7 +62,11 @@ def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
     """Whether it was done before: by its key, or as the same command."""
     facts = Facts(now=now)
     if command.idempotency_key is not None:
-        return (yield from _with_repeat(facts, command.tenant, command.idempotency_key))
+        for key in (command.idempotency_key, *command.more_keys):
+            facts = yield from _with_repeat(facts, command.tenant, key)
+            if facts.repeat is not None:
+                break
+        return facts
     if command.messages:
         return (yield from _with_message(facts, outbox_id(command.record_id, 0)))
     return facts
@@ -120,8 +124,9 @@ def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
     if edited is None:
         return facts
     row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
-    turn = yield from find_turn(IdempotencyRow(*edited).turn_id)
-    return replace(read_lane(row, now), turn=turn)
+    known = IdempotencyRow(*edited)
+    turn = yield from find_turn(known.turn_id)
+    return replace(read_lane(row, now), turn=turn, edited=known)
 
 
 def pairing_facts(

@@ -44,6 +44,10 @@ class SqlChannelReader:
             lambda _: _session_of(tenant, channel, chat, external_id, message_key)
         )
 
+    async def is_recorded(self, tenant: Tenant, key: str) -> bool:
+        """Whether something with this idempotency key was done."""
+        return await self._run(lambda _: _is_recorded(tenant, key))
+
     async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
         """Whether a message to a conversation is complete and not sent yet."""
         return await self._run(lambda _: _has_waiting(channel, chat, thread))
@@ -119,6 +123,10 @@ def _session_of(
     row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
     turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
     return turn.session_id if turn is not None else None
+
+
+def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
+    return (yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)) is not None
 
 
 def _counts() -> Plan[list[OutboxCount]]:
