@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.request import DIGEST_BYTES
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.stream_events import Delta
 
@@ -48,8 +49,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 
 
-def digest_call(hasher: blake2b, call: ModelCall) -> bytes:
-    """Return the digest of a call: `hasher` has its items, everything else is added here."""
+def digest_call(items: bytes, call: ModelCall) -> bytes:
+    """Return the digest of a call: `items` is that of its items, everything else is added here."""
     params = (
         call.model,
         call.fields,
@@ -60,9 +61,7 @@ def digest_call(hasher: blake2b, call: ModelCall) -> bytes:
         call.state.covers_seq if call.state is not None else None,
         len(call.new_items),
     )
-    hasher.update(b"\0")
-    hasher.update(_encode(params))
-    return hasher.digest()
+    return blake2b(_encode(params), digest_size=DIGEST_BYTES, key=items).digest()
 
 
 class StateUse(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.projection_cache import ProjectionCache
+from holdfast.engine.model_call.growing_projection import project_grown
 from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -80,7 +80,6 @@ class ModelCaller:
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitter = fitter
-        self._projections = ProjectionCache()
 
     async def call(
         self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
@@ -198,7 +197,7 @@ class ModelCaller:
     def _build_call(self, run: ActiveRun, attempt: CallAttempt, *, is_stream: bool) -> ModelCall:
         """Return the call of an attempt; its run notes what is sent."""
         session_id = run.session.id
-        items, hasher = self._projections.project(session_id, attempt.history, attempt.quarantined)
+        items, digest = project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
@@ -224,7 +223,7 @@ class ModelCaller:
             requested = self._as_requested(run.requested, call)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            digest_call(hasher, requested),
+            digest_call(digest, requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,

@@ -98,7 +98,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                 if found is None:
                     continue
                 head, body = _read_head(found), found
-            written = self._write(head, body, used_ids)
+            written: bytes | None = body
+            is_text = head.type == "message" and head.encrypted_content is None
+            if not is_text or head.id is not None or head.call_id or head.name is not None:
+                written = self._write(head, body, used_ids)
             if written is None:
                 continue
             has_reasoning = has_reasoning or head.type == "reasoning"

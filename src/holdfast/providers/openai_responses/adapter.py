@@ -19,7 +19,7 @@ from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.items.replay import Replay, sent_ids
-from holdfast.providers.items.serialized_input import SerializedInputCache
+from holdfast.providers.items.serialized_input import has_call, write_input
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 from holdfast.providers.openai_responses.params import to_responses_params
 from holdfast.providers.openai_responses.upstream_state import (
@@ -85,7 +85,6 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._wants_encrypted = upstream.settings.encrypted_reasoning
-        self._input = SerializedInputCache()
         self._no_encrypted_reasoning: set[str] = set()
         """Models that have refused to encrypt their reasoning."""
         self._verified_chaining: set[str] = set()
@@ -208,7 +207,7 @@ class ResponsesProvider:
         """Return a request's body in pieces: its parameters, then its input."""
         items: Sequence[bytes]
         if state is None or call.state is None:
-            items = self._input.write(call.session_id, replay, call.items) or (EMPTY_INPUT,)
+            items = write_input(replay, call.items) or (EMPTY_INPUT,)
         else:
             known = call.items[: len(call.items) - len(call.new_items)]
             used_ids = sent_ids(known, call.new_items)
@@ -306,7 +305,7 @@ class ResponsesProvider:
         return replace(answer, state=owner.state(msgspec.json.encode(after)))
 
     def _has_call(self, call: ModelCall, call_id: str) -> bool:
-        return self._input.has_call(call_id, call.session_id, self._replay(call), call.items)
+        return has_call(call_id, self._replay(call), call.items)
 
     def _can_retry_unencrypted(
         self, failure: ProviderFailure, model: str, body: dict[str, Any]
