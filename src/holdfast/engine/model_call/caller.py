@@ -171,6 +171,9 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
+        is_unbounded = self._fitter is None or self._fitter.is_unbounded(attempt)
+        if is_unbounded and attempt.provider.state_use(model) is None:
+            return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
     async def _load_heals(self, run: ActiveRun, progress: _Progress) -> None:

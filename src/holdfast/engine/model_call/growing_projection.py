@@ -90,7 +90,13 @@ def project_grown(
             digests += digest
     except msgspec.DecodeError:
         return _project_any(known, items, quarantined)
-    known.bodies = settled = known.bodies.grown(bodies)
+    settled = known.bodies
+    if len(settled.shared) == settled.length:
+        settled.shared.extend(bodies)
+        settled = SharedPrefix(settled.shared, len(settled.shared))
+    else:
+        settled = settled.grown(bodies)
+    known.bodies = settled
     known.digests += digests
     if known.marks:
         known.marks.append((items.length, settled.length))

@@ -30,6 +30,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 _ENCRYPTED = frozenset({"reasoning", "compaction"})
 """Items that mean nothing without their encrypted content."""
+_NO_ID: dict[str, str | None] = {"id": None}
+_UNMARKED = (None, None, None)
 _UNFINISHED = ("in_progress", "incomplete")
 _OUTPUT_END = "_output"
 
@@ -99,9 +101,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                     continue
                 head, body = _read_head(found), found
             written: bytes | None = body
-            is_text = head.type == "message" and head.encrypted_content is None
-            if not is_text or head.id is not None or head.call_id or head.name is not None:
+            marks = (head.call_id, head.encrypted_content, head.name)
+            if head.type != "message" or marks != _UNMARKED:
                 written = self._write(head, body, used_ids)
+            elif head.id is not None:
+                written = _with_changes(head, body, _NO_ID)
             if written is None:
                 continue
             has_reasoning = has_reasoning or head.type == "reasoning"
@@ -142,7 +146,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 def _with_changes(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
     """Return an item with fields set, or left out where they are None."""
-    if changed == {"id": None}:
+    if changed == _NO_ID:
         # Most items of a model begin with their id: the rest need not be parsed.
         first = b'{"id":"' + (head.id or "").encode() + b'",'
         if body.startswith(first):

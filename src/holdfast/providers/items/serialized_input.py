@@ -25,9 +25,11 @@ class _Serialized(Form):
 def write_input(replay: Replay, history: Sequence[bytes]) -> tuple[bytes, ...]:
     """Return a request's input items as JSON in pieces, without the brackets around them."""
     items = history if isinstance(history, SharedPrefix) else share(history)
-    known = items.shared.find_form(replay, items.length)
-    if not isinstance(known, _Serialized):
-        known = _Serialized(replay, 0)
+    forms = items.shared.forms
+    known = forms[0] if forms else None
+    if not isinstance(known, _Serialized) or known.key != replay or known.length > items.length:
+        found = items.shared.find_form(replay, items.length)
+        known = found if isinstance(found, _Serialized) else _Serialized(replay, 0)
     used_ids = set(known.used_ids)
     written = replay.write(items.shared[known.length : items.length], items, used_ids)
     pieces = known.pieces

@@ -328,11 +328,15 @@ class ChatInputWriter:
     ) -> ChatInput:
         """Return the messages of a request."""
         items = history if isinstance(history, SharedPrefix) else share(history)
-        prefix = items.shared.find_form(form, items.length)
-        if not isinstance(prefix, _Prefix):
-            prefix = _Prefix(form, 0)
+        forms = items.shared.forms
+        prefix = forms[0] if forms else None
+        if not isinstance(prefix, _Prefix) or prefix.key != form or prefix.length > items.length:
+            found = items.shared.find_form(form, items.length)
+            prefix = found if isinstance(found, _Prefix) else _Prefix(form, 0)
         if self._take_turns(prefix, items, form):
             open_messages = [prefix.open[0].encoded]
+            if prefix.pieces and not prefix.lead and instructions is None:
+                return ChatInput([*prefix.pieces, b",", *open_messages], prefix.settings or {})
         else:
             new, has_references = self._translated(items, prefix.length, form.upstream)
             prefix, open_messages = _joined(prefix, new, form)

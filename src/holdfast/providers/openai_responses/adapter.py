@@ -41,6 +41,7 @@ EMPTY_INPUT = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
 )
 """Replaces a history of which no item can be sent; no server accepts an empty input."""
+MAX_REPLAYS = 256
 _REFUSES_ENCRYPTION = "encrypted content is not supported"
 
 
@@ -85,6 +86,8 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._wants_encrypted = upstream.settings.encrypted_reasoning
+        self._usual_replays: dict[str, Replay] = {}
+        """How histories are written for models that have refused nothing."""
         self._no_encrypted_reasoning: set[str] = set()
         """Models that have refused to encrypt their reasoning."""
         self._verified_chaining: set[str] = set()
@@ -227,8 +230,15 @@ class ResponsesProvider:
         return b"".join((_encode(body)[:-1], b',"input":[', b",".join(items), b"]}"))
 
     def _replay(self, call: ModelCall) -> Replay:
+        usual = self._usual_replays.get(call.model)
+        if usual is not None and call.allows_opaque and not call.is_plain:
+            return usual
         owner = self._upstream.seal_owner(call.model)
-        return Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        replay = Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        if call.allows_opaque and not call.is_plain and len(self._usual_replays) < MAX_REPLAYS:
+            # Every session that is served refers to it.
+            self._usual_replays[call.model] = replay
+        return replay
 
     def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the place of the item that it names in the call."""

@@ -14,7 +14,7 @@ from operator import attrgetter
 from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import HIDING, Record
+from holdfast.core.model.records import HIDING
 from holdfast.core.model.session import Session
 from holdfast.core.projection.growing_list import GrowingList, SharedPrefix
 from holdfast.core.transaction.changes import (
@@ -77,25 +77,43 @@ class ContextCache:
     def note(self, changes: Sequence[Change]) -> None:
         """Apply what was committed here: append new items, cut hidden ones, drop erased ones."""
         for change in changes:
-            if isinstance(change, LogAppended):
-                if change.before is None:
-                    self._begin(change.session)
-                known = self._entries.get(change.session.id)
-                if known is not None:
-                    self._append(known, change)
-            elif isinstance(change, ItemErased | ContentErased | SummariesErased):
-                self.drop(change.session_id)
-                self.readings.drop(change.session_id)
+            if not isinstance(change, LogAppended):
+                self._note_erasure(change)
+                continue
+            session = change.session
+            if change.before is None:
+                self._begin(session)
+            known = self._entries.get(session.id)
+            if known is None:
+                continue
+            size = 0
+            for entry in change.entries:
+                for item in entry.items:
+                    # Whatever does not continue what is known is read when it is needed.
+                    if item.seq == known.head_seq + 1 and item.kind not in _NOT_AS_STORED:
+                        known.items.append(item)
+                        known.head_seq = item.seq
+                        size += ITEM_BYTES + 2 * len(item.body)
+            known.size += size
+            self._bytes += size
+            self._entries.move_to_end(session.id)
+            if known.record_no != session.record_no:
+                # A record may hide items that were appended with it.
+                self._apply(known, change)
+            if self._bytes > self._max_bytes or known.size * 2 > self._max_bytes:
+                self._make_room(session.id)
 
-    def _apply(self, session: Session, records: Sequence[Record]) -> None:
+    def _note_erasure(self, change: Change) -> None:
+        if isinstance(change, ItemErased | ContentErased | SummariesErased):
+            self.drop(change.session_id)
+            self.readings.drop(change.session_id)
+
+    def _apply(self, entry: CachedContext, change: LogAppended) -> None:
         """Cut ranges out that records hide; forget a context that is changed in another way."""
-        entry = self._entries.get(session.id)
-        if entry is None:
-            return
         items = entry.items
-        for record in records:
+        for record in [one for appended in change.entries for one in appended.records]:
             if not entry.is_plain or record.kind not in HIDING or record.no != entry.record_no + 1:
-                self.drop(session.id)
+                self.drop(change.session.id)
                 return
             first = bisect_left(items, record.from_seq, key=_seq)
             last = bisect_right(items, record.to_seq, key=_seq)
@@ -137,10 +155,9 @@ class ContextCache:
         entry = CachedContext(
             session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain
         )
-        if entry.size * 2 <= self._max_bytes:
-            self._entries[session.id] = entry
-            self._bytes += entry.size
-            self._make_room()
+        self._entries[session.id] = entry
+        self._bytes += entry.size
+        self._make_room(session.id)
 
     def drop(self, session_id: SessionId) -> None:
         """Forget a session."""
@@ -173,34 +190,12 @@ class ContextCache:
         entry.quarantined = parent.quarantined
         self._entries[session.id] = entry
         self._bytes += entry.size
-        self._make_room()
+        self._make_room(session.id)
 
-    def _append(self, known: CachedContext, change: LogAppended) -> None:
-        session, before = change.session, change.before
-        size, head_seq = 0, known.head_seq
-        for entry in change.entries:
-            for item in entry.items:
-                if item.seq <= known.head_seq:
-                    continue  # known: it was read before its commit was noted
-                head_seq += 1
-                if item.seq != head_seq or item.kind in _NOT_AS_STORED:
-                    self.drop(session.id)
-                    return
-                known.items.append(item)
-                size += ITEM_BYTES + 2 * len(item.body)
-        known.head_seq = head_seq
-        known.size += size
-        self._bytes += size
-        self._entries.move_to_end(session.id)
-        if before is not None and before.record_no != session.record_no:
-            # A record may hide items that were appended with it.
-            self._apply(session, [one for entry in change.entries for one in entry.records])
-        if known.size * 2 > self._max_bytes:
-            self.drop(session.id)
-        if self._bytes > self._max_bytes:
-            self._make_room()
-
-    def _make_room(self) -> None:
+    def _make_room(self, newest: SessionId) -> None:
+        """Forget the oldest contexts, and the newest one if it would push out most others."""
+        if newest in self._entries and self._entries[newest].size * 2 > self._max_bytes:
+            self.drop(newest)
         while self._bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
             self._bytes -= oldest.size
