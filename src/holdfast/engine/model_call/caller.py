@@ -6,6 +6,7 @@ run, together with what was done about it; every attempt starts from the same co
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from time import monotonic
 
 import msgspec
@@ -23,7 +24,7 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.model.request import SentRequest, TurnRequest
+from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -226,7 +227,7 @@ class ModelCaller:
             requested = self._as_requested(run.requested, call)
         # Enough to rebuild the request from the log later, and to prove that it was this one.
         run.sent = SentRequest(
-            digest_call(digest, requested),
+            digest_call(blake2b(digest_size=DIGEST_BYTES, key=digest), requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,

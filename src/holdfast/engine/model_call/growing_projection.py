@@ -39,7 +39,7 @@ class _Projection(Form):
     marks: list[Mark] | None = None
     """The marks behind them."""
     call_ids: set[str] | None = None
-    """Every id of a call up to the last mark."""
+    """Every id of a call up to the last mark; after a rewind a few more, which costs only time."""
 
     def cut(self, length: int) -> "_Projection | None":
         """Return the projection up to its last mark within the first `length` items."""
@@ -53,8 +53,8 @@ class _Projection(Form):
             self.bodies.upto(bodies),
             self.digests[: bodies * DIGEST_BYTES],
             plain,
-            marks[:place],
-            set(self.call_ids or ()),
+            marks[:place] or None,
+            set(self.call_ids) if self.call_ids else None,
         )
 
 
