@@ -11,7 +11,7 @@ from holdfast.providers.items.ids import call_id_of
 from holdfast.providers.items.replay import Replay
 
 SHORT_PIECE = 4096
-"""A shorter piece is always joined to the next."""
+"""Shorter pieces are always joined with the next one."""
 
 
 class _Serialized(Form):
@@ -57,9 +57,9 @@ def has_call(call_id: str, replay: Replay, history: Sequence[bytes]) -> bool:
 
 
 def append_piece(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
-    """Return JSON pieces with one more, keeping each at least twice as long as the next.
+    """Append a JSON piece, keeping each piece at least twice as long as the next.
 
-    So there are few pieces, and few bytes of a long history are copied for a short new item.
+    So there are few pieces, and a short new item copies few bytes of a long history.
     """
     if not pieces:
         return (new,)
