@@ -4,7 +4,7 @@ Requests of both APIs are stored with the fields of the Responses API; fields th
 are stored beside them. Values stay the bytes that the client sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Literal
 
@@ -79,23 +79,16 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
 
 DIGEST_BYTES = 16
 """Size of a request's digest."""
-JOINED_BYTES = 1024 * 1024
-"""Up to this size items are joined and hashed in one step; longer ones are not copied."""
 
 
-def hash_items(bodies: Sequence[bytes], hasher: blake2b | None = None) -> blake2b:
-    """Return a hash of items, each followed by a line feed; `hasher` is continued if given."""
-    hasher = hasher or blake2b(digest_size=DIGEST_BYTES)
-    if not bodies:
-        return hasher
-    if len(bodies) > 1 and sum(map(len, bodies)) > JOINED_BYTES:
-        for body in bodies:
-            hasher.update(body)
-            hasher.update(b"\n")
-        return hasher
-    hasher.update(b"\n".join(bodies))
-    hasher.update(b"\n")
-    return hasher
+def hash_items(bodies: Iterable[bytes], before: bytes = b"") -> bytes:
+    """Return the digest of items; `before` is the digest of those before them.
+
+    Each item's digest is keyed by the one before it, so that 16 bytes are enough to go on from.
+    """
+    for body in bodies:
+        before = blake2b(body, digest_size=DIGEST_BYTES, key=before).digest()
+    return before
 
 
 write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode

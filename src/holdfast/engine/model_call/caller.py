@@ -6,6 +6,7 @@ run, together with what was done about it; every attempt starts from the same co
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from time import monotonic
 
 import msgspec
@@ -23,14 +24,14 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.model.request import SentRequest, TurnRequest
+from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.projection_cache import ProjectionCache
+from holdfast.engine.model_call.growing_projection import project_grown
 from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -80,7 +81,6 @@ class ModelCaller:
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitter = fitter
-        self._projections = ProjectionCache()
 
     async def call(
         self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
@@ -172,6 +172,9 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
+        is_unbounded = self._fitter is None or self._fitter.is_unbounded(attempt)
+        if is_unbounded and attempt.provider.state_use(model) is None:
+            return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
     async def _load_heals(self, run: ActiveRun, progress: _Progress) -> None:
@@ -198,7 +201,7 @@ class ModelCaller:
     def _build_call(self, run: ActiveRun, attempt: CallAttempt, *, is_stream: bool) -> ModelCall:
         """Return the call for an attempt, and record the request with its run."""
         session_id = run.session.id
-        items, hasher = self._projections.project(session_id, attempt.history, attempt.quarantined)
+        items, digest = project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
@@ -224,7 +227,7 @@ class ModelCaller:
             requested = self._as_requested(run.requested, call)
         # Enough to rebuild the request from the log later, and to verify the result.
         run.sent = SentRequest(
-            digest_call(hasher, requested),
+            digest_call(blake2b(digest_size=DIGEST_BYTES, key=digest), requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,

@@ -297,12 +297,10 @@ class ActiveRun:
             self._rejected = rejected_finish(self.fence, exc)
             raise
         self.ended = ended
-        if waiter is None:
-            self._registry.wake(ended.session.id)
-        elif ended.successor is not None:
+        if waiter is not None and ended.successor is not None:
             self._registry.hand_over(waiter, ended.successor)
         else:
-            if is_certain:
+            if waiter is not None and is_certain:
                 # Otherwise it may own the lane without anybody knowing the run: then it claims the
                 # run that it was named with.
                 waiter.may_own_lane = False

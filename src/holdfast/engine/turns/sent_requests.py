@@ -5,6 +5,7 @@ rebuilt to the same digest is still returned, and marked as unproven.
 """
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import HIDING, Record, in_force, quarantined
 from holdfast.core.model.request import (
+    DIGEST_BYTES,
     SentRequest,
     TurnRequest,
     find_request,
@@ -148,7 +150,7 @@ class SentRequests:
             request=request,
             items=_request_items(history, shown, _notes(records, set_aside)),
             new_items=new_items,
-            digest=digest_call(hash_items(call.items), call),
+            digest=rebuilt_digest(call, sent.digest if sent is not None else None),
             call=replace(call, session_id=session.id, is_stream=request.is_stream),
             records=records,
         )
@@ -173,6 +175,20 @@ class Before(msgspec.Struct, frozen=True):
 
     turn: Turn
     rebuilt: RebuiltRequest
+
+
+def rebuilt_digest(call: ModelCall, recorded: bytes | None) -> bytes:
+    """Return the digest of a rebuilt call, by the rule by which the recorded one was made."""
+    digest = digest_call(blake2b(digest_size=DIGEST_BYTES, key=hash_items(call.items)), call)
+    if recorded in (None, digest):
+        return digest
+    # Version 0.1.0 hashed all items at once, each ended by a line feed.
+    hasher = blake2b(digest_size=DIGEST_BYTES)
+    for body in call.items:
+        hasher.update(body)
+        hasher.update(b"\n")
+    earlier = digest_call(hasher, call)
+    return earlier if earlier == recorded else digest
 
 
 def difference(before: RebuiltRequest | None, after: RebuiltRequest) -> list[ItemChange]:

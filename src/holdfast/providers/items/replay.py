@@ -30,6 +30,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 _ENCRYPTED = frozenset({"reasoning", "compaction"})
 """Items that are useless without their encrypted content."""
+_NO_ID: dict[str, str | None] = {"id": None}
+_UNMARKED = (None, None, None)
 _UNFINISHED = ("in_progress", "incomplete")
 _OUTPUT_END = "_output"
 
@@ -98,7 +100,12 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                 if found is None:
                     continue
                 head, body = _read_head(found), found
-            written = self._write(head, body, used_ids)
+            written: bytes | None = body
+            marks = (head.call_id, head.encrypted_content, head.name)
+            if head.type != "message" or marks != _UNMARKED:
+                written = self._write(head, body, used_ids)
+            elif head.id is not None:
+                written = _with_changes(head, body, _NO_ID)
             if written is None:
                 continue
             has_reasoning = has_reasoning or head.type == "reasoning"
@@ -139,7 +146,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 def _with_changes(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
     """Return an item with fields set, or removed where the value is None."""
-    if changed == {"id": None}:
+    if changed == _NO_ID:
         # Most items of a model begin with their id: remove it without parsing the rest.
         first = b'{"id":"' + (head.id or "").encode() + b'",'
         if body.startswith(first):

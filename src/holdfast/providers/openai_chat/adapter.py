@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, with_settings
@@ -15,7 +14,7 @@ from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
-from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
 from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
 from holdfast.providers.openai_chat.whole_completion import read_text_completion
@@ -76,7 +75,7 @@ class ChatProvider:
         self._upstream = upstream
         self.name = upstream.name
         self._new_id = new_id
-        self._input = ChatInputCache(translations or TranslationCache())
+        self._input = ChatInputWriter(translations or TranslationCache())
         self._usual_form = ChatForm(
             upstream=self.name, alternates=upstream.settings.strict_alternation
         )
@@ -135,12 +134,7 @@ class ChatProvider:
         """Do nothing: the router closes the connections."""
 
     def _output(self, call: ModelCall, params: ChatParams) -> ChatOutput:
-        is_used = partial(
-            self._input.has_call,
-            history=call.items,
-            form=self._form(call),
-            session_id=call.session_id,
-        )
+        is_used = partial(self._input.has_call, history=call.items, form=self._form(call))
         return ChatOutput(IdAllocator(self._new_id, is_used, call.answer_seq), params.tool_names)
 
     def _request(
@@ -152,7 +146,6 @@ class ChatProvider:
             call.items,
             self._usual_form if is_usual else self._form(call),
             instructions=_instructions(call, self.name) if call.fields else None,
-            session_id=call.session_id,
         )
         if call.fields or call.chat_fields or written.settings:
             params = self._params(call, written.settings)
@@ -163,8 +156,7 @@ class ChatProvider:
 
     def wire_body(self, call: ModelCall) -> bytes:
         """Return the body of a call."""
-        # Without its session: an older history must not replace the cached one.
-        body, _ = self._request(replace(call, session_id=None), _STREAM if call.is_stream else None)
+        body, _ = self._request(call, _STREAM if call.is_stream else None)
         return b"".join(body)
 
     def _params(self, call: ModelCall, settings: Settings) -> ChatParams:

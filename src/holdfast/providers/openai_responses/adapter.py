@@ -19,7 +19,7 @@ from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.items.replay import Replay, sent_ids
-from holdfast.providers.items.serialized_input import SerializedInputCache
+from holdfast.providers.items.serialized_input import has_call, write_input
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 from holdfast.providers.openai_responses.params import to_responses_params
 from holdfast.providers.openai_responses.upstream_state import (
@@ -41,6 +41,7 @@ EMPTY_INPUT = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
 )
 """Replaces a history without any sendable item, because no server accepts an empty input."""
+MAX_REPLAYS = 256
 _REFUSES_ENCRYPTION = "encrypted content is not supported"
 
 
@@ -85,7 +86,8 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._wants_encrypted = upstream.settings.encrypted_reasoning
-        self._input = SerializedInputCache()
+        self._usual_replays: dict[str, Replay] = {}
+        """How histories are written for models that have refused nothing."""
         self._no_encrypted_reasoning: set[str] = set()
         """Models that have refused encrypted reasoning."""
         self._verified_chaining: set[str] = set()
@@ -208,7 +210,7 @@ class ResponsesProvider:
         """Return a request's body in pieces: its parameters, then its input."""
         items: Sequence[bytes]
         if state is None or call.state is None:
-            items = self._input.write(call.session_id, replay, call.items) or (EMPTY_INPUT,)
+            items = write_input(replay, call.items) or (EMPTY_INPUT,)
         else:
             known = call.items[: len(call.items) - len(call.new_items)]
             used_ids = sent_ids(known, call.new_items)
@@ -228,8 +230,15 @@ class ResponsesProvider:
         return b"".join((_encode(body)[:-1], b',"input":[', b",".join(items), b"]}"))
 
     def _replay(self, call: ModelCall) -> Replay:
+        usual = self._usual_replays.get(call.model)
+        if usual is not None and call.allows_opaque and not call.is_plain:
+            return usual
         owner = self._upstream.seal_owner(call.model)
-        return Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        replay = Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        if call.allows_opaque and not call.is_plain and len(self._usual_replays) < MAX_REPLAYS:
+            # Every session that is served refers to it.
+            self._usual_replays[call.model] = replay
+        return replay
 
     def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the index of the call's item that it names."""
@@ -306,7 +315,7 @@ class ResponsesProvider:
         return replace(answer, state=owner.state(msgspec.json.encode(after)))
 
     def _has_call(self, call: ModelCall, call_id: str) -> bool:
-        return self._input.has_call(call_id, call.session_id, self._replay(call), call.items)
+        return has_call(call_id, self._replay(call), call.items)
 
     def _can_retry_unencrypted(
         self, failure: ProviderFailure, model: str, body: dict[str, Any]

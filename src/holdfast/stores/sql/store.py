@@ -11,7 +11,7 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span, quarantined
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     ApprovalEnded,
@@ -141,18 +141,19 @@ class SqlReader:
         """Return the log as a model sees it; read only what is not cached."""
         known = self._transcripts.find(session)
         if known is not None:
+            items, is_plain = SharedPrefix(known.items, len(known.items)), known.is_plain
             if known.head_seq == session.head_seq:
-                return known.items
+                return items
             query = ItemQuery(after=known.head_seq, limit=None)
             read = self._runner_of(session, session.head_seq - known.head_seq)
             new = await read(lambda _: queries.items(session, query))
             if is_as_stored(new):
-                items = known.items.grown(new)
-                self._transcripts.keep(session, items, is_plain=known.is_plain)
+                items = items.grown(new)
+                self._transcripts.keep(session, items, is_plain=is_plain)
                 return items
         read = self._runner_of(session, session.head_seq)
         shown, is_plain = await read(lambda _: records.context(session))
-        items = SharedPrefix(shown)
+        items = share(shown)
         self._transcripts.keep(session, items, is_plain=is_plain)
         return items
 

@@ -14,7 +14,7 @@ from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
-from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.cache.context_cache import ITEM_BYTES, ContextCache
@@ -175,11 +175,11 @@ async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
     callers: tuple[StoreClient, StoreClient],
 ) -> None:
     like = await callers[0].reserve("k")
-    each = 1000 + ITEM_BYTES
+    each = 2 * 1000 + ITEM_BYTES
     held = ContextCache(max_bytes=10 * each)
     for number in range(30):
         session = _session(like, f"s{number}")
-        held.keep(session, SharedPrefix([_item(session.id, 1, 1000)]))
+        held.keep(session, share([_item(session.id, 1, 1000)]))
         assert held.held_bytes <= 10 * each
     assert held.find(_session(like, "s0")) is None
     assert held.find(_session(like, "s29")) is not None
@@ -190,6 +190,6 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
 ) -> None:
     session = _session(await callers[0].reserve("k"), "s")
     held = ContextCache(max_bytes=4000)
-    held.keep(session, SharedPrefix([_item("s", 1, 5000)]))
+    held.keep(session, share([_item("s", 1, 5000)]))
     assert held.find(session) is None
     assert held.held_bytes == 0
