@@ -87,6 +87,12 @@ class SharedPrefix(Sequence[ItemT]):
     __hash__ = None  # type: ignore[assignment] # as lists have none
 
 
+class LargePrefix(SharedPrefix[ItemT]):
+    """A prefix with so many bytes that a function which goes through them belongs in a thread."""
+
+    __slots__ = ()
+
+
 def share(items: Sequence[ItemT]) -> SharedPrefix[ItemT]:
     """Return items as a prefix; one that is a prefix already is returned as it is."""
     return items if isinstance(items, SharedPrefix) else SharedPrefix(list(items))

@@ -28,6 +28,8 @@ Smaller parts make rewinds cheaper and the first projection dearer.
 """
 Mark = tuple[int, int]
 """A place at which a projection is settled: its items, and the bodies they are shown as."""
+Projected = tuple[SharedPrefix[bytes], blake2b]
+"""The item bodies of a valid request, and their hash."""
 
 
 class _Projection(msgspec.Struct):
@@ -62,7 +64,7 @@ class ProjectionCache:
         session_id: str,
         history: Sequence[StoredItem],
         quarantined: frozenset[int] = frozenset(),
-    ) -> tuple[SharedPrefix[bytes], blake2b]:
+    ) -> Projected:
         """Return the item bodies of a valid request, and their hash, which the caller may update.
 
         See `core.projection.project`. Items that were hashed before are not hashed again.
@@ -80,8 +82,7 @@ class ProjectionCache:
         if tail_from is None:
             # A call id occurs on both sides of a mark: pairing needs the whole history at once.
             self._cache.pop(session_id)
-            bodies = project(items, quarantined)
-            return SharedPrefix(bodies), hash_items(bodies)
+            return project_whole(items, quarantined)
         # A projection that would push out most others is not kept.
         if known.size * 4 <= self._max_bytes:
             self._cache.put(session_id, known, known.size)
@@ -96,6 +97,12 @@ class ProjectionCache:
             return settled, hasher
         tail = project(items[tail_from:], quarantined)
         return settled.grown(tail), hash_items(tail, hasher)
+
+
+def project_whole(items: Sequence[StoredItem], quarantined: frozenset[int]) -> Projected:
+    """Return what `ProjectionCache.project` returns, without a cache: also in a thread."""
+    bodies = project(items, quarantined)
+    return SharedPrefix(bodies), hash_items(bodies)
 
 
 def _cut(known: _Projection, items: SharedPrefix[StoredItem]) -> _Projection | None:

@@ -30,6 +30,8 @@ from holdfast.stores.cache.transcript_cache import TranscriptCache
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 320
 """About what an item costs beside its body."""
+MAX_LARGE = 256
+"""How many sessions are known to have a context that is too large."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
 _seq = attrgetter("seq")
@@ -67,6 +69,8 @@ class ContextCache:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[SessionId, _Entry] = OrderedDict()
         self._bytes = 0
+        self.large: OrderedDict[SessionId, None] = OrderedDict()
+        """Sessions whose context is too large to be kept: it is read in a thread."""
         self.readings = TranscriptCache()
         """What clients read, who are shown the log as it is stored."""
 
@@ -140,10 +144,13 @@ class ContextCache:
         # Who reads the context next shares its list, so that projections are found by identity.
         kept = items.shared if len(items.shared) == items.length else items[:]
         entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain)
-        if entry.size * 2 <= self._max_bytes:
-            self._entries[session.id] = entry
-            self._bytes += entry.size
-            self._make_room()
+        if entry.size * 2 > self._max_bytes:
+            self._note_large(session.id)
+            return
+        self.large.pop(session.id, None)
+        self._entries[session.id] = entry
+        self._bytes += entry.size
+        self._make_room()
 
     def drop(self, session_id: SessionId) -> None:
         """Forget a session."""
@@ -154,6 +161,7 @@ class ContextCache:
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self.large.clear()
         self._bytes = 0
 
     def _begin(self, session: Session) -> None:
@@ -196,8 +204,14 @@ class ContextCache:
         self._entries.move_to_end(session_id)
         if entry.size * 2 > self._max_bytes:
             self.drop(session_id)
+            self._note_large(session_id)
         if self._bytes > self._max_bytes:
             self._make_room()
+
+    def _note_large(self, session_id: SessionId) -> None:
+        self.large[session_id] = None
+        if len(self.large) > MAX_LARGE:
+            self.large.popitem(last=False)
 
     def _make_room(self) -> None:
         while self._bytes > self._max_bytes:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.projection.project import project
-from holdfast.engine.model_call.projection_cache import PART_ITEMS, ProjectionCache
+from holdfast.engine.model_call.projection_cache import PART_ITEMS, ProjectionCache, project_whole
 
 
 def _item(seq: int, role: str, text: str) -> StoredItem:
@@ -91,3 +91,11 @@ def test_a_prefix_is_indexed_without_a_copy() -> None:
         except IndexError:
             continue
         raise AssertionError(f"{place} is outside")
+
+
+def test_a_projection_without_a_cache_has_the_same_bodies_and_hash() -> None:
+    log = _log(PART_ITEMS + 5)
+    bodies, hasher = project_whole(log, frozenset({3}))
+    cached, same = ProjectionCache().project("s", log, frozenset({3}))
+    assert [*bodies] == [*cached]
+    assert hasher.digest() == same.digest()
