@@ -256,7 +256,7 @@ STATE = (
     Fault(
         "a compaction leaves the state of a provider that knows the whole log",
         f"{CORE}/decisions/compact.py",
-        """    # What a provider remembers is the log as it was shown before.
+        """    # The provider's state holds the log as it was shown before.
     draft.add(ProviderStateDropped(session.id))
 """,
         "",

@@ -1,4 +1,4 @@
-"""From a URL to an open, migrated store."""
+"""Open and migrate the store that a URL names."""
 
 import os
 import sqlite3
@@ -34,7 +34,7 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that names no store, without looking whether there is one."""
+    """Reject a URL that cannot name a store; do not check whether the store exists."""
     if url.startswith("sqlite:"):
         sqlite_path(url)
         return
@@ -46,7 +46,7 @@ def check_url(url: str) -> None:
 
 
 def check_known(url: str) -> None:
-    """Refuse a URL of a kind that we do not know, or whose driver is not installed."""
+    """Reject a URL of an unknown kind, or one whose driver is not installed."""
     known = ("sqlite:", "postgresql:", "postgresql+", "postgres:")
     if url != MEMORY and not url.startswith(known):
         raise InvalidSetting(
@@ -120,7 +120,7 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
 
 
 def _make_room(path: Path) -> None:
-    """Make the folder of a file that may be made."""
+    """Create the folder of a file that may be created."""
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     try:
@@ -147,7 +147,7 @@ async def _open_postgres(url: str) -> SqlStore:
 
 
 def _without_secret(url: str) -> str:
-    """Return the URL with what may be a password left out."""
+    """Return the URL without anything that may be a password."""
     scheme, found, rest = url.partition("://")
     if not found or "@" not in rest:
         return url

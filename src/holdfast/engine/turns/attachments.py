@@ -14,7 +14,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.ports.channel import Attachment, ChannelMessages
 
 LOAD_SECONDS = 60.0
-"""For all files of a turn; those that are not there by then are named only."""
+"""The time limit for all files of a turn; the model only gets the names of later ones."""
 MAX_FILES = 10
 MAX_TEXT = 100_000
 _MAGIC = (
@@ -27,7 +27,7 @@ _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-ya
 
 
 async def load_attachments(run: ActiveRun, channels: ChannelMessages) -> None:
-    """Download the files of a turn's messages, and commit them before the model is asked."""
+    """Download the files of a turn's messages, and commit them before the model is called."""
     own = [
         item
         for item in await run.items()
@@ -40,7 +40,7 @@ async def load_attachments(run: ActiveRun, channels: ChannelMessages) -> None:
 
 
 def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
-    """Return the attachments whose content is not in the log; an earlier attempt may have it."""
+    """Return the attachments whose content is not in the log yet."""
     known = {item.item_id for item in items}
     found: list[GatewayAttachment] = []
     for item in items:
@@ -105,7 +105,7 @@ def content_id(attachment: GatewayAttachment) -> str:
 
 
 def content_item(attachment: GatewayAttachment, content: bytes | str) -> NewItem:
-    """Return a file as a message to the model, or a line that says why it is missing."""
+    """Return a file as a message for the model, or a line that says why it is missing."""
     name = attachment.name or attachment.kind
     part = None if isinstance(content, str) else _part(attachment, name, content)
     reason = content if isinstance(content, str) else "files of this type are not passed on"
@@ -126,7 +126,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _part(attachment: GatewayAttachment, name: str, content: bytes) -> dict[str, str] | None:
-    """Return what a model can be shown of a file; the bytes say what it is, not its sender."""
+    """Return a file in a form that a model accepts; its bytes decide the type, not its sender."""
     media_type = _media_type(content)
     if media_type is not None:
         data = f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -1,7 +1,7 @@
-"""Cache the serialized input of sessions, so that a longer history is only written at its end.
+"""Cache the serialized input of sessions, so that only the new end of a history is serialized.
 
-A cached input is found by the items it was written from. It is cached only up to where no later
-item can change it.
+A cached input is looked up by the items that it was written from. It is cached only as far as no
+later item can change it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from holdfast.providers.items.replay import Replay
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 16
 SHORT_PIECE = 4096
-"""A shorter piece is always joined to the next."""
+"""Shorter pieces are always joined with the next one."""
 
 
 class _Serialized(msgspec.Struct, frozen=True):
@@ -35,13 +35,13 @@ class SerializedInputCache:
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the cache takes."""
+        """The approximate memory of the cache in bytes."""
         return self._prefixes.held_bytes
 
     def write(
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return a request's input items as JSON in pieces, without the brackets around them."""
+        """Return a request's input items as JSON in pieces, without the enclosing brackets."""
         prefix = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, replay)
         known = self._prefixes.find(key, prefix) if session_id is not None else None
@@ -76,9 +76,9 @@ class SerializedInputCache:
 
 
 def append_piece(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
-    """Return JSON pieces with one more, keeping each at least twice as long as the next.
+    """Append a JSON piece, keeping each piece at least twice as long as the next.
 
-    So there are few pieces, and few bytes of a long history are copied for a short new item.
+    So there are few pieces, and a short new item copies few bytes of a long history.
     """
     if not pieces:
         return (new,)

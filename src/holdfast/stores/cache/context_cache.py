@@ -1,9 +1,9 @@
 """Contexts of recent sessions: a turn of a busy session reads nothing from the store.
 
-A log only grows, and everything that changes how it is shown is a record with a number of its own.
-So a context that was read at one head under some records is, at any later head under the same
-records, the same with the new items behind it. A record that only hides a range cuts the range out
-of the cached context. Whatever else changes is read from the store again.
+A log only grows, and everything that changes how it is shown is a numbered record. So a cached
+context stays valid until a new record comes: at a later head it is the same list with the new items
+appended. A record that only hides a range cuts the range out of the cached context. After any other
+record the context is read from the store again.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,9 +1,9 @@
-"""Lanes as this process left them: what it wrote last it need not read before it writes again.
+"""A cache of lanes as this process last wrote them, so that decisions on them need no read.
 
-Each change of a lane, in any process, appends an entry to its session's log, and a decision on a
-lane from here is written only if the log still ends at the entry that the lane was left by. What
-was noted of a transaction that failed must be forgotten: its entry may come to be another one.
-Lanes that are held for a client's tools are not kept.
+Each change of a lane, in any process, appends an entry to its session's log. A decision on a cached
+lane is written only if the log still ends at the entry of the cached state. The changes of a failed
+transaction must be removed: another entry may take the number of theirs. Lanes that wait for a
+client's tools are not cached.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ class LaneCache:
         self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
         """The live sessions of the known lanes by their keys."""
         self._before: dict[SessionId, Lane | None] | None = None
-        """How lanes were that have changed since `begin`."""
+        """The lanes changed since `begin`, in their state before."""
 
     @property
     def held_bytes(self) -> int:
@@ -101,7 +101,7 @@ class LaneCache:
         return None
 
     def has_queue(self, session_id: SessionId | None, key: tuple[Tenant, Key | None]) -> bool:
-        """Whether turns wait in a lane that is known; asked in any thread, so only a hint."""
+        """Whether turns wait in a cached lane; may be called from any thread, so only a hint."""
         if session_id is None:
             session_id = self.keys.get(key)
         known = self._lanes.get(session_id) if session_id is not None else None
@@ -110,7 +110,7 @@ class LaneCache:
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
     def learn(self, facts: Facts) -> None:
-        """Keep a lane that was read in this transaction; who waits in it was not read whole."""
+        """Add a lane that this transaction read, unless turns wait in it: those were not read."""
         session = facts.session
         if session is None or not session.is_live or facts.waiting.count:
             return
@@ -184,7 +184,7 @@ class LaneCache:
             self.put(replace(known[0], run=replace(known[0].run, partial=body)))
 
     def forget(self, session_id: SessionId) -> Lane | None:
-        """Know a lane no more; return what it was."""
+        """Remove a lane and return it."""
         known = self._lanes.pop(session_id, None)
         if self._before is not None:
             self._before.setdefault(session_id, known[0] if known is not None else None)
@@ -200,11 +200,11 @@ class LaneCache:
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Remember how lanes are from here on, until they are rolled back or detached."""
+        """Record changes from here on, so that they can be rolled back or detached."""
         self._before = {}
 
     def rollback(self) -> None:
-        """Have the lanes as they were at `begin`."""
+        """Restore the lanes to their state at `begin`."""
         before, self._before = self._before or {}, None
         for session_id, lane in before.items():
             self.forget(session_id)
@@ -212,25 +212,25 @@ class LaneCache:
                 self.put(lane)
 
     def detach_uncommitted(self) -> list[Lane]:
-        """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
+        """Remove the lanes changed since `begin` and return them, to be added after the commit."""
         before, self._before = self._before or {}, None
         found = [self.forget(session_id) for session_id in before]
         return [lane for lane in found if lane is not None]
 
     def keep(self, lanes: Iterable[Lane]) -> None:
-        """Know these lanes: they were committed."""
+        """Add lanes whose changes were committed."""
         for lane in lanes:
             self.put(lane)
 
     def clear(self) -> None:
-        """Know nothing any more."""
+        """Remove all lanes."""
         self._before = None
         self._lanes.clear()
         self.keys.clear()
         self._bytes = 0
 
     def put(self, lane: Lane) -> None:
-        """Know a lane as this transaction leaves it; it is the one that was used last."""
+        """Add or replace a lane; it becomes the most recently used one."""
         session, active, run = lane.session, lane.active, lane.run
         known = self._lanes.pop(session.id, None)
         if known is not None:
@@ -251,7 +251,7 @@ class LaneCache:
 
 
 def _after(before: Lane, change: LogAppended) -> Lane | None:
-    """Return a lane after entries; none, if it is over or held for a client's tools."""
+    """Return a lane after entries, or None if its session ended or waits for a client's tools."""
     session = change.session
     wanted = session.active_turn_id
     if not session.is_live or (wanted is not None and session.active_run_id is None):

@@ -45,7 +45,7 @@ class Lineage:
         self._ends = [-part.last for part in self.parts]
 
     def between(self, first: int, last: int) -> list[Part]:
-        """Return who keeps which part of a range, the newest part first.
+        """Return which session stores which part of a range, the newest part first.
 
         The other ancestors are not looked at, however many there are.
         """

@@ -33,23 +33,23 @@ class TranscriptCache:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes of transcripts they are."""
+        """The size of all transcripts in bytes."""
         return self._bytes
 
     def find(self, session: Session) -> CachedTranscript | None:
-        """Return what is known of a session and still so; asked in whatever thread reads."""
+        """Return the cached transcript if it is still valid; may be called from any thread."""
         known = self._readings.get(session.id)
         if known is None or known.record_no != session.record_no:
             return None
         return known if known.head_seq <= session.head_seq else None
 
     def keep(self, session: Session, listed: bytes) -> None:
-        """Remember what was read; what a fork shows is not its own, and may be erased elsewhere."""
+        """Add a transcript, except a fork's: its inherited items may be erased elsewhere."""
         if session.parent_id is not None:
             return
         known = self._readings.get(session.id)
         if known is not None and known[:2] >= (session.record_no, session.head_seq):
-            # It is as new, or newer: who began to read later was answered before.
+            # What is cached is as new or newer: a later read was answered first.
             self._readings.move_to_end(session.id)
             return
         self.drop(session.id)

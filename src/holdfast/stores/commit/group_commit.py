@@ -19,9 +19,9 @@ from holdfast.core.transaction.commands import Accept, Command
 
 MAX_BATCH = 256
 MIN_SPLIT_BATCH = 16
-"""Fewer commands than this are not worth two transactions beside each other."""
+"""A smaller batch is not split into concurrent transactions."""
 MAX_DELAY = 0.002
-"""Seconds that a command may wait for others, if nothing is late by that."""
+"""Seconds that a command may wait for others, where the wait delays nothing."""
 
 Result = Decision[Any] | BaseException
 
@@ -39,7 +39,7 @@ class BatchDriver(Protocol):
     commit_then: CommitThen | None = None
     """Commit with a callback instead of a task, where the driver can do so."""
     can_wait: Callable[[Accept], bool] | None = None
-    """Tell whether a turn starts no later if its arrival waits for others to be committed with."""
+    """Whether a turn's acceptance may wait for other commands without delaying its start."""
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out the commands in one transaction; answer each once all of them are durable.
@@ -70,7 +70,7 @@ class GroupCommitter:
         """Whether `_drain` is about to be called."""
         self._can_wait = driver.can_wait
         self._is_urgent = False
-        """Whether a command in the queue is not to wait for others."""
+        """Whether a queued command must be committed without delay."""
         self._delay: asyncio.TimerHandle | None = None
         """Ends the wait of the commands that may wait."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class GroupCommitter:
         self._commits_at_once = driver.commit_then is not None
         """Whether the first command of each round of the loop is committed without waiting."""
         self._committed: list[Command[Any]] = []
-        """The command that was committed so in this round."""
+        """The command that was committed this way in this round."""
         self.on_commit: Callable[[int, float], None] | None = None
         """Called after each transaction with the number of commands and the seconds it took."""
 
@@ -90,7 +90,7 @@ class GroupCommitter:
             raise StoreClosed("the store is closed")
         loop = self._loop
         if loop is None or get_ident() != self._thread or not loop.is_running():
-            # Looked up only where it may be another one: that costs a system call.
+            # Looked up only if the loop may have changed: that costs a system call.
             loop = asyncio.get_running_loop()
             if self._loop is not loop:
                 self._bind(loop)
@@ -134,7 +134,7 @@ class GroupCommitter:
             if not self._loop.is_closed():
                 # A future of one loop is not woken by another: the caller would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
-            self._queue.clear()  # nobody waits any more: their loop is closed
+            self._queue.clear()  # their loop is closed, so nobody waits for them
             self._in_flight = 0
             self._tasks.clear()
         # Calls that the last loop had scheduled will not come.

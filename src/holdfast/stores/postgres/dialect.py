@@ -1,4 +1,4 @@
-"""Our statements in PostgreSQL's spelling: for one set of parameters, and for many at once.
+"""Translate our statements for PostgreSQL: for one set of parameters, and for many at once.
 
 Many sets arrive as one array for each parameter, and meet the statement's own text as a table:
 a read becomes a lateral join with it, an insert selects from it, an update or delete joins it.
@@ -89,7 +89,7 @@ def write_many(text: str, parameters: Parameters) -> str:
 
 @cache
 def table_of(text: str) -> str:
-    """Return the table that a write is about."""
+    """Return the table that a statement writes to."""
     match = _TABLE.match(text)
     if match is None:
         raise ValueError(f"no insert, update or delete: {text}")

@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidSetting
 ALLOW_ASYNC_COMMIT = "holdfast_allow_async_commit"
 """`?holdfast_allow_async_commit=true`: start although the database may lose acknowledged work."""
 
-# libpq's own business, which PostgreSQL would not know as settings.
+# Options of libpq that are not settings of the server.
 _OF_THE_CLIENT = frozenset(
     {"keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
      "tcp_user_timeout", "channel_binding", "gssencmode", "requiressl", "sslcompression",
@@ -24,18 +24,18 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTarget:
-    """A database, and what its URL asks for."""
+    """A database and the options of its URL."""
 
     dsn: str = field(repr=False)
     shown: str
     settings: frozenset[str] = frozenset()
-    """Names of the settings that the URL itself makes."""
+    """Names of the settings that the URL sets."""
     connect_seconds: float
     allows_async_commit: bool
 
 
 def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
-    """Return the database that `url` names, or say what is wrong with it, but no secret."""
+    """Return the database that `url` names; errors contain no secrets."""
     try:
         parts = urlsplit(url)
         settings = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -1,4 +1,4 @@
-"""What PostgreSQL says, sorted by what it means for the work that was under way."""
+"""Classify PostgreSQL errors by what they mean for the interrupted work."""
 
 from typing import Literal
 
@@ -35,11 +35,11 @@ _GONE = (
 _LOST_RACE = (
     LostUpdate,
     asyncpg.UniqueViolationError,
-    # The gate of a log has no number to give: it ends elsewhere by now.
+    # The gate of a log found no number: the log ends elsewhere by now.
     asyncpg.NotNullViolationError,
     asyncpg.ForeignKeyViolationError,
     asyncpg.TransactionRollbackError,
-    # The schema moved under a prepared statement; the connection has forgotten it by now.
+    # The schema changed under a prepared statement, which the connection has dropped.
     asyncpg.InvalidCachedStatementError,
 )
 _BUSY = (
@@ -53,11 +53,11 @@ _BUSY = (
 
 
 def meaning(exc: BaseException) -> Meaning:
-    """Return what an exception means for the work that it ended."""
+    """Classify an exception."""
     if isinstance(exc, _LOST_RACE):
         return "lost_race"
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
-        return "refused"  # the client's own word for input that no column can take
+        return "refused"  # raised by the client for input that no column can store
     if isinstance(exc, _GONE):
         return "gone"
     if isinstance(exc, _BUSY):
@@ -83,7 +83,7 @@ def explain(exc: Exception) -> Exception:
 
 
 def first_line(exc: Exception) -> str:
-    """Return the first line: details may hold content, and content is not for logs."""
+    """Return the first line; details may contain message content, which is not logged."""
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return "a value that no column can take"
     lines = str(exc).splitlines()

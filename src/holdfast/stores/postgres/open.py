@@ -1,4 +1,4 @@
-"""From a PostgreSQL URL to an open, migrated store."""
+"""Open and migrate the store of a PostgreSQL URL."""
 
 import secrets
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which rows a batch will decide on, locked in one order before anything is read.
+"""Lock the rows that a batch needs, in a fixed order, before anything is read.
 
 Every process locks sessions in the order of their ids, so no two of them wait for each other,
 and the facts of a decision stand still while it is made. The version in each row stays the
@@ -18,7 +18,7 @@ from holdfast.stores.sql.statements import IS_INDEXED
 
 
 class Name(NamedTuple):
-    """What a command calls something by: `kind` is one of the words of `LOCK_SESSIONS`."""
+    """A name by which a command refers to rows; `kind` is one of those in `LOCK_SESSIONS`."""
 
     kind: str
     first: str
@@ -75,12 +75,12 @@ class Locked:
             found.append(Name("session", session_id))
 
     def sessions_of(self, name: Name) -> list[Name]:
-        """Return the sessions that a name stands for."""
+        """Return the sessions that a name refers to."""
         return self._sessions.get(name, [])
 
 
 def lock_keys(command: Command[Any]) -> list[Name]:
-    """Return what a command calls the things that it is about by."""
+    """Return the names of the rows that a command needs."""
     match command:
         case cmd.Accept() | cmd.Append():
             return list(_names_of_arrival(command))

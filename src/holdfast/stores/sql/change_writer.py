@@ -21,13 +21,13 @@ from holdfast.stores.sql.plan import Ask, Statement
 from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
-"""How long a request to end a run is kept: far longer than anybody waits for it."""
+"""How long a request to end a run is kept; far longer than any caller waits."""
 _identity_state = attrgetter("is_live", "retired_at", "deleted_at", "metadata")
 """The columns of a session's own row that change."""
 _lane_state = attrgetter("active_turn_id", "active_run_id", "owner", "hold_until")
 """The columns of a lane."""
 Writer = Callable[[Any, list[Ask]], None]
-"""Says how a change is written: adds its statements to a list."""
+"""Appends the statements of a change to a list."""
 
 
 def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
@@ -152,7 +152,7 @@ def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
 
 
 def _row(statement: Statement) -> Writer:
-    """Return how a change is written that is one row."""
+    """Return the writer of a change that is one row."""
 
     def write(change: Any, asks: list[Ask]) -> None:
         asks.append((statement, astuple(change.row)))
@@ -190,11 +190,11 @@ _WRITERS: dict[type, Writer] = {
 }
 _PLAIN_WRITERS = {**CHANNEL_WRITERS, **SCHEDULE_WRITERS}
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)
-"""Changes that blank what is there: they are written by plans that read it first."""
+"""Changes that erase content: they are written by plans that read it first."""
 
 
 def writes(changes: Sequence[ch.Change]) -> list[Ask]:
-    """Return the statements that carry the changes out, in order, but for erasures."""
+    """Return the statements of the changes, in order, except those of erasures."""
     asks: list[Ask] = []
     for change in changes:
         write = _WRITERS.get(type(change))

@@ -36,7 +36,7 @@ from holdfast.stores.sql.search.follower import index_log
 DELIVERIES_SECONDS = 30 * 60.0
 """How long it is known which answers were delivered: twice as long as a retry may ask."""
 LONGEST_LEASE_SECONDS = 300.0
-"""A lease ends within this time, whatever happens to the clock."""
+"""The longest lease, so that a clock that jumps ahead cannot extend one further."""
 EXPIRED = 0.0
 """The lease of an expired worker; it cannot be renewed."""
 
@@ -85,7 +85,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     decision: Decision[Any]
     writes: list[Ask]
     lane: Lane | None = None
-    """How the decision leaves its lane, where that is known already."""
+    """The lane after the decision, if it was computed with it."""
 
 
 def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
@@ -111,7 +111,7 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
 
 
 def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
-    """Commands that are about no session's facts."""
+    """Commands that need no session."""
     if isinstance(command, cmd.Renew | cmd.ExpireWorker):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
@@ -123,12 +123,12 @@ def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
 
 
 def marks(command: cmd.MarkDelivered, now: float) -> list[Ask]:
-    """Return the marks on answers that arrived."""
+    """Return the statements that mark answers as delivered."""
     return [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
 
 
 def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Planned]:
-    """Leases: a worker that was taken for dead may not come back under its name."""
+    """Renew a lease; a worker that was declared dead may not continue under its id."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.ExpireWorker):
         return _plan_burial(command, row)

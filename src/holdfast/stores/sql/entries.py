@@ -273,7 +273,7 @@ def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
 
 
 def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> None:
-    """Put in what a packed run leaves to its turn."""
+    """Fill in the fields that a packed run inherits from its turn."""
     if not run.worker:
         run.worker = turn.owner
     if not run.id and turn_id is not None:
@@ -285,7 +285,7 @@ def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> Non
 
 
 def pack_body(body: Body) -> bytes:
-    """Return a body that was read and changed."""
+    """Encode a body that was decoded and changed."""
     return _pack(body)
 
 
@@ -437,7 +437,7 @@ _forms_with_id = tuple(_FORMS_WITH_ID.items())
 
 
 def pack_items(items: Sequence[StoredItem]) -> bytes | None:
-    """Return the items of an entry as bytes; none, if there are none."""
+    """Return the items of an entry as bytes, or None if there are none."""
     if not items:
         return None
     states: list[tuple[Any, ...]] = []
@@ -484,7 +484,7 @@ def _leading_id(body: bytes) -> str:
 
 
 def pack_states(items: Items) -> bytes:
-    """Return items that were read and changed."""
+    """Encode items that were decoded and changed."""
     return _pack(items)
 
 

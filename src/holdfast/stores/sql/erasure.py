@@ -38,7 +38,7 @@ ERASURES_BY_ID = (
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
 )
 AT_ONCE = 256
-"""Entries that are read and written back together."""
+"""How many entries are read and written back at a time."""
 
 
 def scrubbed(changes: Sequence[ch.Change]) -> tuple[ch.Change, ...]:
@@ -107,7 +107,7 @@ def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
 
 
 def _blank(body: Body) -> Body:
-    """Return what stays of an entry: ids and ends. What had not ended was cancelled by this."""
+    """Return an entry without content: ids and outcomes stay. Open turns become cancelled."""
     turn = body.turn
     if turn is not None:
         turn.error_message = turn.input = None

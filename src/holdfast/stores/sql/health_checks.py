@@ -1,4 +1,4 @@
-"""What a doctor asks a store: reads that look for states that must not occur."""
+"""Queries of `holdfast doctor` for states that must not occur."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -169,7 +169,7 @@ LANES_AT_ONCE = 500
 
 
 class BrokenItem(msgspec.Struct, frozen=True):
-    """An item that no request can be made of."""
+    """An item that cannot be part of a request."""
 
     tenant: Tenant
     session_id: SessionId
@@ -188,7 +188,7 @@ class SessionsChecked(msgspec.Struct):
     """What is wrong with a page of sessions that were read whole."""
 
     last: str | None = None
-    """The last session of the page; none, if there are no more."""
+    """The last session of the page; None if there are no more."""
     items: list[BrokenItem] = []
     logs: list[Mismatch] = []
     item_ids: list[Mismatch] = []
@@ -196,7 +196,7 @@ class SessionsChecked(msgspec.Struct):
 
 
 class StaleState(msgspec.Struct, frozen=True):
-    """What a provider should not remember."""
+    """Provider state that should not exist."""
 
     tenant: Tenant
     session_id: SessionId

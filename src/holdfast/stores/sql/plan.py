@@ -1,4 +1,4 @@
-"""Work on a database as plans: generators that ask statements and are given the rows.
+"""Database work as plans: generators that yield statements and receive rows.
 
 A plan never touches a connection, so the same text runs in a thread on SQLite, awaited on
 PostgreSQL, and in place in a simulation.

@@ -1,4 +1,4 @@
-"""Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
+"""Read queries: pages of sessions, items, turns and events. They never wait for a run."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -84,7 +84,7 @@ PRUNED_AT_ONCE = 1000
 def session(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
 ) -> Plan[SessionView | None]:
-    """Return one session as the outside may see it."""
+    """Return one session as the API shows it."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
@@ -98,7 +98,7 @@ def session(
 
 
 def session_view(row: Row, now: float) -> Plan[SessionView]:
-    """Return the session of a row as the outside may see it."""
+    """Return the session of a row as the API shows it."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -175,7 +175,7 @@ def items(
 
 
 class Long(NamedTuple):
-    """What was asked for is more than was to be read."""
+    """The result is larger than the limit."""
 
     rows: int
 
@@ -293,7 +293,7 @@ def runs(turn_id: TurnId) -> Plan[list[Run]]:
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[ResponseView | None]:
-    """Return what is known of the response that a step of a turn gives."""
+    """Return the record of the response of a turn's step."""
     found = yield from find_turn(turn_id)
     if found is None or found.tenant != tenant or step > found.step:
         return None
@@ -406,13 +406,15 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
 def idle_sessions(
     seconds: float, after: SessionId, limit: int, now: float
 ) -> Plan[list[tuple[Tenant, SessionId]]]:
-    """Return sessions in which nothing has happened for so long, by id."""
+    """Return sessions that have been inactive for so long, by id."""
     rows = yield from every(sql.IDLE_SESSIONS, now - seconds, after, limit)
     return [(Tenant(row[0]), SessionId(row[1])) for row in rows]
 
 
 def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
-    """Return the statements that forget old traces, and whether there may be more of them."""
+    """Return the statements that prune old events, journals and idempotency keys.
+
+    The decision tells whether more may be left."""
     before = now - command.older_than_seconds
     writes: list[Ask] = [
         (sql.FORGET_IDEMPOTENCY, (before,)),

@@ -1,4 +1,4 @@
-"""How a database looks before it is opened as a store: the values of a look from outside."""
+"""What inspecting a database finds before it is opened as a store."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "transac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInspection:
-    """What can be seen; `None` where it cannot be, or there is no such thing."""
+    """The findings; None where something cannot be read or does not exist."""
 
     kind: str
     exists: bool = True
     pending: tuple[str, ...] = ()
-    """Steps of the schema that the store has not taken yet."""
+    """Migrations that the store does not have yet."""
     refusal: str | None = None
     """Why this version cannot use the store's schema."""
     is_first_schema: bool = False

@@ -1,4 +1,4 @@
-"""The SQL store: a driver, a committer, and the ears of those who wait."""
+"""The SQL store: a driver, a group committer and listeners for wake-ups."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -107,7 +107,7 @@ class SqlReader:
     ) -> None:
         self._run = run
         self._inline = inline
-        """For what is a few rows, where there is a shorter way to them."""
+        """Runs short reads on the event loop, where the driver can do that."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
@@ -136,7 +136,7 @@ class SqlReader:
         return await self._run(lambda _: queries.items(session, query, self._lines))
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
-        """Return the log as a model may be shown it: what is not known of it yet is read."""
+        """Return the log as a model sees it; read only what is not cached."""
         known = self._transcripts.find(session)
         if known is not None:
             if known.head_seq == session.head_seq:
@@ -195,7 +195,7 @@ class SqlReader:
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
-        """Return sessions in which nothing has happened for so long."""
+        """Return sessions that have been inactive for so long."""
         return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
@@ -210,7 +210,7 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Transcript | None:
-        """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
+        """Return the last visible items as bytes; for a whole transcript, read only what is new."""
         known = self._transcripts.readings
         found: Transcript | queries.Long | None = queries.Long(0)
         if self._inline is not None:
@@ -263,7 +263,7 @@ class SqlReader:
         return await self._run(lambda _: queries.runs(turn_id))
 
     async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
-        """Return what is known of the response that a step of a turn gives."""
+        """Return the record of the response of a turn's step."""
         return await self._run(lambda now: queries.response(tenant, turn_id, step, now))
 
     async def journal(
@@ -281,7 +281,7 @@ class SqlReader:
         return await self._run(lambda _: queries.completions(tenant, query))
 
     async def api_keys(self) -> list[ApiKeyRow]:
-        """Return every API key that was ever made."""
+        """Return every API key, including revoked ones."""
         return await self._run(lambda _: queries.api_keys())
 
     async def stop_requests(self) -> list[StopRequestRow]:
@@ -306,7 +306,7 @@ class SqlReader:
 
 
 _OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})
-"""Changes by which there is something to send."""
+"""Changes after which there are messages to send."""
 
 
 class SqlStore:
@@ -333,7 +333,7 @@ class SqlStore:
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read in one snapshot; also for those who examine a store."""
+        """Run a read in one snapshot; also used to examine a store."""
         self._check_open()
         return await self._driver.read(query)
 
@@ -346,7 +346,7 @@ class SqlStore:
             raise StoreClosed("the store is closed")
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Carry a command out in one transaction, and answer once it is durable."""
+        """Carry out a command in one transaction; return once it is durable."""
         decision = await self._committer.submit(command)
         self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
@@ -369,12 +369,12 @@ class SqlStore:
         self._listeners.append(listener)
 
     def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what ends that."""
+        """Call `wake` when this process writes messages to send; return what unsubscribes it."""
         self._outbox_listeners.append(wake)
         return lambda: self._outbox_listeners.remove(wake)
 
     def announce_outbox(self) -> None:
-        """Have those who send messages in this process look at the outbox."""
+        """Wake the senders of this process."""
         for wake in self._outbox_listeners:
             wake()
 
@@ -383,9 +383,9 @@ class SqlStore:
         for listener in self._listeners:
             listener(woken, aborted)
 
-    def on_commit(self, noted: Callable[[int, float], None]) -> None:
-        """Have every transaction noted: how many commands, how many seconds."""
-        self._committer.on_commit = noted
+    def on_commit(self, note: Callable[[int, float], None]) -> None:
+        """Call `note` after every transaction with its commands and seconds."""
+        self._committer.on_commit = note
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
@@ -393,7 +393,7 @@ class SqlStore:
         return await self._driver.has_news()
 
     async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
-        """Begin a worker's life: the token first, so that its row is never without one."""
+        """Add a worker: its token first, so that its row never exists without one."""
         self._check_open()
         await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
@@ -410,7 +410,7 @@ class SqlStore:
         return [worker for worker, _ in found if worker.id not in living]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a gone worker left something, or a hold ran out."""
+        """Return sessions with open work of a dead worker, or with an expired hold."""
 
         def query(now: float) -> Plan[list[SessionId]]:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
@@ -419,7 +419,7 @@ class SqlStore:
         return await self.query(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
-        """Return the waiting turns that a worker answers for."""
+        """Return the waiting turns of a worker."""
 
         def query(_: float) -> Plan[list[Turn]]:
             rows = yield from every(sql.OWNED_TURNS, worker)
@@ -437,7 +437,7 @@ class SqlStore:
         return await self.query(query)
 
     async def dismiss(self, worker: WorkerId) -> None:
-        """End a worker's life."""
+        """Remove a worker."""
         await self.submit(ExpireWorker(worker=worker, drop=True))
         await self._tokens.drop(worker)
 

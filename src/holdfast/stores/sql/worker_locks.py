@@ -1,4 +1,4 @@
-"""Proof of life that the operating system takes back when a process dies."""
+"""Locks that show that a worker is alive: the system releases them when its process ends."""
 
 import contextlib
 import fcntl
@@ -19,11 +19,11 @@ class WorkerTokens(Protocol):
         ...
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those whose token a living process holds."""
+        """Return the workers whose token a live process holds."""
         ...
 
     async def drop(self, worker: WorkerId) -> None:
-        """Give the token back, or clear away what a dead process left of it."""
+        """Release the token, or remove what a dead process left of it."""
         ...
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class ProcessTokens:
         self._held.add(worker)
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those who took their token."""
+        """Return the workers that hold their token."""
         return {worker for worker in workers if worker in self._held}
 
     async def drop(self, worker: WorkerId) -> None:

@@ -1,4 +1,4 @@
-"""A consistent copy of a SQLite store, made while it is used, and looked at before it counts."""
+"""Back up a SQLite store while it is in use, and verify the copy."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 def back_up(source: Path, target: Path, progress: Progress) -> int:
-    """Copy a database in one snapshot; return its size. `target` is there whole, or not at all."""
+    """Copy a database in one snapshot; return its size. `target` is created whole or not at all."""
     if not source.is_file():
         raise StoreUnavailable(f"there is no store at {source}")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""How long a thread waited for the disk: neither worked, nor was ready and had to wait for a CPU.
+"""Measure how long a thread waited for the disk, without the time it waited for a CPU.
 
 On a busy machine a thread waits longer for a CPU than for a fast disk. Another thread would have to
 wait for a CPU as well, so that time is no reason to move work to one. To ask the system costs more
@@ -14,7 +14,7 @@ SCHEDSTAT = "/proc/thread-self/schedstat"
 NOTABLE_SECONDS = 0.001
 """A shorter wait is taken as it is: by itself it is short enough to be waited for in place."""
 MEASURED_WAITS = 64
-"""After a notable wait, so many are measured with the time that the thread had no CPU."""
+"""After a notable wait, so many further waits are measured exactly."""
 
 
 class _File:
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def ready_seconds() -> float:
-    """Return how long the current thread was ready to run without a CPU; 0 if nobody knows."""
+    """Return how long the current thread was runnable without a CPU; 0 if unknown."""
     file = _schedstat.file.number
     if file < 0:
         return 0.0
@@ -62,7 +62,7 @@ def ready_seconds() -> float:
 
 
 class WaitTimer:
-    """Measures one wait after the other."""
+    """Measures consecutive waits."""
 
     __slots__ = ("_began", "_measured", "_ready", "_worked")
 

@@ -38,7 +38,7 @@ Progress = Callable[[int], None]
 
 
 class Copied(msgspec.Struct):
-    """How much was copied."""
+    """Counts of what was copied."""
 
     sessions: int = 0
     turns: int = 0
@@ -51,7 +51,7 @@ class Copied(msgspec.Struct):
 
 
 async def upgrade(old_url: str, new_url: str, progress: Progress) -> Copied:
-    """Copy everything of the old store into a new one, which is there whole or not at all."""
+    """Copy the whole old store into a new one, which is created whole or not at all."""
     source = _source(old_url)
     try:
         target = _target(new_url)
@@ -94,7 +94,7 @@ def _check_upgradable(url: str) -> None:
 
 
 class _Copy:
-    """One upgrade under way."""
+    """The state of one upgrade."""
 
     def __init__(self, old: OldStore, target: NewStore) -> None:
         self._old = old

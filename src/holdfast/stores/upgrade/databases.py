@@ -1,4 +1,4 @@
-"""What an upgrade needs of two databases: rows to read, and an empty place to write to."""
+"""The source and the target of an upgrade."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -55,5 +55,5 @@ class NewStore(Protocol):
 
 
 def refuse_target(name: str) -> StoreError:
-    """Return the refusal to write into a place that holds something."""
+    """Return the error for a target that is not empty."""
     return StoreError(f"{name} is not empty; name a new store to copy into")

@@ -118,7 +118,7 @@ class OldStore:
         self._tables: set[str] = set()
 
     async def check(self) -> None:
-        """Refuse a store that is none, that needs no upgrade, or that is in use."""
+        """Refuse a file that is no store, needs no upgrade, or is in use."""
         name = self._source.name
         self._tables = await self._source.tables()
         if "schema_versions" not in self._tables:

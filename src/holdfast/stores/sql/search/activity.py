@@ -9,7 +9,7 @@ from holdfast.stores.sql.queries import session_view, sessions
 from holdfast.stores.sql.search import statements as sql
 
 TAIL = 1000
-"""Entries that the view may be behind and is still used."""
+"""How many entries the view may be behind and still be used."""
 NEVER, ALWAYS = -1e18, 1e18
 Rank = tuple[float, int]
 """When a session was last active, and its number in the log."""
