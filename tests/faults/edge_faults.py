@@ -81,6 +81,13 @@ ACCESS = (
 
 WIRE = (
     Fault(
+        "a stop waits for a request that never ends",
+        f"{HTTP}/server/run.py",
+        "            for task in state.tasks:\n                task.cancel()\n",
+        "",
+        ("tests/unit/http/server/test_run.py",),
+    ),
+    Fault(
         "pipelined requests are answered newest first",
         f"{HTTP}/server/protocol.py",
         "following = self.pipeline.pop()",

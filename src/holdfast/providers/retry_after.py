@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 MAX_SECONDS = 366 * 86_400.0
@@ -56,6 +55,9 @@ def _seconds_until(raw: str, date: str | None) -> float | None:
 
 
 def _parse_date(raw: str) -> float | None:
+    # Most servers send seconds; this module and those that it imports take 0.4 MB.
+    from email.utils import parsedate_to_datetime
+
     try:
         return parsedate_to_datetime(raw).timestamp()
     except (ValueError, OverflowError, IndexError, TypeError):

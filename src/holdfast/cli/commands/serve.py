@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -124,8 +123,9 @@ async def _require_keys_beyond_loopback(settings: Settings, application: Applica
 def _program(name: str) -> str:
     """Return the name or path that runs a program of this environment in another terminal."""
     own = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    is_on_path = found is not None and Path(found).parent.resolve() == own.parent.resolve()
+    folders = map(Path, os.get_exec_path())
+    found = next((folder for folder in folders if os.access(folder / name, os.X_OK)), None)
+    is_on_path = found is not None and found.resolve() == own.parent.resolve()
     return name if is_on_path or not own.exists() else str(own)
 
 

@@ -136,6 +136,10 @@ class SharedPrefix(
     __hash__ = None  # type: ignore[assignment] # as lists have none
 
 
+class LargePrefix(SharedPrefix[ItemT], frozen=True, gc=False, eq=False):
+    """A prefix with so many bytes that functions which read all of it run in a thread."""
+
+
 def share(items: Iterable[ItemT]) -> SharedPrefix[ItemT]:
     """Return items as a prefix; one that is a prefix already is returned as it is."""
     if isinstance(items, SharedPrefix):

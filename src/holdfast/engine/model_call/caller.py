@@ -25,13 +25,14 @@ from holdfast.core.healing.policy import (
 )
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
+from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.growing_projection import project_grown
+from holdfast.engine.model_call.growing_projection import Projected, project_grown
 from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -98,7 +99,9 @@ class ModelCaller:
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
-                call = self._build_call(run, attempt, is_stream=writer is not None)
+                is_large = type(attempt.history) is LargePrefix
+                projected = await _project_in_thread(attempt) if is_large else None
+                call = self._build_call(run, attempt, projected, is_stream=writer is not None)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -198,10 +201,17 @@ class ModelCaller:
         states = await self._gateway.read.provider_state(run.session.id)
         return replace(attempt, state=find_state(attempt, states, has_run_before=has_run_before))
 
-    def _build_call(self, run: ActiveRun, attempt: CallAttempt, *, is_stream: bool) -> ModelCall:
+    def _build_call(
+        self,
+        run: ActiveRun,
+        attempt: CallAttempt,
+        projected: Projected | None,
+        *,
+        is_stream: bool,
+    ) -> ModelCall:
         """Return the call for an attempt, and record the request with its run."""
         session_id = run.session.id
-        items, digest = project_grown(attempt.history, attempt.quarantined)
+        items, digest = projected or project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
@@ -385,6 +395,11 @@ class ModelCaller:
             slot=attempt.use.slot if attempt.use else None,
         )
         await run.record_heal(command)
+
+
+async def _project_in_thread(attempt: CallAttempt) -> Projected:
+    """Project a history that is too large to be cached, without blocking the event loop."""
+    return await asyncio.to_thread(project_grown, attempt.history, attempt.quarantined)
 
 
 async def _stream(

@@ -25,6 +25,8 @@ Smaller parts make rewinds cheaper and the first projection dearer.
 """
 Mark = tuple[int, int]
 """A place at which a projection is settled: its items, and the bodies they are shown as."""
+Projected = tuple[SharedPrefix[bytes], bytes]
+"""The item bodies of a valid request, and their digest."""
 _NONE_QUARANTINED: frozenset[int] = frozenset()
 
 
@@ -60,7 +62,7 @@ class _Projection(Form):
 
 def project_grown(
     history: Sequence[StoredItem], quarantined: frozenset[int] = _NONE_QUARANTINED
-) -> tuple[SharedPrefix[bytes], bytes]:
+) -> Projected:
     """Return the item bodies of a valid request, and their digest.
 
     See `core.projection.project`. Items that are part of the projection that the history's list

@@ -31,6 +31,8 @@ from holdfast.stores.cache.transcript_cache import TranscriptCache
 MAX_BYTES = 32 * 1024 * 1024
 ITEM_BYTES = 320
 """About what an item costs beside its text."""
+MAX_LARGE = 256
+"""How many sessions with a context that is too large are remembered."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
 _seq = attrgetter("seq")
@@ -57,6 +59,8 @@ class ContextCache:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[SessionId, CachedContext] = OrderedDict()
         self._bytes = 0
+        self.large: OrderedDict[SessionId, None] = OrderedDict()
+        """Sessions whose context is too large to be cached: it is read in a thread."""
         self.readings = TranscriptCache()
         """What clients read, who are shown the log as it is stored."""
 
@@ -145,6 +149,7 @@ class ContextCache:
         kept = items.shared if len(items.shared) == items.length else GrowingList(items)
         entry = CachedContext(session.record_no, session.head_seq, kept, _size(kept), is_plain)
         self._entries[session.id] = entry
+        self.large.pop(session.id, None)
         self._bytes += entry.size
         self._make_room(session.id)
 
@@ -157,6 +162,7 @@ class ContextCache:
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self.large.clear()
         self._bytes = 0
 
     def _begin(self, session: Session) -> None:
@@ -185,6 +191,9 @@ class ContextCache:
         """Forget the oldest contexts, and the newest one if it would push out most others."""
         if newest in self._entries and self._entries[newest].size * 2 > self._max_bytes:
             self.drop(newest)
+            self.large[newest] = None
+            if len(self.large) > MAX_LARGE:
+                self.large.popitem(last=False)
         while self._bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
             self._bytes -= oldest.size

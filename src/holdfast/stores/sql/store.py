@@ -11,7 +11,7 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span, quarantined
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.projection.growing_list import SharedPrefix, share
+from holdfast.core.projection.growing_list import LargePrefix, SharedPrefix, share
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     ApprovalEnded,
@@ -155,11 +155,16 @@ class SqlReader:
         shown, is_plain = await read(lambda _: records.context(session))
         items = share(shown)
         self._transcripts.keep(session, items, is_plain=is_plain)
-        return items
+        is_large = session.id in self._transcripts.large
+        return LargePrefix(items.shared, items.length) if is_large else items
 
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
         """Return how to read so many items: on the event loop, if they are few and all its own."""
-        is_short = rows + session.record_no <= INLINE_READ_ROWS and session.parent_id is None
+        is_short = (
+            rows + session.record_no <= INLINE_READ_ROWS
+            and session.parent_id is None
+            and session.id not in self._transcripts.large
+        )
         return self._inline if self._inline is not None and is_short else self._run
 
     async def quarantined(self, session: Session) -> frozenset[int]:

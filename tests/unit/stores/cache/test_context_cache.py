@@ -17,7 +17,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.cache.context_cache import ITEM_BYTES, ContextCache
+from holdfast.stores.cache.context_cache import ITEM_BYTES, MAX_LARGE, ContextCache
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
 from holdfast.testing.store_client import StoreClient, text_of
@@ -193,3 +193,19 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
     held.keep(session, share([_item("s", 1, 5000)]))
     assert held.find(session) is None
     assert held.held_bytes == 0
+    assert session.id in held.large
+    held.keep(session, share([_item("s", 1, 500)]))
+    assert session.id not in held.large
+
+
+async def test_so_many_sessions_are_known_to_be_large_and_no_more(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    like = await callers[0].reserve("k")
+    held = ContextCache(max_bytes=4000)
+    for number in range(MAX_LARGE + 3):
+        session = _session(like, f"s{number}")
+        held.keep(session, share([_item(session.id, 1, 5000)]))
+    assert len(held.large) == MAX_LARGE
+    assert SessionId("s2") not in held.large
+    assert SessionId("s3") in held.large

@@ -30,6 +30,7 @@ from tests.unit.core.plain_queue_commands import (
 def cached(lane: Busy) -> LaneCache:
     """Return a cache that knows a lane and the turns that wait in it."""
     lanes, (facts, waiting) = LaneCache(), lane
+    lanes.expects_new_keys = False
     assert facts.session is not None
     size = sum(map(_size, waiting))
     lanes.put(Lane(facts.session, facts.active, facts.active_run, waiting, size, facts.waiting))
