@@ -18,8 +18,8 @@ FLAT = 1.1
 """The goal of every ratio: the work does not depend on the size."""
 
 LIMITS: dict[str, Limit] = {
-    "calls per turn, chat": Limit(176, 130),
-    "calls per turn, responses": Limit(192, 130),
+    "calls per turn, chat": Limit(175, 130),
+    "calls per turn, responses": Limit(188, 130),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
