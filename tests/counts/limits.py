@@ -18,8 +18,8 @@ FLAT = 1.1
 """The goal of every ratio: the work does not depend on the size."""
 
 LIMITS: dict[str, Limit] = {
-    "calls per turn, chat": Limit(176, 130),
-    "calls per turn, responses": Limit(192, 130),
+    "calls per turn, chat": Limit(175, 130),
+    "calls per turn, responses": Limit(188, 130),
     "calls per first turn, chat": Limit(204, 130),
     "calls per first turn, responses": Limit(215, 130),
     # The goal is 1.5 times that of a turn on an idle lane.
