@@ -128,7 +128,7 @@ class ChatApprovals:
     async def _answer(
         self, approval_id: str, approver: Approver, is_approved: bool, once: str
     ) -> bool:
-        """Answer a request and follow its turn; return False if it no longer waits."""
+        """Answer a request and show what its turn does next; return False if it does not wait."""
         try:
             ticket = await self._service.answer(
                 self._tenant, approval_id, approver, approve=is_approved, is_stream=True,

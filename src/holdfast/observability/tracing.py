@@ -42,9 +42,9 @@ Attributes = dict[str, str | int | float | bool | list[str]]
 MAX_STEPS = 64
 """The most spans of one turn; further ones are dropped."""
 FLUSH_SECONDS = 2.0
-"""How long exporting the last spans may delay a stop."""
+"""How long the last spans may delay a stop."""
 NOT_ERRORS = frozenset({"completed", "cancelled"})
-"""Outcomes of a turn that are not errors."""
+"""Outcomes of a turn that are no errors."""
 _NANOSECONDS = 1_000_000_000
 
 

@@ -89,7 +89,7 @@ def _reject_duplicates(request: Request) -> None:
 
 @lru_cache(maxsize=CACHED_KEYS)
 def _session_key(raw: bytes) -> Key:
-    """Return the key in a header without surrounding blanks; valid keys are short and cached."""
+    """Return the key in a header without outer blanks; valid keys, which are short, are cached."""
     key = read_key(_key_text(raw))
     if key.startswith(RESERVED_PREFIX):
         raise InvalidSessionKey(f"a session key must not start with {RESERVED_PREFIX}")

@@ -256,7 +256,7 @@ class TurnSubmitter:
         ticket: TurnTicket,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Return the ticket of a turn that waits for an approval, or of the turn it answered."""
+        """Return the ticket of a turn that waits behind an approval, or of what it answered."""
         if not waits_for_approval(ticket.session) or ticket.task is None:
             return ticket
         approver = Approver(sender=request.sender, is_admin=request.is_admin)

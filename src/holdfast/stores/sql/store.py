@@ -155,7 +155,7 @@ class SqlReader:
         return items
 
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
-        """Return how to read this many items: on the event loop if few and not inherited."""
+        """Return how to read so many items: on the event loop, if they are few and all its own."""
         is_short = rows + session.record_no <= INLINE_READ_ROWS and session.parent_id is None
         return self._inline if self._inline is not None and is_short else self._run
 
@@ -365,7 +365,7 @@ class SqlStore:
         self._listeners.append(listener)
 
     def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return an unsubscribe function."""
+        """Call `wake` when this process writes messages to send; return what unsubscribes it."""
         self._outbox_listeners.append(wake)
         return lambda: self._outbox_listeners.remove(wake)
 
