@@ -77,7 +77,7 @@ from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 MAX_PLACES = 100
 """The most sessions with one item id that are compared with a lineage at once."""
 EVENTS_PER_ENTRY = 1024
-"""Multiplier in event places: entry position times this, plus the event's number in the entry."""
+"""Factor in event places: entry position times this, plus the event's far smaller number in it."""
 PRUNED_AT_ONCE = 1000
 
 
