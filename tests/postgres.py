@@ -148,7 +148,7 @@ async def _migrate(url: str) -> None:
 
 
 class Databases:
-    """Databases of this process: each test has its own, emptied before the next test."""
+    """Databases of this process: each test has one for itself, swept clean before the next."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -178,7 +178,7 @@ class Databases:
             self._idle.append(name)
 
     def drop(self, name: str) -> None:
-        """Remove a database, even if it has connections."""
+        """Remove a database, whoever is connected to it."""
         self._server.execute(f"drop database {name} with (force)")
 
 

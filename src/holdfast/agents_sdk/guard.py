@@ -203,7 +203,7 @@ class GuardedConversation(OpenAIConversationsSession):
     async def reseed(self) -> str:
         """Create a new conversation at the provider with the whole history; return its id.
 
-        The old conversation stays as it is. A log named after the conversation's id continues
+        The old conversation stays unchanged. A log named after the conversation's id continues
         under the new id.
         """
         async with self._lock:

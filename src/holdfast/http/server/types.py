@@ -64,7 +64,7 @@ class Request:
     sent_bytes = 0
     """Bytes of a streamed body that were written."""
     is_http_1_0 = False
-    """Whether the client speaks HTTP/1.0: it needs no Host header and knows no chunks."""
+    """Whether the client uses HTTP/1.0, which needs no Host header and has no chunked encoding."""
     is_half_closed = False
     """Whether the client has shut down its sending side; it may also be completely gone."""
     disconnected = False
