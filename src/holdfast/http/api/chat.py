@@ -14,7 +14,7 @@ from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request
 
 _encode = msgspec.json.Encoder().encode
-"""A request with this header gets the calls of the gateway's tools in addition to its answer."""
+"""Encodes a value as JSON."""
 
 
 class ChatApi:
