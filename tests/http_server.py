@@ -1,4 +1,4 @@
-"""An application on a loopback socket, behind the server protocol that `holdfast serve` uses."""
+"""Serve an application on a loopback socket with the server protocol of `holdfast serve`."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ GRACE_SECONDS = 5.0
 
 
 class HttpServer:
-    """Serve an application until `stop`; know which clients' requests are in progress."""
+    """Serves an application until `stop`; tracks the clients whose requests are in progress."""
 
     def __init__(self, application: Application, limits: ConnectionLimits) -> None:
         self.application = application

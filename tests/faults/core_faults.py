@@ -1,4 +1,4 @@
-"""Faults of the decisions: who may write, who is next, what counts once, what a model is shown."""
+"""Faults in the decisions: ownership, order, idempotency and projection."""
 
 from tests.faults.fault import Fault
 

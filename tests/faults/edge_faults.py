@@ -1,4 +1,4 @@
-"""Faults at the edges: the HTTP side, and the providers."""
+"""Faults in the HTTP API and the providers."""
 
 from tests.faults.fault import Fault
 

@@ -1,4 +1,4 @@
-"""Faults of the engine: runs, streams, wake-ups, recognition, stops."""
+"""Faults in the engine: runs, streams, wake-ups, input matching, stops."""
 
 from tests.faults.fault import Fault
 

@@ -1,4 +1,4 @@
-"""Faults of the stores: what is durable, what is filtered, who is alive."""
+"""Faults in the stores: durability, filters, liveness of workers."""
 
 from tests.faults.fault import Fault
 

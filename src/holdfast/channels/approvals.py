@@ -1,4 +1,4 @@
-"""Approvals in a chat, by buttons or in words; only the right person can answer."""
+"""Approvals in a chat, by buttons or text; only a permitted person can answer."""
 
 import contextlib
 from collections.abc import Callable
@@ -56,12 +56,12 @@ class ChatApprovals:
         self._tenant = Tenant(settings.tenant)
 
     def identity(self, sender: str) -> str:
-        """Return how a platform user is named among approvers: no API key has such a name."""
+        """Return the name of a platform user among approvers; no API key has such a name."""
         return f"{self._settings.name}:{sender}"
 
     @property
     def approvers(self) -> tuple[str, ...]:
-        """Who else may approve calls of this channel's turns."""
+        """Further approvers of calls in this channel's turns."""
         return tuple(self.identity(sender) for sender in self._settings.approvers)
 
     def _approver(self, sender: str, name: str) -> Approver:
@@ -73,7 +73,7 @@ class ChatApprovals:
         return is_person and message.sender in self._settings.approvers
 
     async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
-        """Act on a message that names the code of a request; return whether it did."""
+        """Act on a message with the code of a request; return whether it answered one."""
         words = read_answer(message.text)
         if words is None:
             return False
@@ -84,7 +84,7 @@ class ChatApprovals:
         return False
 
     async def _waiting(self, message: InboundMessage, key: Key) -> list[PendingApproval]:
-        """Return the requests that a message may answer: an approver's also of other chats."""
+        """Return the requests that a message may answer: an approver's also in other chats."""
         if message.sender in self._settings.approvers:
             return await self._service.pending(self._tenant, limit=MAX_PENDING)
         view = await self._gateway.read.session(self._tenant, key=key)
@@ -112,7 +112,7 @@ class ChatApprovals:
     async def deny_before(self, ticket: TurnTicket, sender: str) -> None:
         """Deny the approval requests to a sender who writes a new message instead of an answer.
 
-        The model learns that the call was not run, and is shown the message with it.
+        The model learns that the call was not run, and gets the new message with it.
         """
         turn, session = ticket.turn, ticket.session
         if not turn.is_open or turn.attempts or not waits_for_approval(session):

@@ -8,7 +8,7 @@ Severity = Literal["problem", "warning", "note"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingKind:
-    """A kind of finding: fix a problem, watch a warning, know a note."""
+    """A kind of finding: a problem to fix, a warning to watch, or a note to know."""
 
     severity: Severity
     meaning: str

@@ -62,7 +62,7 @@ from holdfast.schedules.times import (
 IDLE_SECONDS = 0.5
 MAX_RUNNING = 4
 FindChat = Callable[[DeliverTo], Awaitable[tuple[Tenant, Key, DeliverTo]]]
-"""Returns whose session a chat is, and the chat's usual id; raises where its channel is unknown."""
+"""Returns the tenant, session key and usual id of a chat; raises if its channel is unknown."""
 OnPaused = Callable[[Tenant, str, str], tuple[OutboxMessage, ...]]
 """Returns the messages to send if a tenant's schedule is paused for a reason."""
 
@@ -72,7 +72,7 @@ _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class Scheduler:
-    """Runs the schedules of a store; every replica has one, and each due time one run."""
+    """Runs the schedules of a store; every replica has one, and each due time gets one run."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Scheduler:
         self._news = asyncio.Event()
 
     async def start(self) -> None:
-        """Store the schedules of the file, then run what is due."""
+        """Store the schedules of the configuration, then start running due ones."""
         await self._sync()
         self._task = asyncio.create_task(self._run(), name="holdfast-schedules")
 
@@ -144,7 +144,7 @@ class Scheduler:
                 running += await self._attempt(row, self._claim(row, now))
 
     async def _attempt(self, row: ScheduleRow, step: Awaitable[bool]) -> bool:
-        """Take a step of one schedule; what goes wrong with it stops no other schedule."""
+        """Run a step of one schedule; its failure must not stop the other schedules."""
         try:
             return await step
         except StoreUnavailable:
@@ -158,7 +158,7 @@ class Scheduler:
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
-        """Skip a due time if the previous run is still going."""
+        """Skip a due time if the previous run has not ended."""
         is_running = await self._is_running(row)
         if is_running:
             await self._skip(row, now, "skipped: the run before was still going")
@@ -181,7 +181,7 @@ class Scheduler:
         await self._gateway.submit(command)
 
     async def _claim(self, row: ScheduleRow, now: float) -> bool:
-        """Claim a due time with the turn that it begins; return whether this process did."""
+        """Claim a due time with the turn that it starts; return whether this process got it."""
         assert row.next_run_at is not None
         spec = read_spec(row.spec)
         due = row.next_run_at
@@ -215,8 +215,8 @@ class Scheduler:
             await self._skip(row, now, f"not accepted: {exc.message}", is_failure=True)
             return False
         if ticket.task is None:
-            # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
-            # the schedule would otherwise stay due at this time for good.
+            # A repeat of an earlier run: the accept claimed nothing. After the clock was set back,
+            # the schedule would otherwise stay due at this time forever.
             await self._skip(row, now, "skipped: it ran before")
             return False
         return True
@@ -242,7 +242,7 @@ class Scheduler:
         if spec.deliver is not None and self._find_chat is not None:
             _, key, target = await self._find_chat(spec.deliver)
             if key == spec.session:
-                delivery = _delivery(target)  # it is remembered where it is read
+                delivery = _delivery(target)  # the run's own session is that of the chat
         return TurnRequest(api="responses", model=spec.model, fields=fields, delivery=delivery)
 
     def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
@@ -263,7 +263,7 @@ class Scheduler:
     # ── runs ────────────────────────────────────────────────────────────────────────────────
 
     async def _follow(self, row: ScheduleRow, now: float) -> bool:
-        """Settle a run that has ended; return whether it still goes on."""
+        """Settle a run that has ended; return whether it is still running."""
         spec, turn_id = read_spec(row.spec), row.running_turn
         assert turn_id is not None
         view = await self._gateway.read.turn(row.tenant, turn_id)
@@ -277,7 +277,8 @@ class Scheduler:
         if turn is not None:
             outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
-            # Delivered first: after a crash in between it is delivered once all the same.
+            # Deliver before settling: the delivery is idempotent, so a crash in between repeats
+            # nothing.
             try:
                 reason = await self._deliver(spec, turn)
             except (LaneFull, TenantFull, StorageFull) as exc:
@@ -292,7 +293,7 @@ class Scheduler:
         return False
 
     async def _note(self, row: ScheduleRow, reason: str) -> None:
-        """Show what a schedule waits for."""
+        """Record what a schedule waits for."""
         if row.reason != reason:
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
@@ -300,7 +301,7 @@ class Scheduler:
             await self._gateway.submit(command)
 
     async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
-        """Deliver an answer to its conversation; return the reason if that fails."""
+        """Deliver an answer to its conversation; return why not, or an empty text."""
         if spec.deliver is None:
             return ""
         if self._find_chat is None:
@@ -382,7 +383,7 @@ class Scheduler:
         return row
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
-        """Make a schedule due now; refuse if that would not run it."""
+        """Make a schedule due now; reject it if that would not run it."""
         while True:
             row = await self._gateway.store.schedules.schedule(tenant, name)
             if row is None:
@@ -398,7 +399,7 @@ class Scheduler:
             if await self._gateway.submit(command):
                 self._news.set()
                 return msgspec.structs.replace(row, next_run_at=now, reason=command.reason)
-            # The due time changed in between, so look at the schedule again.
+            # The due time changed meanwhile, so read the schedule again.
 
     async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
         """Pause or resume a schedule."""
@@ -414,7 +415,7 @@ class Scheduler:
         return await self._gateway.submit(command)
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule and end its run."""
+        """Delete a schedule and end its run."""
         row = await self._gateway.store.schedules.schedule(tenant, name)
         is_deleted = await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
         if is_deleted and row is not None and row.running_turn is not None:

@@ -18,10 +18,10 @@ MEMORY = "memory:"
 
 
 async def open_store(url: str, *, clock: Clock) -> SqlStore:
-    """Return the store that `url` names, its schema up to date.
+    """Open the store that `url` names and bring its schema up to date.
 
-    `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`, whose
-    time is the database's own and not `clock`'s.
+    The URL is `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or
+    `postgresql://…`. A PostgreSQL store uses the database's time instead of `clock`.
     """
     if not isinstance(url, str):
         raise InvalidSetting(f"a store url is text, not {type(url).__name__}")
@@ -130,10 +130,10 @@ def _make_room(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory and the missing ones above it, for their owner only.
+    """Create a directory and its missing parents, for their owner only.
 
-    Files of a store contain conversations and key hashes. `Path.mkdir` would leave the modes of
-    the directories above to the umask, and who may write there may put another one in its place.
+    Files of a store contain conversations and key hashes. `Path.mkdir` would leave the modes of the
+    parents to the umask, and anybody who can write to a parent can replace the directory.
     """
     if not path.parent.exists():
         make_private_directory(path.parent)

@@ -44,7 +44,7 @@ SAID = (message("assistant", "hi"),)
 
 
 def same(left: Decision[Any], right: Decision[Any]) -> bool:
-    """Whether two decisions write and answer the same."""
+    """Whether two decisions have the same changes and the same outcome."""
     if isinstance(left.outcome, HoldfastError):
         return type(left.outcome) is type(right.outcome) and left.changes == right.changes
     return left == right

@@ -136,7 +136,7 @@ class ChannelsApi:
 
 def _message_id(request: Request) -> str:
     name = request.params["id"]
-    if "\0" in name:  # PostgreSQL cannot even look for it
+    if "\0" in name:  # PostgreSQL rejects NUL even in a query.
         raise MessageNotFound("no message has such an id")
     return name
 

@@ -336,20 +336,20 @@ class _Connection:
         required: list[dict[str, Any]],
         stream_id: str | None,
     ) -> None:
-        """Say once that the input waits: it joins the request that has the tools' outputs."""
+        """Tell the client once that the input waits and joins the request with the outputs."""
         self._pending.setdefault(stream_id, []).append(steer)
         if not steer.is_pending:
             steer.is_pending = True
             await self._websocket.send(pending_event(steer, ticket, required, stream_id))
 
     async def _has_joined(self, ticket: TurnTicket) -> bool:
-        """Whether the input of a turn was answered with that of another one."""
+        """Whether the input of a turn was answered together with another turn's input."""
         self._tickets.discard(ticket)
         view = await self._turns.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
         return view is not None and view.turn.merged_into is not None
 
     async def _steer(self, fields: Fields, frame: bytes) -> None:
-        """Accept input for a response that this connection is receiving, or give it back."""
+        """Accept input for a response that this connection is receiving, or send it back."""
         request = self._request.with_body(frame)
         await self._authenticator.authenticate(request)
         try:

@@ -51,7 +51,7 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the request contains the whole history, also if it has no answer in it."""
+        """Whether the request contains the whole history, even if it has no answer in it."""
         return self.history == "whole" or (self.sends_everything and self.history == "auto")
 
     @property
@@ -174,7 +174,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-session-history": ("history", _history),
     b"x-tool-trace": ("with_trace", partial(_flag, "X-Tool-Trace")),
     b"x-stainless-retry-count": ("retry_count", _count),
-    # Codex: it sends its whole history, which is shorter after it has compacted it.
+    # Codex sends its whole history, which is shorter after Codex has compacted it.
     b"x-codex-turn-metadata": ("sends_everything", _is_present),
     b"x-codex-window-id": ("sends_everything", _is_present),
 }

@@ -119,7 +119,8 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again.
 
-        A turn that is answered as a whole is executed by `answer`, which must be called at once.
+        A turn that is answered as a whole is executed by `answer`, which must be called
+        immediately.
         """
         is_new, is_compared = _comparison(headers, target, items)
         if self._default_tools is not None:
@@ -153,7 +154,7 @@ class TurnSubmitter:
             if request.reserved_bytes:
                 request.release_body()
         except BaseException:
-            # An accepted turn is executed, whatever becomes of its request.
+            # An accepted turn is executed even if its request ends.
             ticket.start()
             raise
         return ticket
@@ -192,7 +193,7 @@ class TurnSubmitter:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
-                # Nothing cancels the task of a request whose turns outlive its client.
+                # Nothing cancels the task of a request whose turns continue after a disconnect.
                 is_deferred = not is_live and self.streams.on_disconnect == "complete"
                 ticket = await self.turn_service.accept(
                     accept, turn_request, is_live=is_live, is_deferred=is_deferred
@@ -201,7 +202,7 @@ class TurnSubmitter:
                 is_new, is_compared = False, True
                 if exc.active_turn_id is not None:
                     arrival = _arrival(request, headers, digest)
-                    # A client that stopped reading and sends the same again wants another answer.
+                    # A client that stopped reading and resends the same request wants a new answer.
                     is_whole |= await self.turn_service.in_flight.supersede_stopped(
                         arrival, exc.active_turn_id
                     )
@@ -218,7 +219,7 @@ class TurnSubmitter:
     async def _repeat_keyless(
         self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes
     ) -> TurnTicket | None:
-        """Attach an SDK's retry to the request that it repeats, if there is no doubt about it."""
+        """Attach an SDK's retry to the request that it repeats, if there is only one candidate."""
         if headers.idempotency_key is not None or headers.is_internal:
             return None
         earlier = self._keyless.find(request, digest, headers.retry_count)
@@ -239,9 +240,9 @@ class TurnSubmitter:
     async def _with_approvals(
         self, request: Request, target: SessionTarget, items: Sequence[NewItem]
     ) -> Sequence[NewItem]:
-        """Return the items with answers to our approval requests as the log stores them.
+        """Return the items with answers to our approval requests in the form that the log stores.
 
-        What a client repeats of earlier requests and answers is left out: the log has it.
+        Earlier requests and answers that a client repeats are left out: the log has them.
         """
         session = await self.known_session(request, target)
         names = named_approvals(items)
@@ -280,7 +281,7 @@ class TurnSubmitter:
     async def _may_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
     ) -> bool:
-        """Whether to submit again; an error that the client knows by another name is raised."""
+        """Whether to submit again; raise `ConversationNotFound` if a conversation was named."""
         match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
@@ -380,13 +381,13 @@ class TurnSubmitter:
             if matched.brought
             else None,
         )
-        # Most requests have none, and to copy the command costs more than to build it.
+        # Most requests have none, and copying the command costs more than building it.
         if options == _NO_OPTIONS:
             return accept
         return replace(accept, **dict(zip(_OPTIONS, options, strict=True)))
 
     def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:
-        """Return the history that the request brings, indexed if others may share it."""
+        """Return the history in the request, indexed if other sessions may share it."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
         return ImportedPrefix(
             turn_id, prefix.count, prefix.history_hash if history_hash else EMPTY_HISTORY
@@ -521,9 +522,9 @@ def _after_parent(end: HistoryHashRow) -> SessionTarget:
 def _comparison(
     headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]
 ) -> tuple[bool, bool]:
-    """Return whether all items are taken as new, and whether the log is no reason to doubt that.
+    """Return whether all items count as new, and whether the log need not be compared with them.
 
-    Input that is new by its form is compared with the log only if the store asks for it.
+    Input that looks new is compared with the log only if the store asks for it.
     """
     if headers.is_internal or target.parent is not None or headers.history == "new":
         return True, True

@@ -1,4 +1,4 @@
-"""Unstored responses of one WebSocket connection, kept so that they can be continued."""
+"""Cache of a WebSocket connection's unstored responses, so that they can be continued."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

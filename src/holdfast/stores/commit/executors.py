@@ -1,4 +1,4 @@
-"""Where a store's blocking work runs."""
+"""Executors for a store's blocking work."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ _Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop, "asyncio.Futu
 
 
 class ThreadExecutor:
-    """One thread of its own, so that the work keeps its order and the event loop stays free.
+    """A dedicated thread, so that jobs keep their order and the event loop stays free.
 
-    A pool of the standard library does the same with two futures, three locks and a semaphore for
-    each piece of work.
+    The standard library's thread pool does the same with two futures, three locks and a semaphore
+    per job.
     """
 
     def __init__(self, name: str) -> None:
@@ -75,7 +75,7 @@ class ThreadExecutor:
                     result, error = work(), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the work was given
                 result, error = None, exc
-            # The loop is closed: there is nobody to tell.
+            # The loop is closed: nobody waits for the result.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
             del job, work, settle, done, loop, result, error

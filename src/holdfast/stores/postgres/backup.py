@@ -53,7 +53,7 @@ def _find_tools() -> dict[str, str]:
 
 
 def address_of(url: str) -> tuple[str, dict[str, str]]:
-    """Return a database as libpq's tools take it: what is secret, and settings, by environment."""
+    """Return the address for libpq's tools, and the environment with its secrets and settings."""
     parts = urlsplit(read_target(url).dsn)
     login, at, where = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")

@@ -1,6 +1,6 @@
-"""Which database a URL names, as SQLAlchemy and libpq write it, and how we talk to it.
+"""Parse the URL of a database, as SQLAlchemy and libpq write it, and its connection options.
 
-Secrets stay in `dsn`; whatever is shown to people comes from `shown`.
+Secrets stay in `dsn`; text for people comes from `shown`.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 from holdfast.core.errors import InvalidSetting
 
 ALLOW_ASYNC_COMMIT = "holdfast_allow_async_commit"
-"""`?holdfast_allow_async_commit=true`: start although the database may lose acknowledged work."""
+"""`?holdfast_allow_async_commit=true`: start even if the database may lose acknowledged commits."""
 
 # Options of libpq that are not settings of the server.
 _OF_THE_CLIENT = frozenset(
@@ -66,9 +66,9 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
 
 
 def _check_ports(netloc: str, listed: str) -> None:
-    """Refuse what is no port; sockets take a number too large for another one.
+    """Reject anything that is not a port; a socket would wrap a number that is too large.
 
-    Words are not shown: where a password was not escaped, they may be a part of it.
+    Other text is not shown: it may be part of a password that was not escaped.
     """
     hosts = netloc.rpartition("@")[2].split(",")
     written = [host.rpartition("]")[2].rpartition(":")[2] for host in hosts if ":" in host]
@@ -92,5 +92,5 @@ def _seconds(name: str, value: str, default: float) -> float:
         raise InvalidSetting(
             f"{name} in the store url is a number of seconds, not {value!r}"
         ) from exc
-    # libpq's zero means no limit; all our waits are bounded.
+    # For libpq, zero means no limit; all our waits are bounded.
     return seconds if seconds > 0 else default

@@ -7,11 +7,10 @@ import asyncpg
 from holdfast.core.errors import InvalidInput, StoreError, StoreUnavailable
 
 Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
-"""`gone`: the connection is lost, and with it perhaps the answer of a commit.
-`lost_race`: nothing was written, another writer was first; read again at once.
-`busy`: nothing was done, and trying at once would not help.
-`refused`: nothing was done, and the same work will be refused again.
-`other`: not the database's doing."""
+"""`gone`: the connection is lost, and perhaps the result of a commit. `lost_race`: nothing was
+written because another writer was first; read again at once. `busy`: nothing was done, and an
+immediate retry would not help. `refused`: nothing was done, and the same work will be refused
+again. `other`: not caused by the database."""
 
 
 class LostUpdate(Exception):
@@ -35,11 +34,11 @@ _GONE = (
 _LOST_RACE = (
     LostUpdate,
     asyncpg.UniqueViolationError,
-    # The gate of a log found no number: the log ends elsewhere by now.
+    # The gate of a log found no number: the log no longer ends there.
     asyncpg.NotNullViolationError,
     asyncpg.ForeignKeyViolationError,
     asyncpg.TransactionRollbackError,
-    # The schema changed under a prepared statement, which the connection has dropped.
+    # The schema changed after a statement was prepared; the connection has dropped it.
     asyncpg.InvalidCachedStatementError,
 )
 _BUSY = (
@@ -66,7 +65,7 @@ def meaning(exc: BaseException) -> Meaning:
 
 
 def explain(exc: Exception) -> Exception:
-    """Return what our callers may rely on. What the database says is kept to one line."""
+    """Return the error for our callers. The database's message is cut to one line."""
     match meaning(exc):
         case "other":
             return exc

@@ -20,7 +20,7 @@ CLOCK = "select extract(epoch from clock_timestamp())::double precision"
 
 
 async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspection:
-    """Inspect a database without changing it."""
+    """Inspect the database that a URL names."""
     connection = await Connector(target=read_target(url)).connect()
     try:
         before = time.time()

@@ -65,23 +65,23 @@ ResultT = TypeVar("ResultT")
 
 
 INLINE_READ_ROWS = 64
-"""Rows that may be read on the event loop itself."""
+"""The most rows that may be read on the event loop itself."""
 
 
 class SqlDriver(BatchDriver, Protocol):
-    """A database under the store."""
+    """A database used by the store."""
 
     reads_inline: bool = False
     """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
     sorts_matches: bool = True
-    """Whether a search sorts all its matches before it returns the first of them."""
+    """Whether a search sorts all its matches before it returns the first one."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read in one snapshot; `query` is given the database's time."""
+        """Run a read in one snapshot; `query` gets the database's time."""
         ...
 
     async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read of few rows, on the event loop where that is fast."""
+        """Run a read of few rows, on the event loop if that is fast."""
         return await self.read(query)
 
     async def has_news(self) -> bool:
@@ -109,7 +109,7 @@ class SqlReader:
     ) -> None:
         self._run = run
         self._inline = inline
-        """Runs short reads on the event loop, where the driver can do that."""
+        """Runs short reads on the event loop if the driver can."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
@@ -130,7 +130,7 @@ class SqlReader:
         return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
     async def descendants(self, session_id: SessionId) -> list[SessionId]:
-        """Return all sessions below a session, hidden and erased ones too."""
+        """Return all descendants of a session, including hidden and erased ones."""
         return await self._run(lambda _: records.descendants(session_id))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
@@ -138,7 +138,7 @@ class SqlReader:
         return await self._run(lambda _: queries.items(session, query, self._lines))
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
-        """Return the log as a model sees it; read only what is not cached."""
+        """Return the log as a model sees it; only read what is not cached."""
         known = self._transcripts.find(session)
         if known is not None:
             items, is_plain = SharedPrefix(known.items, len(known.items)), known.is_plain
@@ -183,27 +183,27 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Outline | None:
-        """Return the settled, visible log, or the end of it, without its content."""
+        """Return the settled, visible log, or its end, without content."""
         return await self._run(lambda now: records.outline(tenant, session_id, key, last, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
     ) -> HistoryHashRow | None:
-        """Return where a history ends that has one of these hashes."""
+        """Return where a history with one of these hashes ends."""
         return await self._run(lambda _: queries.find_history(tenant, history_hashes))
 
     async def stored_bytes(self, tenant: Tenant) -> int:
-        """Return how many bytes the items of a tenant's sessions have."""
+        """Return the size in bytes of the items of a tenant's sessions."""
         return await self._run(lambda _: queries.stored_bytes(tenant))
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
-        """Return sessions that have been inactive for so long."""
+        """Return sessions that have been inactive for at least `seconds`."""
         return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
-        """Return unnamed sessions that have an item of this id."""
+        """Return sessions without a key that have an item with this id."""
         return await self._run(lambda _: queries.item_places(tenant, item_id))
 
     async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
@@ -218,7 +218,7 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Transcript | None:
-        """Return the last visible items as bytes; for a whole transcript, read only what is new."""
+        """Return the last visible items as bytes; only read what is not cached."""
         known = self._transcripts.readings
         found: Transcript | queries.Long | None = queries.Long(0)
         if self._inline is not None:
@@ -241,7 +241,7 @@ class SqlReader:
         return await self._run(lambda _: queries.listing(session, query, self._lines))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
-        """Return the item that goes by a name, hidden or not."""
+        """Return the item with a name, hidden or not."""
         return await self._run(lambda _: queries.find_listed(session, name, self._lines))
 
     async def hidden(self, session: Session) -> list[Span]:
@@ -297,7 +297,7 @@ class SqlReader:
         return await self._run(lambda _: queries.stop_requests())
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
-        """Return what providers remember for a session."""
+        """Return the provider state of a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
 
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
@@ -305,7 +305,7 @@ class SqlReader:
         return await self._run(lambda _: queries.events(session_id, after, limit))
 
     async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
-        """Return a tenant's facts behind a place, as they were committed."""
+        """Return a tenant's facts after a place, in the order of their commits."""
         return await self._run(lambda _: queries.feed(tenant, after, limit))
 
     async def feed_end(self, tenant: Tenant) -> FeedPlace:
@@ -314,7 +314,7 @@ class SqlReader:
 
 
 _OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})
-"""Changes after which there are messages to send."""
+"""Changes that put messages into the outbox or change them."""
 
 
 class SqlStore:
@@ -327,7 +327,7 @@ class SqlStore:
         self._listeners: list[Listener] = []
         self._outbox_listeners: list[tuple[Callable[[], None], Collection[str]]] = []
         self.tell_outbox: Callable[[], None] | None = None
-        """Tells other processes of messages that this one does not send itself."""
+        """Notifies other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
@@ -341,7 +341,7 @@ class SqlStore:
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read in one snapshot; also used to examine a store."""
+        """Run a read in one snapshot; also used by `holdfast doctor`."""
         self._check_open()
         return await self._driver.read(query)
 
@@ -367,12 +367,12 @@ class SqlStore:
                 raise outcome
             finally:
                 # The traceback refers to this frame. A reference back to the error would keep the
-                # command and its bodies until the next garbage collection.
+                # command and its bodies alive until the next garbage collection.
                 del decision, outcome
         return outcome
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` about wake-ups and aborts."""
+        """Call `listener` for wake-ups and aborts."""
         self._listeners.append(listener)
 
     def _tell_senders(self, changes: Sequence[Change]) -> None:
@@ -405,7 +405,7 @@ class SqlStore:
             listener(woken, aborted)
 
     def on_commit(self, note: Callable[[int, float], None]) -> None:
-        """Call `note` after every transaction with its commands and seconds."""
+        """Call `note` after every transaction with its number of commands and its seconds."""
         self._committer.on_commit = note
 
     async def has_news(self) -> bool:
@@ -420,7 +420,7 @@ class SqlStore:
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
     async def gone_workers(self) -> list[GoneWorker]:
-        """Return workers whose lease ran out or whose process is dead."""
+        """Return workers whose lease expired or whose process is dead."""
 
         def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
             rows = yield from every(sql.WORKERS)

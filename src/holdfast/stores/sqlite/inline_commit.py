@@ -1,7 +1,8 @@
 """Decide whether a transaction runs on the event loop or in the writer's thread.
 
-A hop to the thread and back costs about as much as a commit on a quick disk, so on such a disk
-all callers are served faster without it. What may take long, or did of late, is done in the thread.
+A hop to the thread and back costs about as much as a commit on a fast disk, so on such a disk all
+callers are served faster without it. Transactions that may take long run in the thread, and so do
+all while the disk is slow.
 """
 
 import time
@@ -13,9 +14,9 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 
 MAX_ROWS = 512
-"""A transaction with more rows is slow on any disk."""
+"""A transaction with more rows is slow on every disk."""
 MAX_BYTES = 1024 * 1024
-"""So is one with more bytes: 30 MB take a tenth of a second."""
+"""A transaction with more bytes is slow too: 30 MB take a tenth of a second."""
 QUICK_SECONDS = 0.001
 """The longest average wait for the disk on the event loop."""
 FIRST_PAUSE = 1.0
@@ -49,7 +50,7 @@ def is_short(commands: Sequence[Command[Any]]) -> bool:
 class DiskLatencyGate:
     """Tracks how long inline transactions wait for the disk; pauses them while it is slow.
 
-    Only time spent waiting counts: the work has to be done in any case.
+    Only time spent waiting counts: the CPU time is needed in any case.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +58,7 @@ class DiskLatencyGate:
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self.paused_until = 0.0
-        """Until when transactions run in the thread; 0 while the disk is fast."""
+        """When inline transactions are allowed again; 0 while the disk is fast."""
 
     def is_quick(self) -> bool:
         """Whether transactions may run on the event loop."""
@@ -70,7 +71,7 @@ class DiskLatencyGate:
             if self.paused_until != 0.0:
                 self.paused_until, self._pause = 0.0, FIRST_PAUSE
             return
-        # The first transaction after the pause alone decides whether the pause is over.
+        # After a pause, the first transaction alone decides whether it is over.
         self._waited = QUICK_SECONDS
         self.paused_until = self._now() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

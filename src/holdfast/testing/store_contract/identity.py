@@ -53,7 +53,7 @@ LOOKALIKES = (
 
 
 class IdentityContract:
-    """Promise 1, and whose a session is."""
+    """Promise 1, and which tenant owns a session."""
 
     async def test_a_new_key_gets_a_session_with_an_empty_log(
         self, caller: StoreClient, clock: ManualClock
@@ -220,12 +220,12 @@ def _by_id(tenant: Tenant, session: Session, turn: Turn) -> list[Command[object]
 
 
 def _unknown(error: NotFound, session: Session, turn: Turn) -> str:
-    """Return the message with its ids taken out: it must say no more than the id that was sent."""
+    """Return the message without ids: it must not reveal more than the id that was sent."""
     return error.message.replace(session.id, "unknown").replace(turn.id, "unknown")
 
 
 class InternalTurnContract:
-    """Internal hand-offs: they see the key's history and leave no trace on it."""
+    """Internal turns: they see the key's history and do not change its session."""
 
     async def test_an_internal_turn_sees_what_was_finished_and_changes_nothing(
         self, caller: StoreClient
