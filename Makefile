@@ -6,13 +6,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SERVE_READY := $(VENV)/.serve-ready
 READY := $(VENV)/.ready
 # Branch coverage of `core`: `make test` fails below 95 %; `make test COVERAGE=` runs without it.
+# Measuring doubles the time of a test, so only these tests are measured: they suffice for it.
+MEASURED := tests/unit tests/properties
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
+
+# Targets that run at the same time do not mix their output, if this version of make supports it.
+WHOLE_OUTPUTS := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 # Tests start many processes, and half of a start is compiling: keep compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint bench docs soak format hooks dist clean
+.PHONY: help serve test coverage check lint bench docs soak format hooks dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +25,12 @@ help:  ## show this list
 serve: $(SERVE_READY)  ## run a gateway on SQLite with the demo model
 	$(BIN)/holdfast serve
 
-test: $(READY) lint  ## run everything that CI runs
-	$(BIN)/pytest -n 3 --dist worksteal $(COVERAGE)
+test: $(READY)  ## run everything that CI runs
+	$(MAKE) --jobs=2 $(WHOLE_OUTPUTS) lint coverage
+	$(BIN)/pytest -n 3 --dist worksteal $(MEASURED:%=--ignore=%)
+
+coverage: $(READY)  ## run the tests that measure the coverage of core
+	$(BIN)/pytest -n 2 --dist worksteal $(COVERAGE) $(MEASURED)
 
 check: $(READY) lint  ## run the fast tests only
 	$(BIN)/pytest tests/unit tests/test_code_rules.py tests/test_docs.py tests/test_exports.py
@@ -54,15 +63,17 @@ dist: $(READY)  ## build the wheel of the last commit in dist
 	git archive HEAD | tar -x -C build/source
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
 
-# Serving needs few packages; the rest is installed on top for tests, benchmarks and docs.
+# Serving needs few packages; tests, benchmarks and docs need all of them.
 $(SERVE_READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $(SERVE_READY)
 
-$(READY): $(SERVE_READY)
-	$(PIP) -e ".[all,dev]"
-	touch $(READY)
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --no-compile -e ".[all,dev]"
+	$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib || true  # some files of packages are for other versions of Python
+	touch $(SERVE_READY) $(READY)
 
 clean:  ## remove everything that was built or installed here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -1,1 +1,1 @@
-"""Benchmarks of Holdfast beside bare parts and other systems; `python -m benchmarks` runs them."""
+"""Benchmarks of Holdfast, bare parts and other systems; `python -m benchmarks` runs them."""

@@ -8,12 +8,12 @@ from benchmarks.report import shown
 Key = tuple[str, str, str]
 """Section, what was measured, name of the figure."""
 _SETTINGS = {"clients", "turns", "sessions", "size", "processes", "length", "goal", "limit"}
-"""Numbers that say what was measured, not what came out."""
+"""Numbers that describe the measurement, not its result."""
 _OMITTED = {"raw_cpu_us", "failures"}
 
 
 def figures(value: dict[str, Any]) -> Iterator[tuple[Key, float]]:
-    """Yield every figure of a report with what it is about."""
+    """Yield every figure of a report with its key."""
     for section, rows in value["sections"].items():
         for row in rows:
             about = ", ".join(

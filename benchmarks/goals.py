@@ -15,11 +15,11 @@ class Goal(msgspec.Struct, frozen=True):
     wanted: str
     measured: str
     is_reached: bool | None
-    """None where it was not measured."""
+    """None if it was not measured."""
 
 
 def find(sections: Sections, section: str, **wanted: Any) -> dict[str, Any]:
-    """Return the first row of a section that has these values; empty where there is none."""
+    """Return the first row of a section with these values; empty if there is none."""
     for row in sections.get(section, []):
         if all(row.get(name) == value for name, value in wanted.items()):
             return row
@@ -101,7 +101,7 @@ def _goals_of_process(sections: Sections) -> list[Goal]:
 
 
 def _goals_of_sessions(sections: Sections) -> list[Goal]:
-    """Return the goals beside the Agents SDK's own sessions, the best of them on each database."""
+    """Return the goals relative to the Agents SDK's own sessions, the best of them per database."""
 
     def ratio(case: str) -> float | None:
         return find(sections, "agents ratios", case=case).get("ratio")
@@ -124,7 +124,7 @@ def _goals_of_sessions(sections: Sections) -> list[Goal]:
 
 
 def _goals_of_counts(sections: Sections) -> list[Goal]:
-    """Return the counts; ratios of growth are shown by their worst operation per axis and kind."""
+    """Return the counts; growth ratios are shown by their worst operation per axis and kind."""
     found = []
     worst: dict[str, dict[str, Any]] = {}
     for row in sections.get("counts", []):

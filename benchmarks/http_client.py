@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 client on raw sockets, so that the client costs little beside the server."""
+"""A minimal HTTP/1.1 client on raw sockets, so that the client costs little CPU."""
 
 import asyncio
 from typing import Any
@@ -63,7 +63,7 @@ class Connection:
         self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
 
     async def drain(self) -> None:
-        """Wait until the request is handed to the system."""
+        """Wait until the request is passed to the system."""
         await self._writer.drain()
 
     async def receive_head(self) -> tuple[int, dict[str, str]]:
@@ -79,7 +79,7 @@ class Connection:
         return (await self._reader.readexactly(size + 2))[:-2]
 
     async def receive(self) -> Reply:
-        """Read a response to its end."""
+        """Read a complete response."""
         status, headers = await self.receive_head()
         if "content-length" in headers:
             body = await self._reader.readexactly(int(headers["content-length"]))

@@ -1,4 +1,4 @@
-"""Load on a server: from wrk where it is installed, so that Python is not what is measured."""
+"""Load on a server: from wrk if it is installed, so that Python is not the bottleneck."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ WARM_UP_SHARE = 0.34
 QUESTION = "What is the weather like today, and what will it be like tomorrow?"
 KNOWN_KEYS = 2048
 HOT_TURNS = 64
-"""Turns on one hot key before the next one is used: the history must not dominate."""
+"""Turns on one hot key before the next one is used, so that the history does not dominate."""
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 _SCRIPT = """
@@ -40,7 +40,7 @@ _LUA_NUMBERS = {
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is requested, by how many clients at a time."""
+    """The requests of a load, and how many clients send them concurrently."""
 
     api: str = "responses"
     is_stream: bool = False
@@ -50,9 +50,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     seconds: float = 3.0
     requests: int = 0
-    """End after so many requests instead of after `seconds`.
+    """Stop after this many requests instead of after `seconds`.
 
-    Slow answers that are still open at the end of a time cost CPU and count for nothing.
+    Slow answers that are still open at the end of a fixed time would cost CPU and not be counted.
     """
     authorization: str = ""
     key_header: str = "X-Session-Key"
@@ -116,19 +116,19 @@ async def _prepare(port: int, load: Load, count: int) -> None:
 
 
 def measure(server: Server, load: Load, folder: Path) -> LoadResult:
-    """Load a server for a while and return what it did and what that cost."""
+    """Load a server for a while; return its throughput, latency and cost."""
     can_use_wrk = not load.requests and load.seconds >= 1 and shutil.which("wrk") is not None
     run = _run_wrk if can_use_wrk else _run_own
 
     def fresh(share: float) -> Load:
-        # A new prefix makes every first contact a new session and every hot key empty.
+        # A new prefix makes every first contact a new session, and every hot key an empty one.
         prefix = load.prefix if load.keys == "known" else f"{load.prefix}{secrets.token_hex(4)}-"
         return msgspec.structs.replace(
             load, seconds=load.seconds * share, requests=ceil(load.requests * share), prefix=prefix
         )
 
     run(server, fresh(WARM_UP_SHARE), folder)
-    # Turns whose client left are still carried out: wait for them.
+    # Turns of clients that disconnected are still executed: wait for them.
     server.wait_until_idle()
     spin = Spin()
     before = server.cpu_seconds()
@@ -156,8 +156,8 @@ def _run_wrk(server: Server, load: Load, folder: Path) -> _Counted:
     authorization = ""
     if load.authorization:
         authorization = f'wrk.headers["Authorization"] = "{load.authorization}"'
-    # Everybody asks something else: the same text at the same time on one key is compared with the
-    # log, since it may come from a client that has stopped an answer.
+    # Every client sends another text: the same text at the same time on one key is compared with
+    # the log, because it may come from a client that stopped an answer.
     begin, end = load.body.decode().split(QUESTION)
     script.write_text(
         _SCRIPT.format(

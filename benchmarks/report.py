@@ -29,7 +29,7 @@ class Report:
         self.sections: dict[str, list[Row]] = {}
         self.notes: list[str] = []
         self.before = before
-        """The interpreter of another checkout, to be measured beside this one."""
+        """The interpreter of another checkout to compare with."""
 
     def add(self, section: str, **row: Any) -> None:
         """Add a row and print it."""
@@ -54,7 +54,7 @@ class Report:
 
 
 def shown(value: Any) -> str:
-    """Return a value as tables show it."""
+    """Return a value in the form that tables show."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return str(value)
@@ -139,7 +139,7 @@ def _tables(rows: list[Row]) -> list[str]:
 
 
 def publish(value: dict[str, Any], page: Path = PAGE) -> None:
-    """Write the tables into the page about performance, between its marks, and the chart."""
+    """Write the tables into the performance page, between its marks, and the chart."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{markdown(value)}\n{END}{after}")
@@ -152,7 +152,7 @@ def _title(name: str) -> str:
 
 
 def chart(value: dict[str, Any]) -> str:
-    """Return requests per second of every system, by clients, as an SVG on a log scale."""
+    """Return an SVG of requests per second of every system, by clients, on a log scale."""
     rows = [
         row for row in value["sections"].get("gateway", [])
         if row["case"] == "whole" and row["keys"] == "known" and row["requests_per_second"] > 0

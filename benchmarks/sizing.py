@@ -1,4 +1,4 @@
-"""The figures that a machine is chosen by, taken from a report, for the page about deployment."""
+"""Figures of a report for choosing a machine, written into the deployment page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 
 
 def sizing(value: dict[str, Any]) -> str:
-    """Return the few lines of a report that an operator needs."""
+    """Return the lines of a report that an operator needs."""
     rows = list(_figures(value["sections"]))
     if not rows:
         return "Not measured yet: `make bench` writes the figures here.\n"
@@ -59,7 +59,7 @@ def _figures(sections: Sections) -> Iterator[tuple[str, str]]:
 
 
 def publish_sizing(value: dict[str, Any], page: Path = PAGE) -> None:
-    """Write the figures into the page about deployment, between its marks."""
+    """Write the figures into the deployment page, between its marks."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{sizing(value)}\n{END}{after}")

@@ -1,8 +1,8 @@
-"""A fixed loop whose CPU time says how fast the processor is at this moment.
+"""A fixed loop whose CPU time shows how fast the processor currently is.
 
-On a shared machine the same work takes more CPU time while a neighbour uses the caches or the
-other hyper-thread. A spin loop before and after each measurement slows down in the same way, so
-the ratio cancels most of it.
+On a shared machine the same work takes more CPU time while a neighbour uses the caches or the other
+hyper-thread. A spin loop before and after each measurement slows down in the same way, so the ratio
+cancels most of it.
 """
 
 import time
@@ -32,6 +32,6 @@ class Spin:
         self._before = min(spin_seconds() for _ in range(2))
 
     def factor(self) -> float:
-        """Return what a CPU time is multiplied with to get that of the reference machine."""
+        """Return the factor that converts a CPU time to the reference machine's."""
         after = min(spin_seconds() for _ in range(2))
         return REFERENCE_SECONDS / ((self._before + after) / 2)

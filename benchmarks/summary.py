@@ -1,4 +1,4 @@
-"""What a reader of a report sees first: the main results, and what each section measures."""
+"""The beginning of a report: the main results, and what each section measures."""
 
 from typing import Any
 
@@ -24,13 +24,13 @@ TITLES = {
     "start": ("Start", "From the start of the process to its first answer."),
     "counts": ("Counts", "Work that does not depend on the machine. Tests check the limits."),
 }
-"""Title and subject of each section, in the order in which a page shows them."""
+"""Title and subject of each section, in the order of the page."""
 
 _COLUMNS = ("turns/s, 32 clients", "p50 (ms), one client", "CPU µs per turn", "RSS MB")
 
 
 def main_results(sections: Sections) -> list[dict[str, Any]]:
-    """Return the main figures of each system: a Chat upstream, sessions that exist already."""
+    """Return the main figures of each system: a Chat upstream and existing sessions."""
     rows = []
     for system in dict.fromkeys(row["system"] for row in sections.get("gateway", [])):
         busy, alone = (_turn(sections, system, clients) for clients in (32, 1))

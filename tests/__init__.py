@@ -1,6 +1,6 @@
-"""Tests: of the parts, of the contracts, of whole processes."""
+"""Tests of the parts, of the contracts and of whole processes."""
 
 import pytest
 
-# The contract kit lives with the code; its assertions should say as much as those here.
+# The contract kit is part of the package; rewrite its assertions as well.
 pytest.register_assert_rewrite("holdfast.testing")

@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""Fixtures and settings of all tests."""
 
 import functools
 import gc
@@ -24,19 +24,19 @@ __all__ = [
     "store_url",
 ]
 
-# Each httpx client reads the certificates of the system, which takes 36 ms of processor time.
-# No test speaks TLS over httpx, so that all clients may share what the first one has read.
+# Each httpx client reads the certificates of the system, which takes 36 ms of CPU time. No test
+# uses TLS over httpx, so all clients can share the first one's context.
 _shared = functools.cache(httpx._config.create_ssl_context)
 httpx._transports.default.create_ssl_context = _shared  # type: ignore[attr-defined]  # not ours
 
-# A server that shares its processor with other tests may take longer than the usual five seconds.
+# A server that shares its CPU with other tests may take longer than the default five seconds.
 for _wait in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 60.0)
 
 
 @pytest.fixture(autouse=True)
 def restore_logging() -> Iterator[None]:
-    """Undo what a test configures: its handler would write to a stream that is closed by then."""
+    """Undo a test's logging configuration: its handler would write to a closed stream."""
     loggers = [logging.getLogger(name) for name in ("holdfast", "opentelemetry")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
     yield
@@ -63,7 +63,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what soak tests have counted and measured."""
+    """Show the counts and measurements of soak tests."""
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", ()):

@@ -1,4 +1,4 @@
-"""An application on a loopback socket, behind the server protocol that `holdfast serve` uses."""
+"""Serve an application on a loopback socket with the server protocol of `holdfast serve`."""
 
 import asyncio
 import socket
@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from uvicorn.server import ServerState
-
 from holdfast.http.app import Application
 from holdfast.http.request.auth import DEFAULT_BODY_BYTES
+from holdfast.http.server.connection import ServerState
 from holdfast.http.server.exchange import Exchange
-from holdfast.http.server.protocol import ConnectionLimits, HttpProtocol
+from holdfast.http.server.protocol import ConnectionLimits
 from holdfast.http.server.run import open_listener, server_config
 from holdfast.http.server.types import Request
 
@@ -22,19 +21,17 @@ GRACE_SECONDS = 5.0
 
 
 class HttpServer:
-    """Serve an application until `stop`; know which clients' requests are in progress."""
+    """Serves an application until `stop`; tracks the clients whose requests are in progress."""
 
     def __init__(self, application: Application, limits: ConnectionLimits) -> None:
         self.application = application
         self.state = ServerState()
-        self._config = server_config(
+        self.protocol = server_config(
             self,
             limits,
             body_bytes=DEFAULT_BODY_BYTES,
             grace_seconds=GRACE_SECONDS,
-        )
-        self._config.load()
-        self.protocol = cast(type[HttpProtocol], self._config.http_protocol_class)
+        ).protocol
         self._in_progress: dict[Address, asyncio.Event] = {}
         self._server: asyncio.Server | None = None
         self.address: Address = ("127.0.0.1", 0)
@@ -71,7 +68,7 @@ class HttpServer:
         self.address = listener.getsockname()[:2]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self.protocol(self._config, self.state, {}, loop), sock=listener
+            lambda: self.protocol(self.state, loop), sock=listener
         )
 
     async def stop(self) -> None:

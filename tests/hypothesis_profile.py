@@ -1,15 +1,15 @@
-"""How hard properties are tried: the same examples in every run, few enough for every commit.
+"""Settings of property tests: the same examples in every run, few enough for every commit.
 
-The profile is loaded before any test is defined, whichever tests are run: the usual one has time
-limits that a busy machine exceeds.
+`tests/conftest.py` loads them before any test is defined, whichever tests run: Hypothesis's own
+time limits fail on a busy machine.
 """
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import engine
 
 SHRINK_SECONDS = 20
-"""How long a failing example is made smaller. Hypothesis has no setting for it; its own five
-minutes end in the time limit of a test, which then reports a flaky strategy, not the failure."""
+"""How long Hypothesis shrinks a failing example. It has no setting for this; its own five minutes
+exceed the time limit of a test, which then reports a flaky strategy instead of the failure."""
 
 engine.MAX_SHRINKING_SECONDS = SHRINK_SECONDS
 

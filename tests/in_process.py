@@ -205,6 +205,14 @@ class RunningGateway:
             if found is not None and found.queued_turns >= count:
                 return
 
+    async def until_idle(self, key: str = "k") -> None:
+        """Wait until no turn of a key's lane runs or waits."""
+        while True:
+            found = await self.engine.read.session(DEFAULT_TENANT, key=Key(key))
+            assert found is not None
+            if found.session.active_turn_id is None and not found.queued_turns:
+                return
+
 
 @asynccontextmanager
 async def open_gateway(

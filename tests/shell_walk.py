@@ -1,7 +1,7 @@
-"""Walk a page: run its shell and Python blocks in order and compare what they print.
+"""Run the shell and Python blocks of a page in order and compare their output.
 
-A server that a page starts in the foreground stays up until the end of the page, as it would in a
-second terminal. Placeholders (ports, hosts, folders) are replaced by the values of the test.
+A server that a page starts in the foreground runs until the end of the page, as in a second
+terminal. Placeholders (ports, hosts, folders) are replaced by the values of the test.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_SECONDS = 120
 SERVERS = ("holdfast serve", "holdfast sim")
 HOME_FILE = re.compile(r'title="~/([^"]+)"')
-"""The note of a block that shows a file: the walk writes it."""
+"""The note of a block that shows a file, which the walk writes."""
 NOT_RUN = 'title="Not run by a test"'
 """The note of a block that needs a machine, a service or a key that a test does not have."""
 
 
 class Block(NamedTuple):
-    """A block of a page: `note` is what follows the language."""
+    """A block of a page; `note` is the text after the language."""
 
     language: str
     note: str
@@ -39,7 +39,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_of(text: str) -> list[str]:
-    """Return the lines of a shell block, those that go on joined, without comments."""
+    """Return the lines of a shell block, with continued lines joined and without comments."""
     joined = text.replace("\\\n", " ")
     lines = [re.sub(r"\s+#.*$", "", line).strip() for line in joined.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
@@ -59,7 +59,7 @@ class Walker:
         self._env = env
         self._instead = instead
         self._packages = packages
-        """What a page may install besides Holdfast: the environment has it already."""
+        """Packages that a page may install besides Holdfast; the environment already has them."""
         self._groups: list[subprocess.Popen[Any]] = []
         self._exports: dict[str, str] = {}
 
@@ -70,7 +70,7 @@ class Walker:
         self.stop()
 
     def stop(self) -> None:
-        """Stop the servers of the page, and what its commands left in the background."""
+        """Stop the servers of the page, and the background processes of its commands."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class Walker:
         return count
 
     def _write(self, path: str, text: str) -> None:
-        """Write a file that the page shows into the home of the test."""
+        """Write a file that the page shows into the home directory of the test."""
         file = Path(self._env["HOME"]) / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(self._own(text))
@@ -140,7 +140,7 @@ class Walker:
     def _run(self, command: list[str]) -> str:
         printed, complaints = self._folder / "printed.log", self._folder / "complaints.log"
         with printed.open("w") as out, complaints.open("w") as err:
-            # In a group of its own: what a script leaves in the background ends with the page.
+            # In a group of its own: background processes of a script end with the page.
             process = subprocess.Popen(
                 command,
                 cwd=self._folder,
@@ -155,7 +155,7 @@ class Walker:
         return printed.read_text()
 
     def _serve(self, command: str) -> None:
-        self.stop()  # a reader stops the previous server, because both want one port
+        self.stop()  # a reader stops the previous server, because both use the same port
         server = subprocess.Popen(
             ["sh", "-c", f"exec {command}"],
             cwd=self._folder,

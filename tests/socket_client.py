@@ -60,7 +60,7 @@ class SocketClient:
             return
 
     def send(self, frame: Any) -> None:
-        """Send a frame: a value, or text as it is."""
+        """Send a frame: a value as JSON, or text unchanged."""
         text = frame if isinstance(frame, str) else msgspec.json.encode(frame).decode()
         self._unsent.put_nowait(text)
 

@@ -1,4 +1,4 @@
-"""Read a store's log with plain SQL: the one place in tests that knows the schema."""
+"""Read a store's log with plain SQL: the only place in tests that depends on the schema."""
 
 import sqlite3
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Tables:
     records: dict[str, list[Record]] = field(default_factory=dict)
     events: dict[str, list[Event]] = field(default_factory=dict)
     lanes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Turn, run, owner and hold of each lane that is taken, by session."""
+    """Turn, run, owner and hold of each lane in use, by session."""
     queues: dict[str, list[str]] = field(default_factory=dict)
     """The turns that wait, by session, in order."""
 
@@ -56,7 +56,7 @@ class Tables:
 
 
 class _Beside:
-    """What stands beside the log, by its key."""
+    """The rows outside the log, by their key."""
 
     def __init__(self, rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
         self.late = dict(rows("select run, body from late_writes"))
@@ -68,7 +68,7 @@ class _Beside:
 
 
 def read_tables(connection: sqlite3.Connection) -> Tables:
-    """Return what is in the log of every session, and what stands beside it."""
+    """Return the logs of every session, and the rows outside them."""
 
     def rows(text: str) -> list[tuple[Any, ...]]:
         return connection.execute(text).fetchall()

@@ -61,12 +61,12 @@ class Stream:
             finally:
                 writer.transport.abort()
         except (asyncio.IncompleteReadError, ConnectionError):
-            """The server closed the connection in the middle: `is_complete` says so."""
+            """The server closed the connection in mid-stream; `is_complete` shows it."""
         finally:
             self._chunks.put_nowait(None)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        # A small window: the server notices soon that a stalled client does not read.
+        # A small window: the server soon notices that a stalled client does not read.
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         client.setblocking(False)

@@ -40,6 +40,7 @@ from holdfast.settings import (
     ResetSettings,
     ServerSettings,
     StoreSettings,
+    TranscribeSettings,
     default_store_url,
 )
 from holdfast.stores.sql import migrations
@@ -404,6 +405,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         McpSettings,
         RetentionSettings,
         LogSettings,
+        TranscribeSettings,
         AccessKey,
         UpstreamSettings,
         TimeoutSettings,

@@ -1,6 +1,6 @@
-"""The wheel in an environment of its own: only what it declares, linked from where it is already.
+"""Install the wheel into an environment with only its declared dependencies, linked from this one.
 
-No network: the packages that its metadata asks for are those this environment has.
+No network: the packages that its metadata requires are those of this environment.
 """
 
 import shutil
@@ -60,7 +60,7 @@ def install(wheel: Path, folder: Path, *extras: str) -> Path:
 
 
 def _closure(root: Distribution, extras: set[str]) -> set[str]:
-    """Return the names of everything that a package needs, with some of its extras."""
+    """Return the names of all packages that a package requires, with some of its extras."""
     found: set[str] = set()
     front = [(root, frozenset(extras))]
     seen: set[tuple[str, frozenset[str]]] = set()

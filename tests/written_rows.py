@@ -1,4 +1,4 @@
-"""What a decision writes, row by row: the entries of a log taken apart for assertions."""
+"""The rows that a decision writes: log entries split up for assertions."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,13 +12,13 @@ from holdfast.core.transaction.changes import Change, Entry, Event, LogAppended
 
 
 class SessionAdded(msgspec.Struct, frozen=True):
-    """A session that the decision makes."""
+    """A session that the decision creates."""
 
     session: Session
 
 
 class SessionSaved(msgspec.Struct, frozen=True):
-    """A session as the decision leaves it, and the number of the entry it was decided on."""
+    """A session after the decision, and the number of the entry that it was based on."""
 
     session: Session
     read_version: int
@@ -33,7 +33,7 @@ class TurnSaved(msgspec.Struct, frozen=True):
 
 
 class RunAdded(msgspec.Struct, frozen=True):
-    """A run that the decision starts: its epoch is the number of its entry."""
+    """A run that the decision starts; its epoch is the number of its entry."""
 
     run: Run
 
@@ -69,7 +69,7 @@ Row = (
 
 
 def rows_of(changes: Iterable[Change]) -> list[Row]:
-    """Return the changes, with each `LogAppended` as the rows that it stands for."""
+    """Return the changes, with each `LogAppended` replaced by its rows."""
     return [row for change in changes for row in _rows(change)]
 
 

@@ -1,17 +1,23 @@
-"""Print the calls of one keyed turn: `python -m benchmarks.counting [chat|responses]`."""
+"""Print the calls of one keyed turn.
+
+`python -m benchmarks.counting [chat|responses] [first|queued]`
+"""
 
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.counting.profiled import turn_functions
+from benchmarks.counting.profiled import queued_turn_functions, turn_functions
 
 
 def main() -> None:
-    """Print the functions of a turn, most calls first."""
+    """Print the functions of a turn (known, the first of its key, or queued), most calls first."""
     api = sys.argv[1] if len(sys.argv) > 1 else "chat"
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        functions = turn_functions(Path(folder), api)
+        if "queued" in sys.argv[2:]:
+            functions = queued_turn_functions(Path(folder), api)
+        else:
+            functions = turn_functions(Path(folder), api, is_first="first" in sys.argv[2:])
     for name, count in sorted(functions.items(), key=lambda pair: (-pair[1], pair[0])):
         print(f"{count:5d}  {name}")
     print(f"{sum(functions.values()):5d}  calls in {len(functions)} functions")

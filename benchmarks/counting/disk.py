@@ -88,7 +88,7 @@ def _gateway(folder: Path, store: Path, upstream: int) -> Iterator[processes.Ser
 
 @contextmanager
 def _wal_kept(store: Path) -> Iterator[None]:
-    """Hold an old snapshot: SQLite then appends to the WAL and never starts it again."""
+    """Hold an old snapshot, so that SQLite appends to the WAL and never restarts it."""
     with closing(sqlite3.connect(store, isolation_level=None)) as reader:
         reader.execute("begin")
         reader.execute("select count(*) from sqlite_master").fetchone()
@@ -103,7 +103,7 @@ def _frames(store: Path) -> float:
 
 
 def _settled_frames(store: Path) -> float:
-    """Return the frames once nothing is written any more: views may follow behind the log."""
+    """Return the frames once nothing is written any more: views are written after the log."""
     while True:
         before = _frames(store)
         time.sleep(_QUIET_SECONDS)
@@ -162,6 +162,6 @@ def bytes_per_turn(folder: Path, sessions: int = 200, turns: int = 10) -> float:
         with _gateway(folder, store, port) as server:
             asyncio.run(run(server, rounds))
             server.wait_until_idle()
-        # The last connection to close moves the WAL into the database and removes it.
+        # The last connection to close checkpoints the WAL into the database and removes it.
         sizes.append(stored_bytes(store))
     return (sizes[1] - sizes[0]) / (sessions * turns)

@@ -1,7 +1,7 @@
 """Counts of operations on sessions of different size: long, often rewound, deeply forked, full.
 
-Each axis makes one session per size, runs the same operations on each and returns the counts. Work
-that does not depend on the size has the same counts everywhere.
+Each axis creates one session per size, runs the same operations on each and returns the counts.
+Work that does not depend on the size has the same counts everywhere.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ITEMS = (200, 4000)
 BATCH = 20
 PAGE = 20
 NOISE = 20.0
-"""Counts below this differ by chance, by the width of a number or the fill of a page."""
+"""Smaller differences are noise: the width of a number or the fill of a page."""
 Result = dict[str, dict[int, Counts]]
 """Operation to size to counts."""
 
@@ -142,7 +142,7 @@ def _plain_gateway(folder: Path, store: Path, api: str, port: int) -> Iterator[p
 
 
 def _fill(folder: Path, store: Path, api: str, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-    """Prepare a session through a gateway without counters; return what `work` returns."""
+    """Prepare a session through a gateway without counters; return the result of `work`."""
     port = processes.free_port()
 
     async def run(server: processes.Server) -> Any:
@@ -154,7 +154,7 @@ def _fill(folder: Path, store: Path, api: str, work: Callable[[Connection], Awai
 
 
 def by_length(folder: Path, api: str, sizes: tuple[int, ...] = LENGTHS) -> Result:
-    """Return the counts of operations on sessions of so many turns."""
+    """Return the counts of operations on sessions with these numbers of turns."""
     result: Result = {}
     for size in sizes:
         store = folder / f"length-{api}-{size}.db"
@@ -185,7 +185,7 @@ def by_length(folder: Path, api: str, sizes: tuple[int, ...] = LENGTHS) -> Resul
 
 
 def by_rewinds(folder: Path, api: str, sizes: tuple[int, ...] = REWINDS) -> Result:
-    """Return the counts of operations on a short session after so many regenerated answers."""
+    """Return the counts of operations on a short session after these numbers of regenerations."""
     result: Result = {}
     turns = 5
     for size in sizes:
@@ -196,7 +196,7 @@ def by_rewinds(folder: Path, api: str, sizes: tuple[int, ...] = REWINDS) -> Resu
             for _ in range(size):
                 await regenerate(connection, api, "rewound", turns)
             shown = (await connection.call("GET", f"/v1/sessions/{session}")).json()
-            # A regenerated answer takes the place of the one before.
+            # A regenerated answer replaces the previous one.
             assert shown["item_count"] == 2 * turns, shown
 
         _fill(folder, store, api, rewind)
@@ -213,7 +213,7 @@ def by_rewinds(folder: Path, api: str, sizes: tuple[int, ...] = REWINDS) -> Resu
 
 
 async def fork_chain(connection: Connection, api: str, depth: int) -> str:
-    """Make a chain of forks with one turn in each; return the id of the last session."""
+    """Create a chain of forks with one turn in each; return the id of the last session."""
     session = (await take_turn(connection, api, "first", key="root")).headers["x-session-id"]
     for number in range(depth):
         forked = await connection.call("POST", f"/v1/sessions/{session}/fork", {})
@@ -223,7 +223,7 @@ async def fork_chain(connection: Connection, api: str, depth: int) -> str:
 
 
 def by_depth(folder: Path, api: str, sizes: tuple[int, ...] = DEPTHS) -> Result:
-    """Return the counts of operations at the end of chains of so many forks.
+    """Return the counts of operations at the end of fork chains of these depths.
 
     Every chain has as many turns as the longest, so that only the depth differs.
     """
@@ -247,7 +247,7 @@ def by_depth(folder: Path, api: str, sizes: tuple[int, ...] = DEPTHS) -> Result:
 
 
 def by_items(folder: Path, api: str, sizes: tuple[int, ...] = ITEMS) -> Result:
-    """Return the counts of batches of items added to conversations that hold so many items."""
+    """Return the counts of batches of items added to conversations with these numbers of items."""
     result: Result = {}
     for size in sizes:
         store = folder / f"items-{api}-{size}.db"

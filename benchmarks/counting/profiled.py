@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from benchmarks.servers.stub import STREAM_HEAD, TEXT
 
 REPEATS = 7
 WARM_UP = 3
+QUESTION = "What is the weather like today?"
 Operation = Callable[[int], Awaitable[Any]]
 Result = TypeVar("Result")
 
@@ -107,41 +109,117 @@ async def connected(port: int) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-def turn_counts(folder: Path, api: str) -> Counts:
-    """Return the counts of a keyed, known, whole turn on an idle lane."""
-    return _with_turns(folder, api, lambda gateway, turn: gateway.cost(turn, 15))
+def turn_counts(folder: Path, api: str, *, is_first: bool = False) -> Counts:
+    """Return the counts of a keyed, whole turn: on a known, idle lane, or the first of its key."""
+    return _with_turns(folder, api, lambda gateway, turn: gateway.cost(turn, 15), is_first=is_first)
 
 
-def turn_functions(folder: Path, api: str) -> dict[str, int]:
+def turn_functions(folder: Path, api: str, *, is_first: bool = False) -> dict[str, int]:
     """Return the calls of each of our functions during one such turn."""
+    return _with_turns(folder, api, _functions_of, is_first=is_first)
 
-    async def measure(gateway: ProfiledGateway, turn: Operation) -> dict[str, int]:
-        for number in range(WARM_UP):
-            await turn(number)
-        before = await gateway.functions()
-        await turn(WARM_UP)
-        after = await gateway.functions()
-        found = {name: count - before.get(name, 0) for name, count in after.items()}
-        return {name: count for name, count in found.items() if count}
 
-    return _with_turns(folder, api, measure)
+async def _functions_of(gateway: ProfiledGateway, turn: Operation) -> dict[str, int]:
+    for number in range(WARM_UP):
+        await turn(number)
+    before = await gateway.functions()
+    await turn(WARM_UP)
+    after = await gateway.functions()
+    found = {name: count - before.get(name, 0) for name, count in after.items()}
+    return {name: count for name, count in found.items() if count}
 
 
 def _with_turns(
-    folder: Path, api: str, measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]]
+    folder: Path,
+    api: str,
+    measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]],
+    *,
+    is_first: bool,
 ) -> Result:
-    """Run `measure` with a gateway and the operation that runs a turn in one session."""
+    """Run `measure` with a gateway and the operation that runs a turn.
+
+    It runs in one session, or with `is_first` in a new one each time.
+    """
     port = processes.free_port()
-    body = turn_body(api, "What is the weather like today?")
+    name = "first" if is_first else "turn"
 
     async def run(gateway: ProfiledGateway) -> Result:
         async with serving(Upstream(), port), connected(gateway.port) as connection:
-            return await measure(
-                gateway, lambda _: connection.call("POST", PATHS[api], body, key="known")
-            )
 
-    with profiled_gateway(folder, folder / f"turn-{api}.db", api, port) as gateway:
+            async def turn(number: int) -> None:
+                key = f"new {number}" if is_first else "known"
+                # Different people do not ask the same.
+                asked = f"What is the weather like in {number}?" if is_first else QUESTION
+                await connection.call("POST", PATHS[api], turn_body(api, asked), key=key)
+
+            return await measure(gateway, turn)
+
+    with profiled_gateway(folder, folder / f"{name}-{api}.db", api, port) as gateway:
         return asyncio.run(run(gateway))
+
+
+QUEUE_CLIENTS = 8
+"""Clients that share one session key; all but one of them wait."""
+
+
+def queued_turn_counts(folder: Path, api: str) -> Counts:
+    """Return the counts of a whole turn that waits behind others for its lane.
+
+    Each client sends its next turn when it has its answer. The turn before one ends in the commit
+    that accepts the turn behind it, as under load.
+    """
+    return _with_queue(folder, api, lambda gateway, turn: gateway.cost(turn, 15))
+
+
+def queued_turn_functions(folder: Path, api: str) -> dict[str, int]:
+    """Return the calls of each of our functions during one such turn."""
+    return _with_queue(folder, api, _functions_of)
+
+
+def _with_queue(
+    folder: Path, api: str, measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]]
+) -> Result:
+    """Run `measure` with a gateway and the operation that runs the next turn of a full lane."""
+    port = processes.free_port()
+
+    async def run(gateway: ProfiledGateway) -> Result:
+        async with AsyncExitStack() as stack:
+            upstream = await stack.enter_async_context(serving(Upstream(), port))
+            upstream.is_holding = True
+            lane = _Lane(upstream, api)
+            for _ in range(QUEUE_CLIENTS):
+                lane.ask(await stack.enter_async_context(connected(gateway.port)))
+                await gateway.counts()  # the order of the queue is that of the clients
+            return await measure(gateway, lane.advance)
+
+    with profiled_gateway(folder, folder / f"queue-{api}.db", api, port) as gateway:
+        return asyncio.run(run(gateway))
+
+
+class _Lane:
+    """Clients with turns of one session, in the order in which they wait."""
+
+    def __init__(self, upstream: Upstream, api: str) -> None:
+        self._upstream = upstream
+        self._api = api
+        self._clients: deque[Connection] = deque()
+        self._asked = 0
+
+    def ask(self, client: Connection) -> None:
+        """Send the next turn of a client; every turn has its own text."""
+        self._asked += 1
+        body = msgspec.json.encode(turn_body(self._api, f"Question {self._asked:06d}?"))
+        client.send("POST", PATHS[self._api], body, {"x-session-key": "queue"})
+        self._clients.append(client)
+
+    async def advance(self, _: int) -> None:
+        """Answer the turn that has the lane; its client sends the next one."""
+        (await self._upstream.held.get()).answer()
+        client = self._clients.popleft()
+        reply = await client.receive()
+        if reply.status != 200:
+            raise RuntimeError(f"{reply.status} {reply.body[:500]!r}")
+        self.ask(client)
 
 
 CHUNKS = 64

@@ -2,9 +2,10 @@
 
 `python -m benchmarks.counting.profiled_serve CONTROL serve --port …` behaves as `holdfast serve …`.
 It observes the process through the interpreter and the `sqlite3` module. Counts must not depend on
-the machine: all short commits are made on the event loop, however slow the disk is, and nothing is
-done at regular times, however long an operation takes. A client that connects to the Unix socket
-CONTROL gets the counters as one line of JSON, once the process is idle.
+the machine: all short commits are made on the event loop, however slow the disk is, a turn that may
+wait for a commit to join does so, and nothing is done at regular times, however long an operation
+takes. A client that connects to the Unix socket CONTROL gets the counters as one line of JSON, once
+the process is idle.
 """
 
 import importlib.util
@@ -139,10 +140,12 @@ def _keep_quiet() -> None:
     """Make all short commits at once, and do nothing at regular times."""
     from holdfast.engine.sessions import worker
     from holdfast.engine.streaming import journal_writer
+    from holdfast.stores.commit import group_commit
     from holdfast.stores.sqlite import inline_commit
 
     # They are constants elsewhere.
     setattr(inline_commit, "QUICK_SECONDS", math.inf)  # noqa: B010
+    setattr(group_commit, "MAX_DELAY", NEVER_SECONDS)  # noqa: B010
     setattr(journal_writer, "CHECKPOINT_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(worker, "DEAD_WORKER_POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
     os.environ["HOLDFAST_LANES_LEASE_SECONDS"] = str(NEVER_SECONDS)

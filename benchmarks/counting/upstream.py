@@ -9,8 +9,7 @@ from typing import cast
 from benchmarks.servers import stub
 
 _numbers = itertools.count(1)
-"""Numbers of all answers: ids must not repeat, or pages with repeated ids would be compared with
-pages without."""
+"""Numbers of all answers. Ids must be unique: pages with repeated ids cost more than others."""
 
 
 class HeldRequest:
@@ -77,6 +76,6 @@ async def serving(upstream: Upstream, port: int) -> AsyncIterator[Upstream]:
         yield upstream
     finally:
         server.close()
-        # A pooled connection that stays open would wait for an answer from nobody.
+        # A pooled connection that stays open would wait forever for an answer.
         for transport in list(upstream.transports):
             transport.abort()

@@ -1,1 +1,1 @@
-"""One script per library that stores sessions; each runs in the environment of that library."""
+"""One script per library that stores sessions; each runs in that library's environment."""

@@ -1,4 +1,4 @@
-"""Measure LangGraph's checkpoint savers: the whole state per message, as its graphs do."""
+"""Measure LangGraph's checkpoint savers: the whole state per message, as its graphs save it."""
 
 # mypy: ignore-errors
 import asyncio

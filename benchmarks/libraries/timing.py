@@ -14,7 +14,7 @@ async def measure(
     append: Callable[[int], Awaitable[object]],
     read: Callable[[int], Awaitable[object]],
 ) -> None:
-    """Time a session of each length; `prepare` makes a session of that length."""
+    """Time a session of each length; `prepare` creates a session of that length."""
     appends, reads, *lengths = map(int, sys.argv[2:])
     for length in lengths:
         await prepare(length)

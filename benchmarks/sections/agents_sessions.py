@@ -3,8 +3,8 @@
 Every SQLite database is in WAL mode with `synchronous = FULL`; PostgreSQL runs with `fsync` and
 `synchronous_commit` on. The settings of the peers are read back from a measured connection; ours
 are the default of the store, which its own tests check. An item is a user message of about 220
-bytes, an append is one awaited `add_items`. `peer` is the SDK's session on the same database that
-was best in that row. A bare commit of one row of the same size is the floor. Reads of a whole
+bytes, an append is one awaited `add_items`. `peer` is the best of the SDK's sessions on the same
+database in that row. A bare commit of one row of the same size is the lower bound. Reads of a whole
 session are judged by the first read of a process; later reads come from our cache.
 """
 
@@ -216,7 +216,7 @@ async def _append(sessions: list[Session], seconds: float, times: Times) -> None
 
 
 async def _appends(kinds: list[Kind], count: int, seconds: float) -> dict[str, Times]:
-    """Measure all kinds alternately, so that noise of the machine falls on each of them."""
+    """Measure all kinds alternately, so that noise of the machine affects all of them."""
     found = {kind.name: Times() for kind in kinds}
     async with AsyncExitStack() as stack:
         names = [f"{count} {n}" for n in range(count)]
@@ -243,7 +243,7 @@ async def _reads(
 ) -> dict[int, dict[str, Times]]:
     """Measure all kinds and lengths alternately, one read of each at a time.
 
-    A slow phase of the machine is then slow for all, and the lengths can be compared as well.
+    A slow phase of the machine then affects all of them, and the lengths can be compared as well.
     """
     found = {length: {kind.name: Times() for kind in kinds} for length in lengths}
     async with AsyncExitStack() as stack:
@@ -257,7 +257,8 @@ async def _reads(
                 opened.append((times, session))
         order = random.Random(7)
         for _ in range(reads):
-            # What a long read leaves to be freed falls on the next one: on each of them by turns.
+            # Freeing the memory of a long read slows down the next one: shuffle, so that it hits
+            # all.
             order.shuffle(opened)
             for times, session in opened:
                 await times.take(session.get_items(last))
@@ -322,7 +323,7 @@ def _score(times: Times, *, by_rate: bool) -> float:
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure the SDK's sessions beside ours."""
+    """Measure the SDK's sessions and ours."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         kinds = _sqlite_kinds(Path(folder))
         asyncio.run(_measure(report, kinds, is_short=is_short))

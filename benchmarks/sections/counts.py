@@ -8,7 +8,7 @@ from tests.counts.limits import LIMITS
 
 from benchmarks.counting.disk import bytes_per_turn, frames_per_turn
 from benchmarks.counting.growth import AXES, ratio
-from benchmarks.counting.profiled import calls_per_chunk, turn_counts
+from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
 from benchmarks.report import Report
 
 
@@ -24,6 +24,8 @@ def run(report: Report, *, is_short: bool = False) -> None:
 def _counts(folder: Path, *, is_short: bool) -> Iterator[tuple[str, float]]:
     for kind in ("chat",) if is_short else ("chat", "responses"):
         yield f"calls per turn, {kind}", turn_counts(folder, kind).calls
+        yield f"calls per first turn, {kind}", turn_counts(folder, kind, is_first=True).calls
+        yield f"calls per queued turn, {kind}", queued_turn_counts(folder, kind).calls
         yield f"calls per streamed chunk, {kind}", calls_per_chunk(folder, kind)
     if is_short:
         return

@@ -1,6 +1,6 @@
-"""The gateway beside bare parts and peers: throughput, latency, CPU time and memory.
+"""The gateway compared with bare parts and peers: throughput, latency, CPU time and memory.
 
-Whole answers come from nginx where it is installed, so that no upstream is the bottleneck; streams
+Whole answers come from nginx if it is installed, so that no upstream is the bottleneck; streams
 come from our stub, one event at a time.
 """
 
@@ -157,7 +157,7 @@ def _add(report: Report, system: str, load: Load, result: LoadResult) -> None:
 
 
 def _measure_stateful_peers(report: Report) -> None:
-    """Measure the peers that keep sessions too; they are slow, so one short load each."""
+    """Measure the peers that also keep sessions; they are slow, so each gets one short load."""
     for peer in stateful_peers.installed():
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             folder = Path(name)
@@ -166,12 +166,13 @@ def _measure_stateful_peers(report: Report) -> None:
                 key_header=peer.key_header, model=peer.model,
             )  # fmt: skip
             try:
-                # They ask their upstream for streams: it must not pace them.
+                # They request streams from their upstream, which must not slow them down.
                 with (
                     processes.stub(folder, 0.0) as upstream,
                     peer.start(folder, upstream) as server,
                 ):
-                    # The first request loads what the others use: seconds in some of them.
+                    # The first request imports what the others use: that takes seconds in some of
+                    # them.
                     prepare(server, load, 1)
                     for keys in ("hot", "first") if peer.has_keys else ("first",):
                         _measure(report, peer.name, server, folder, load, keys, 1)

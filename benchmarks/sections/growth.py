@@ -1,6 +1,6 @@
-"""What a turn costs as its session and its store grow, on every kind of upstream.
+"""The cost of a turn as its session and its store grow, on every kind of upstream.
 
-A long history costs every client, too: what counts is the CPU time that we add to that of a bare
+A long history costs every client too: the result is the CPU time that we add to that of a bare
 client which sends the same bytes to the upstream.
 """
 
@@ -31,7 +31,7 @@ _WRITERS = 64
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure turns of ever longer sessions, then turns in ever fuller stores."""
+    """Measure turns of increasingly long sessions, then turns in increasingly full stores."""
     turns = (1, 5) if is_short else TURNS
     repeats = 3 if is_short else REPEATS
     for api in ("responses", "chat"):
@@ -56,7 +56,7 @@ def _exchange() -> list[dict[str, Any]]:
 
 
 async def _fill_turns(path: Path, turns: Sequence[int]) -> None:
-    """Make a session of each length, with the last turn still to come."""
+    """Create a session of each length, without its last turn."""
     async with holdfast.open(f"sqlite:///{path}") as engine:
         for count in turns:
             session = await engine.session(f"long-{count}")
@@ -92,7 +92,7 @@ def _measure_turns(
 
 
 def _whole_body(api: str, turns: int) -> bytes:
-    """Return the request that the gateway sends upstream, about as long as it is there."""
+    """Return the request that the gateway sends upstream, with about the same length."""
     history = [message for _ in range(turns) for message in _exchange()][:-1]
     if api == "responses":
         history = [{"type": "message", **message} for message in history]

@@ -1,4 +1,4 @@
-"""Sessions as a library: ours beside LangGraph's savers and ADK's service, each in its own process.
+"""Sessions as a library: ours, LangGraph's savers and ADK's service, each in its own process.
 
 Each adds messages one by one to a short and to a long session and reads it. Peers have their own
 environments; see `servers/peers.py`. `agents_sessions.py` measures the Agents SDK's sessions.
@@ -43,7 +43,7 @@ CASES = (
 
 
 class Measurement(msgspec.Struct):
-    """What a script prints for one session length."""
+    """The output of a script for one session length."""
 
     length: int
     appends_per_second: float

@@ -1,7 +1,7 @@
 """CPU time and latency of operations other than a plain turn, on sessions of different size.
 
-Regenerate after rewinds, turns and forks at the end of a chain of forks, batches of items added to
-long conversations, pages and single responses. The counts of the same operations are tests.
+Regenerating after rewinds, turns and forks at the end of a chain of forks, batches of items added
+to long conversations, pages and single responses. The counts of the same operations are tests.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Operation = Callable[[int], Awaitable[Any]]
 
 
 class _Bench:
-    """A gateway, a connection to it and where the rows go."""
+    """A gateway, a connection to it and the report for the rows."""
 
     def __init__(
         self, report: Report, server: Server, connection: Connection, api: str, repeats: int
@@ -86,7 +86,7 @@ def run(report: Report, *, is_short: bool = False) -> None:
 async def _fill(
     path: Path, items: tuple[int, ...] = ITEMS, turns: tuple[int, ...] = LENGTHS
 ) -> dict[str, dict[int, str]]:
-    """Make conversations of so many items and sessions of so many turns; return their ids."""
+    """Create conversations with these numbers of items and sessions with these of turns."""
     sessions: dict[str, dict[int, str]] = {"items": {}, "turns": {}}
     async with holdfast.open(f"sqlite:///{path}") as engine:
         for count in items:

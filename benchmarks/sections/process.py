@@ -1,4 +1,4 @@
-"""A process as a whole: memory, disk, recovery after a crash, stalls of the event loop."""
+"""The process as a whole: memory, disk, recovery after a crash, stalls of the event loop."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ async def _small_turns(server: Server, sessions: int) -> None:
 
 
 def _measure_recovery(report: Report, folder: Path, count: int) -> None:
-    """Time a start on a store with orphaned turns, less a start without them."""
+    """Time a start on a store with orphaned turns, minus a start without them."""
     url = f"sqlite:///{folder}/orphans.db"
     upstream = "http://127.0.0.1:9"
     with processes.gateway(url, upstream, folder) as server:
@@ -118,14 +118,14 @@ async def _wait_until_nothing_runs(server: Server) -> None:
 
 
 def _measure_stalls(report: Report, folder: Path, *, is_short: bool) -> None:
-    """Measure the longest time in which the event loop answers nobody while a body is handled."""
+    """Measure the longest time that the event loop does not respond while a body is handled."""
     url = f"sqlite:///{folder}/stalls.db"
     with (
         processes.stub(folder) as stub,
         processes.gateway(url, stub.url, folder) as server,
     ):
         for size in (1,) if is_short else BODY_MB:
-            # Neighbours on the machine only add: the best of several rounds is ours.
+            # Other load on the machine only adds time: the best of several rounds counts.
             rounds = [
                 asyncio.run(_stall_ms(server, size, number))
                 for number in range(1 if is_short else STALL_ROUNDS)
@@ -149,7 +149,7 @@ async def _stall_ms(server: Server, size_mb: int, number: int) -> float:
 
 
 async def _longest_probe(server: Server) -> float:
-    """Ask for the health until cancelled; return the longest answer time in milliseconds."""
+    """Request the health until cancelled; return the longest response time in milliseconds."""
     connection = await Connection.open(server.port)
     longest = 0.0
     with contextlib.suppress(asyncio.CancelledError):

@@ -1,7 +1,7 @@
 """Full-text search: how fast items are indexed, how large the index is, how long a query takes.
 
-An item has 40 words, drawn as words are in texts: few are common, most are rare. One item in ten is
-Chinese. Items are appended, indexed and searched by the code that a gateway runs.
+An item has 40 words with a natural distribution: few are common, most are rare. One item in ten is
+Chinese. Items are appended, indexed and searched by the same code as in a gateway.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SAMPLE_EVERY = 1_000
 
 _SHARES = list(accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
 _WORDS = [f"w{number:x}" for number in range(VOCABULARY)]
-# Words of two signs, from a set of 1,500.
+# Words of two characters, from a set of 1,500.
 _CHINESE = [
     chr(0x4E00 + number % 1_500) + chr(0x4E00 + number * 7 // 3 % 1_500)
     for number in range(VOCABULARY)
@@ -43,7 +43,7 @@ _CHINESE = [
 
 
 class _Filled(msgspec.Struct):
-    """What a store was filled with."""
+    """The content of a filled store."""
 
     characters: int = 0
     samples: list[str] = []
@@ -163,7 +163,7 @@ async def _stored_bytes(url: str) -> int:
 
 
 def run(report: Report, *, is_short: bool = False, items: int | None = None) -> None:
-    """Measure both databases; a short run has SQLite alone."""
+    """Measure both databases; a short run measures SQLite only."""
     items = items or (SHORT_ITEMS if is_short else ITEMS)
     queries = SHORT_QUERIES if is_short else QUERIES
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ CASES = {
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Time each case; the median of several rounds counts."""
+    """Time each case; the result is the median of several rounds."""
     rounds = 1 if is_short else ROUNDS
     for name, arguments in CASES.items():
         report.add("start", case=name, seconds=_median(arguments, rounds))

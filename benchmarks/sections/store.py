@@ -1,8 +1,8 @@
-"""Durable appends per second beside bare databases with one commit per row.
+"""Durable appends per second, compared with bare databases with one commit per row.
 
 Ours is a whole append through the Python API: fenced, with a turn and an event. The bare one is a
-single insert. Between the two stand the rows of our own log, written again by SQLite alone: what no
-code above it can exceed. Compare the ratios; the absolute values depend on the disk.
+single insert. In between, the rows of our own log are written again by SQLite alone, which is the
+upper limit for any code above it. Compare the ratios; the absolute values depend on the disk.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from holdfast.stores.sqlite.connection import DatabaseFile
 
 WRITERS = (1, 8, 64)
 HOT = 0
-"""Stands for the most writers, all on one session."""
+"""Stands for the largest number of writers, all on one session."""
 SECONDS = 1.5
 ROUNDS = 5
 TEXT = "a message of ordinary length, as people write them to their agents all day long"
@@ -35,7 +35,7 @@ _TABLE = "create table bare (id text, seq bigint, body {blob}, primary key (id, 
 async def _rate(
     seconds: float, writers: int, write: Callable[[int, int], Awaitable[object]]
 ) -> float:
-    """Return the writes per second of so many writers, each waiting for its own commit."""
+    """Return the writes per second of this many writers, each waiting for its own commit."""
     done = 0
     until = time.perf_counter() + seconds
 
@@ -75,7 +75,7 @@ def _bare_sqlite(path: Path, seconds: float, name: str) -> float:
 
 
 def _log_rows(path: Path) -> list[tuple[Any, ...]]:
-    """Return what each append to one session has written: its entry."""
+    """Return the rows that each append to one session has written: its entry."""
     with closing(sqlite3.connect(path)) as connection:
         (session,) = connection.execute(
             "select session from log group by session order by count(*) desc limit 1"
@@ -88,7 +88,7 @@ def _log_rows(path: Path) -> list[tuple[Any, ...]]:
 
 
 def _replay(path: Path, rows: Sequence[tuple[Any, ...]], group: int, seconds: float) -> float:
-    """Return the appends per second of SQLite alone, with so many of our appends in a commit."""
+    """Return the appends per second of SQLite alone, with `group` of our appends per commit."""
     done = 0
     with closing(DatabaseFile(str(path)).connect()) as connection:
         connection.execute("pragma wal_autocheckpoint = 1000")
@@ -124,12 +124,12 @@ def _add(report: Report, name: str, ours: float, bare: float) -> None:
 
 
 async def _measure_sqlite(report: Report, folder: Path, seconds: float) -> None:
-    """Measure all cases by turns, so that noise of the machine and its disk falls on each."""
+    """Measure all cases alternately, so that noise of the machine and its disk affects all."""
     found: dict[str, list[float]] = {}
     bare: list[float] = []
     rows: list[tuple[Any, ...]] = []
     async with holdfast.open(f"sqlite:///{folder / 'replay.db'}"):
-        pass  # it has our schema now
+        pass  # the file has our schema now
     async with holdfast.open(f"sqlite:///{folder / 'ours.db'}") as engine:
         for turn in range(ROUNDS):
             slice_seconds = seconds / ROUNDS
@@ -170,7 +170,7 @@ async def _measure_postgres(report: Report, url: str, seconds: float) -> None:
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure each case beside the bare database."""
+    """Measure each case and the bare database."""
     seconds = 0.1 if is_short else SECONDS
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         asyncio.run(_measure_sqlite(report, Path(folder), seconds))

@@ -1,8 +1,8 @@
-"""The least work of a durable turn: a request, two synced commits, one upstream call, an answer.
+"""The minimum work of a durable turn: a request, two synced commits, one upstream call, an answer.
 
-It has no sessions, fences, queue or checks; it shows what sockets and commits cost on this machine.
-Commits of one round of the event loop are one transaction, as in the gateway:
-`python -m benchmarks.servers.bare_turn PORT UPSTREAM_PORT PATH DATABASE`.
+It has no sessions, fences, queue or checks; it shows the cost of sockets and commits on this
+machine. Commits of one loop iteration are one transaction, as in the gateway: `python -m
+benchmarks.servers.bare_turn PORT UPSTREAM_PORT PATH DATABASE`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _INSERT = "insert into log (key, kind, body) values (?, ?, ?)"
 
 
 class Committer:
-    """Write the rows of one round of the loop in one durable transaction."""
+    """Writes the rows of one event loop iteration in one durable transaction."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None)
@@ -32,7 +32,7 @@ class Committer:
         self._waiting: list[Callable[[], None]] = []
 
     def add(self, row: tuple[bytes, int, bytes], done: Callable[[], None]) -> None:
-        """Add a row to the next commit and call back when it is durable."""
+        """Add a row to the next commit; call `done` when it is durable."""
         if not self._rows:
             asyncio.get_running_loop().call_soon(self._commit)
         self._rows.append(row)
@@ -49,7 +49,7 @@ class Committer:
 
 
 class Upstream(asyncio.Protocol):
-    """One connection to the upstream with at most one request under way."""
+    """One connection to the upstream with at most one request in flight."""
 
     def __init__(self, pool: deque["Upstream"]) -> None:
         self._pool = pool
@@ -57,7 +57,7 @@ class Upstream(asyncio.Protocol):
         self._body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are of no class of asyncio.
+        # uvloop's transports have no common class with asyncio's.
         self._transport = cast(asyncio.WriteTransport, transport)
         self._parser = httptools.HttpResponseParser(self)
 
@@ -75,7 +75,7 @@ class Upstream(asyncio.Protocol):
             done(body)
 
     def send(self, path: bytes, body: bytes, done: Callable[[bytes], None]) -> None:
-        """Send a request and call back with the body of its answer."""
+        """Send a request; call `done` with the body of its answer."""
         self._done = done
         self._transport.write(
             b"POST %b HTTP/1.1\r\nhost: upstream\r\ncontent-type: application/json\r\n"
@@ -84,14 +84,14 @@ class Upstream(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """One client connection: each request is committed, passed on, committed and answered."""
+    """One client connection: each request is committed, forwarded, committed and answered."""
 
     def __init__(self, committer: Committer, take: Callable[[], Upstream], path: bytes) -> None:
         self._committer, self._take, self._path = committer, take, path
         self._key = self._body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are of no class of asyncio.
+        # uvloop's transports have no common class with asyncio's.
         self._transport = cast(asyncio.WriteTransport, transport)
         self._parser = httptools.HttpRequestParser(self)
 

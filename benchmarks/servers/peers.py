@@ -1,7 +1,7 @@
 """Other systems: where they are installed and how they are started.
 
-Each has its own environment under `.bench/`, made on demand; nginx and wrk come from the system's
-packages. A system that cannot be installed is absent from the tables, with a note.
+Each has its own environment under `.bench/`, created on demand; nginx and wrk come from the
+system's packages. A system that cannot be installed is missing from the tables, with a note.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def version_of(peer: str, package: str) -> str:
 
 
 def tool(name: str) -> str | None:
-    """Return a system tool, installed where we may; None if it cannot be installed."""
+    """Return a system tool; install it if permitted; None if it cannot be installed."""
     if shutil.which(name) is None and shutil.which("apt-get") and os.geteuid() == 0:
         subprocess.run(["apt-get", "install", "-y", "-q", name], check=False, capture_output=True)
     return shutil.which(name)

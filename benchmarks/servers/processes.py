@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """Return a free port outside the range that the system hands out by itself."""
+    """Return a free port outside the range that the system assigns by itself."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class Server:
         self._process.wait(STOP_SECONDS)
 
     def stop(self) -> None:
-        """Stop the process; kill it and its children when they do not stop in time."""
+        """Stop the process; kill it and its children if they do not stop in time."""
         if self._process.poll() is not None:
             return
         family = self._family()
@@ -150,7 +150,7 @@ def gateway(
     launcher: Sequence[str] = ("-m", "holdfast.cli"),
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run `holdfast serve` in front of an upstream that speaks `api`."""
+    """Run `holdfast serve` in front of an upstream that uses `api`."""
     port = free_port()
     command = [
         python, *launcher, "serve", "--port", str(port), "--store", store_url,
@@ -172,7 +172,7 @@ def stub(folder: Path, pace_seconds: float = PACE_SECONDS) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def bare_turn(folder: Path, upstream: Server, path: str) -> Iterator[Server]:
-    """Run the server that does the least work of a durable turn."""
+    """Run the server that does the minimum work of a durable turn."""
     port = free_port()
     command = [
         sys.executable, "-m", "benchmarks.servers.bare_turn", str(port), str(upstream.port), path,

@@ -1,4 +1,4 @@
-"""Peers that keep sessions as well: OGX (Responses with storage) and OpenClaw (keyed Chat)."""
+"""Peers that also keep sessions: OGX (Responses with storage) and OpenClaw (keyed Chat)."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ class StatefulPeer(msgspec.Struct, frozen=True):
 
 
 def installed() -> list[StatefulPeer]:
-    """Return the peers that are installed or could be installed now."""
+    """Return the peers that are installed or can be installed now."""
     found = []
     if python_of("ogx"):
         found.append(StatefulPeer("OGX", "responses", _ogx, model="stub/stub", has_keys=False))
@@ -111,7 +111,7 @@ def _ogx(folder: Path, upstream: Server) -> Iterator[Server]:
 
 
 def _tokenizer_cache() -> dict[str, str]:
-    """Return where OGX finds its tokenizer without a network: LiteLLM ships the file."""
+    """Return the environment for OGX to find its tokenizer offline: LiteLLM ships the file."""
     litellm = CACHE / "venvs" / "litellm"
     found = next(litellm.glob("lib/*/site-packages/litellm/litellm_core_utils/tokenizers"), None)
     return {"TIKTOKEN_CACHE_DIR": str(found)} if found is not None else {}

@@ -1,7 +1,7 @@
-"""An upstream that answers at once, so that it is never the bottleneck of a measurement.
+"""An upstream that answers immediately, so that it is never the bottleneck of a measurement.
 
-Whole answers are one write. Streams send one event at a time, a little apart, as models do.
-Run it as `python -m benchmarks.servers.stub PORT [PACE]`; it speaks the Responses and the Chat API.
+Whole answers are one write. Streams send one event at a time, with a short pause, as models do. Run
+it as `python -m benchmarks.servers.stub PORT [PACE]`; it serves the Responses and the Chat API.
 """
 
 import asyncio
@@ -120,9 +120,9 @@ class RequestReader:
         self._needed = 0
 
     def read(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Take bytes and yield the head and the body of each complete request."""
+        """Add bytes and yield the head and body of each complete request."""
         self._buffer += data
-        # A large body arrives in many pieces: look at it again only when it is complete.
+        # A large body arrives in many pieces: parse it only when it is complete.
         while len(self._buffer) >= self._needed:
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
-    from holdfast.ports.channel import ChannelDirectory
+    from holdfast.ports.channel import ChannelDirectory, Transcriber
     from holdfast.ports.schedules import ScheduleDirectory
     from holdfast.providers.routing import UpstreamRouter
 
@@ -147,13 +147,13 @@ async def open_application(
         await upstreams.start()
         meter = new_meter(store, settings, tracer_provider)
         runtimes: SessionRuntimes = upstreams
+        services = ChannelServices(settings, _transcriber(settings, upstreams))
         upstreams = trace_calls(upstreams, meter)
         gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        services = ChannelServices(settings)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await toolbox.start()
@@ -187,6 +187,14 @@ async def open_application(
             await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+def _transcriber(settings: Settings, upstreams: "UpstreamRouter") -> "Transcriber | None":
+    """Return what transcribes voice messages, if it is configured."""
+    transcribe = settings.transcribe
+    if not transcribe.upstream:
+        return None
+    return upstreams.transcriber(transcribe.upstream, transcribe.model, transcribe.seconds)
 
 
 def _new_gateway(
@@ -244,7 +252,7 @@ def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) 
         store,
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
-        services=lambda: _service_findings(settings, toolbox),
+        services=lambda: _service_findings(settings, toolbox, store),
     )
     console = _load_console if settings.server.console else None
     return AdminServices(SqlReports(store), doctor.diagnose, console)
@@ -256,9 +264,11 @@ def _load_console() -> "Mapping[str, StaticFile]":
     return load_files()
 
 
-async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[Finding]":
+async def _service_findings(
+    settings: Settings, toolbox: GatewayTools, store: SqlStore
+) -> "list[Finding]":
     """Return the MCP servers that have failed, and what is wrong with agents."""
-    from holdfast.doctor.configuration import check_agents
+    from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.findings import Finding
 
     failed = [
@@ -266,7 +276,10 @@ async def _service_findings(settings: Settings, toolbox: GatewayTools) -> "list[
         for each in toolbox.server_status()
         if each.state == "failed"
     ]
-    return failed + await check_agents(settings.upstreams)
+    failed += await check_agents(settings.upstreams)
+    if not settings.keys:
+        failed += await check_agent_access(settings.upstreams, store.read)
+    return failed
 
 
 def _new_executor(

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from holdfast.channels.delivery import Deliverer
 from holdfast.channels.open import open_channels
 from holdfast.channels.service import ChannelService, MessageFormats
+from holdfast.core.ids import Tenant
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.ports.channel import Transcriber
 from holdfast.providers.http.guarded_client import GuardedClient
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import proxy_for
 from holdfast.schedules.service import Scheduler
 from holdfast.settings import Settings
+from holdfast.tools.builtin import DESCRIPTIONS
 from holdfast.webhooks.feed import WebhookFeed
 from holdfast.webhooks.sender import WebhookSender
 
@@ -23,11 +26,18 @@ from holdfast.webhooks.sender import WebhookSender
 class ChannelServices:
     """What the channels of a process share, before and after its turns can run."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, transcriber: Transcriber | None = None) -> None:
         self._settings = settings
         self._http = PlainHttpCaller(platform_proxy)
         self._channels = open_channels(settings.channels, self._http)
-        self.formats = MessageFormats(self._channels)
+        self.formats = MessageFormats(self._channels, transcriber)
+
+    def _tool_names(self, tenant: Tenant) -> set[str]:
+        """Return the tools that a tenant's schedules may use, as `tools = [...]` names them."""
+        has_search = self._settings.search.enabled
+        builtin = {name for name in DESCRIPTIONS if has_search or not name.startswith("memory_")}
+        servers = (server.name for server in self._settings.mcp if server.tenant == tenant)
+        return builtin | {f"mcp:{name}" for name in servers}
 
     @asynccontextmanager
     async def run(
@@ -46,7 +56,7 @@ class ChannelServices:
         webhooks = _Webhooks(gateway, settings)
         scheduler = Scheduler(
             gateway, turns, settings.schedules, find_chat=service.find_chat,
-            on_paused=webhooks.feed.on_paused,
+            on_paused=webhooks.feed.on_paused, tool_names=self._tool_names,
         )  # fmt: skip
         try:
             await service.start()

@@ -16,7 +16,7 @@ SECRETS = {
     "WEBHOOK_SECRET": "hush",
 }  # fmt: skip
 QUICK = "[lanes]\nlease_seconds = 1.5\n"
-"""For gateways that are killed. A short lease ends early on a busy machine, so others have none."""
+"""For gateways that are killed. On a busy machine a short lease may expire, so others omit it."""
 CHAIN = 'state = "chain"\ncontext_tokens = 100000'
 OPEN = 'direct = "open"\ncollect_seconds = 0'
 TELEGRAM = 'kind = "telegram"\ntoken_env = "BOT_TOKEN"'

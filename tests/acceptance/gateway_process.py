@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 END_SECONDS = 100
 STEADY_PORTS = range(20_000, 32_000)
-"""Below the ports that Linux and macOS choose themselves."""
+"""Below the ports that Linux and macOS assign themselves."""
 
 
 class GatewayProcess:
@@ -28,12 +28,12 @@ class GatewayProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.output: deque[str] = deque(maxlen=10_000)
-        """The latest lines that the process wrote, its log included."""
+        """The last lines of output, including the log."""
         self.url = ""
         self._drain: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the process and wait until it says that it listens."""
+        """Start the process and wait until it prints that it listens."""
         process = subprocess.Popen(
             self._command,
             stdout=subprocess.PIPE,
@@ -48,7 +48,7 @@ class GatewayProcess:
             lines.append(line)
             if line.startswith("holdfast listening on "):
                 self.url = line.split()[-1]
-                # Somebody has to read on: a full pipe would stop the gateway at its next log line.
+                # Keep reading: a full pipe would block the gateway at its next log line.
                 self._reader = threading.Thread(
                     target=self.output.extend, args=(process.stdout,), daemon=True
                 )
@@ -59,11 +59,11 @@ class GatewayProcess:
         raise AssertionError("the gateway did not start:\n" + "".join(lines))
 
     def kill(self) -> None:
-        """End the process as a power cut of its own would."""
+        """Kill the process with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Ask the process to stop, and return its exit code."""
+        """Stop the process with SIGTERM and return its exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:
@@ -99,10 +99,10 @@ def running_gateway(
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, for a gateway that must come back where it was.
+    """Return an unused port, for a gateway that must restart on the same one.
 
-    The system gives none of these to connections or to servers that ask for any port: nobody
-    takes it while the gateway is away.
+    The system does not assign these ports to connections or to servers that ask for any port, so
+    nobody takes it while the gateway is down.
     """
     while True:
         port = secrets.choice(STEADY_PORTS)

@@ -1,4 +1,4 @@
-"""Fixtures of the stories: a misbehaving provider, a gateway, both databases."""
+"""Fixtures of the acceptance tests: a misbehaving provider, a gateway, both databases."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -104,6 +104,21 @@ def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
         assert user.post("/v1/schedules", body).status_code == 400
         deliver = {"channel": "support", "to": "9\0"}
         assert user.post("/v1/schedules", {**body, "deliver": deliver}).status_code == 400
+        known = {"channel": "support", "to": "9"}
+        for wrong, param in (
+            ({"deliver": {**known, "chanel": "x"}}, "deliver.chanel"),
+            ({"deliver": {"channel": "support"}}, "deliver"),
+            ({"deliver": {**known, "to": 9}}, "deliver.to"),
+            ({"deliver": None, "tools": ["session_status", "nothing"]}, "tools[1]"),
+            ({"deliver": None, "tools": ["mcp:nobody"]}, "tools[0]"),
+            ({"deliver": None, "tools": [{"type": "mcp"}]}, "tools[0]"),
+            ({"deliver": None, "promt": "y"}, "promt"),
+        ):
+            reply = user.post("/v1/schedules", {**body, **wrong})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        message = {"to": "9", "text": "x", "txt": "y"}
+        reply = user.post("/v1/channels/support/messages", message)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "txt")
         for path in ("a%00b/run", "a%00b/pause"):
             assert user.post(f"/v1/schedules/{path}").status_code == 404
         del body["deliver"]

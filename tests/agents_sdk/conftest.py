@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind; one in memory is each session's own."""
+    """The URL of a store of each kind; in memory, each session has its own."""
     urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'agent.db'}"}
     return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
 
@@ -53,7 +53,7 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres", "gateway"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Where a session can live: in a store of this process, or on a gateway."""
+    """Where a session can be: in a store of this process, or on a gateway."""
     if request.param == "gateway":
         return {"url": str(request.getfixturevalue("gateway_url"))}
     if request.param == "sqlite":

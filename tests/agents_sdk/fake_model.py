@@ -48,12 +48,12 @@ def calls(name: str, arguments: str = "{}", *, call_id: str | None = None) -> Ou
 
 
 def echo(asked: list[TResponseInputItem]) -> str:
-    """Answer with the last thing that the user said."""
+    """Answer with the user's last text."""
     return f"answer to {text_of(asked[-1])}"
 
 
 def text_of(item: Any) -> str:
-    """Return what an item of the SDK says, in a word."""
+    """Return a short text for an item of the SDK."""
     if item.get("type") in ("function_call", "function_call_output"):
         return f"{item['type']} {item['call_id']}"
     content = item["content"]
@@ -61,18 +61,18 @@ def text_of(item: Any) -> str:
 
 
 def texts_of(items: Iterable[Any]) -> list[str]:
-    """Return what items say."""
+    """Return short texts for items."""
     return [text_of(item) for item in items]
 
 
 class FakeModel(Model):
-    """Answers in the order of `answers`, or by a function of what it is asked."""
+    """Answers with `answers` in order, or with a function of its input."""
 
     def __init__(self, answers: Sequence[Answer] | Answering = echo) -> None:
         self._answers = answers
         self.asked: list[list[TResponseInputItem]] = []
         self.gates: list[asyncio.Event] = []
-        """The next questions are answered once these are set, each by its own."""
+        """Each of the next calls waits for its own event before it is answered."""
         self.arrivals: asyncio.Queue[int] = asyncio.Queue()
 
     async def _answer(self, given: str | list[TResponseInputItem]) -> Output:
@@ -95,7 +95,7 @@ class FakeModel(Model):
         *_: Any,
         **__: Any,
     ) -> ModelResponse:
-        """Answer at once."""
+        """Return the next answer."""
         output = await self._answer(input)
         return ModelResponse(output=output, usage=Usage(), response_id=f"resp_{next(_numbers)}")
 
@@ -106,7 +106,7 @@ class FakeModel(Model):
         *_: Any,
         **__: Any,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Answer with the event that ends a stream."""
+        """Stream only the terminal event of the next answer."""
         response = Response(
             id=f"resp_{next(_numbers)}",
             created_at=0,

@@ -1,4 +1,4 @@
-"""A process whose run never completes: it prints a line when the model is called, and is killed."""
+"""A process whose run never completes: it prints a line when the model is called, then waits."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from tests.agents_sdk.fake_model import FakeModel, agent_of
 
 
 async def hang(store: str, key: str, run_id: str, text: str) -> None:
-    """Run an agent up to its first question to the model, and stay there."""
+    """Run an agent up to its first model call, and wait there."""
     model = FakeModel()
     model.gates = [asyncio.Event()]
     if store.startswith("http"):

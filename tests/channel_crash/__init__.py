@@ -1,1 +1,1 @@
-"""Gateways with channels that are killed at every step: nothing is lost or answered twice."""
+"""Gateways with channels are killed at every step: nothing is lost or answered twice."""

@@ -1,4 +1,4 @@
-"""Simulated platforms as a crash test uses them: people write, answers arrive, calls are cut."""
+"""Simulated platforms for crash tests: people write, answers arrive, calls are cut."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -29,11 +29,11 @@ class ChatPlatform(Protocol):
         ...
 
     def say(self, text: str, person: int) -> None:
-        """Have a person write a direct message."""
+        """Send a direct message as a person."""
         ...
 
     def answers(self, person: int) -> list[str]:
-        """Return the messages to a person, as they read now."""
+        """Return the messages to a person, with their current text."""
         ...
 
     def session_key(self, person: int) -> str:

@@ -1,4 +1,4 @@
-"""A gateway that is killed at one point, started again, and judged by what people see."""
+"""Kill a gateway at one point, start another one, and check what people received."""
 
 import base64
 import contextlib
@@ -21,12 +21,12 @@ from tests.channel_crash.killed_gateway import KILL
 
 DEATH_SECONDS = 60.0
 MESSAGES = ((7, "one"), (8, "three"), (7, "two"))
-"""Who writes what, in this order."""
+"""Person and text of each message, in this order."""
 Sayings = tuple[tuple[int, str], ...]
 
 
 class KillPoint(NamedTuple):
-    """Where the gateway dies: before or after the n-th commit, or the n-th call, of a name."""
+    """Where the gateway is killed: before or after the n-th commit, or the n-th call, of a name."""
 
     side: str
     name: str
@@ -34,7 +34,7 @@ class KillPoint(NamedTuple):
 
     @property
     def is_commit(self) -> bool:
-        """Whether it is a commit and not a call to the platform."""
+        """Whether it is a commit instead of a call to the platform."""
         return self.name[0].isupper()
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class KillPoint(NamedTuple):
 
 
 class CrashingGateway(GatewayProcess):
-    """A gateway that may be told where to die."""
+    """A gateway that may be configured to be killed at a point."""
 
     def __init__(self, store_url: str, config: Path, point: KillPoint | None = None) -> None:
         env = dict(SECRETS)
@@ -57,7 +57,7 @@ class CrashingGateway(GatewayProcess):
         self._process.send_signal(signal.SIGKILL)
 
     def until_dead(self) -> None:
-        """Wait until the process was killed, by itself or by `shoot`."""
+        """Wait until the process is dead, killed by itself or by `shoot`."""
         assert self._process is not None
         assert self._process.wait(DEATH_SECONDS) == -signal.SIGKILL
         self.kill()
@@ -83,7 +83,7 @@ def simulators(platform: ChatPlatform) -> Iterator[ProviderSimulator]:
 
 
 def kill_at_call(gateway: CrashingGateway, platform: ChatPlatform, point: KillPoint) -> None:
-    """Have the gateway killed while the platform handles its n-th call of a method."""
+    """Kill the gateway while the platform handles its n-th call of a method."""
     left = [point.number]
 
     def fault(method: str, body: dict[str, Any]) -> PlatformAnswer | None:
@@ -100,13 +100,13 @@ def kill_at_call(gateway: CrashingGateway, platform: ChatPlatform, point: KillPo
 
 
 def outbox(user: HttpUser) -> list[dict[str, Any]]:
-    """Return the whole outbox, the oldest first."""
+    """Return the whole outbox, oldest first."""
     rows: list[dict[str, Any]] = user.get("/v1/outbox?limit=100")["data"]
     return rows[::-1]
 
 
 def wait_until_settled(user: HttpUser, messages: Sayings) -> list[dict[str, Any]]:
-    """Return the outbox once every message has an answer that was sent."""
+    """Return the outbox once every message has a sent answer."""
     while True:
         rows = outbox(user)
         if len(rows) >= len(messages) and all(row["state"] == "sent" for row in rows):
@@ -116,7 +116,7 @@ def wait_until_settled(user: HttpUser, messages: Sayings) -> list[dict[str, Any]
 def judge(
     user: HttpUser, platform: ChatPlatform, messages: Sayings, rows: list[dict[str, Any]]
 ) -> None:
-    """Each message is one turn, none is lost, order is kept, and duplicates say so."""
+    """Check that each message is one turn, none is lost, order is kept, duplicates are marked."""
     for person in {person for person, _ in messages}:
         said = [text for one, text in messages if one == person]
         session = user.session(platform.session_key(person))
@@ -141,7 +141,7 @@ def crashed(
     point: KillPoint,
     act: Callable[[CrashingGateway], None],
 ) -> Iterator[HttpUser]:
-    """Kill a gateway at a point while something happens; run another one for a block."""
+    """Kill a gateway at a point during `act`; run another one for a block."""
     with simulators(platform) as provider:
         config = write_crash_config(folder, provider, platform)
         gateway = CrashingGateway(store_url, config, point)
@@ -162,7 +162,7 @@ def crashed(
 
 
 def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
-    """Kill a gateway at a point while people write; start another one and judge."""
+    """Kill a gateway at a point while people write; start another one and check the result."""
 
     def act(_: CrashingGateway) -> None:
         for person, text in MESSAGES:
@@ -173,7 +173,7 @@ def crash_and_judge(store_url: str, folder: Path, platform: ChatPlatform, point:
 
 
 def crash_with_file(store_url: str, folder: Path, platform: ChatPlatform, point: KillPoint) -> None:
-    """Kill a gateway while it sends a text and a file of an operator; both arrive, in order."""
+    """Kill a gateway while it sends an operator's text and file; both arrive, in order."""
     files = [{"name": "a.txt", "data": base64.b64encode(b"content").decode()}]
     body = {"to": platform.chat(7), "text": "Look:", "files": files}
 

@@ -1,7 +1,7 @@
 """`holdfast serve` in a process that kills itself at a chosen commit.
 
 Run by tests as `python -m tests.channel_crash.killed_gateway serve …` with HOLDFAST_TEST_KILL set
-to, for example, `before Accept 2`: the process is gone just before its second `Accept`.
+to, for example, `before Accept 2`: the process dies just before its second `Accept`.
 """
 
 import os
@@ -20,7 +20,7 @@ def _die() -> None:
 
 
 def arm(point: str) -> None:
-    """Have every store of this process die at a point."""
+    """Make every store of this process kill it at a point."""
     side, name, number = point.split()
     left = [int(number)]
     submit = SqlStore.submit

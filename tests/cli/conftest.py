@@ -1,4 +1,4 @@
-"""One real gateway for the commands that talk to one, and something said to it."""
+"""One real gateway with a conversation, for the commands that use a gateway."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.store_urls import sqlite_url
 
 
 class GatewayUnderTest:
-    """A gateway, and people who talk to it."""
+    """A gateway, and shortcuts to use it."""
 
     def __init__(self, gateway: GatewayProcess, store: str = "") -> None:
         self.url = gateway.url
@@ -18,7 +18,7 @@ class GatewayUnderTest:
         self.env = {"HOLDFAST_URL": gateway.url}
 
     def say(self, key: str, text: str) -> dict[str, str]:
-        """Say something to a session; return its id and its turn's."""
+        """Send a turn to a session; return the ids of both."""
         reply = httpx.post(
             f"{self.url}/v1/chat/completions",
             json={"model": "holdfast-demo", "messages": [{"role": "user", "content": text}]},

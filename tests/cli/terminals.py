@@ -1,4 +1,4 @@
-"""The command line as people and programs meet it: in a real terminal, and in a pipe."""
+"""Run the command line in a real terminal and in a pipe."""
 
 import errno
 import fcntl
@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "holdfast.cli"]
 
 
 class Outcome(NamedTuple):
-    """How a command ended, and what it printed."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ def _environment(env: dict[str, str] | None) -> dict[str, str]:
 
 
 def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) -> Outcome:
-    """Run a command with nobody looking."""
+    """Run a command without a terminal."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         input=said,
@@ -51,13 +51,13 @@ def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) 
 
 
 def _take_terminal() -> None:
-    """Make the terminal the process's own and Ctrl-C effective, also in a background run."""
+    """Make this the controlling terminal, so that Ctrl-C works even in a background run."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    """Run a command here, where a process of its own would show nothing more."""
+    """Run a command in this process, if a process of its own would show nothing more."""
     capsys.readouterr()
     code = execute(arguments)
     printed = capsys.readouterr()
@@ -65,7 +65,7 @@ def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
 
 
 class Terminal:
-    """A command in a terminal of its own; what it prints is read until it has been seen."""
+    """A command in its own terminal; `expect` reads its output."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def expect(self, text: str) -> None:
-        """Read until a text has been printed, after what was expected before."""
+        """Read until a text was printed, after the previously expected one."""
         until = time.monotonic() + WAIT_SECONDS
         while True:
             found = self.seen.find(text, self._position)
@@ -116,7 +116,7 @@ class Terminal:
             assert self._read(left), f"{text!r} never came; it ended with:\n{self.seen}"
 
     def wait(self) -> Outcome:
-        """Read to the end and return how it ended."""
+        """Read to the end and return the outcome."""
         while self._read(WAIT_SECONDS):
             pass
         return Outcome(self._process.wait(WAIT_SECONDS), self.seen, "")

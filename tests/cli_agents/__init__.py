@@ -1,1 +1,1 @@
-"""Command-line agents behind the gateway, with their real programs and no network."""
+"""Command-line agents as upstreams of the gateway, with their real programs and no network."""

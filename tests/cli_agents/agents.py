@@ -1,4 +1,4 @@
-"""Upstreams that are real agents, whose model is the simulator."""
+"""Real agents as upstreams, with the simulator as their model."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ def opencode(simulator: ProviderSimulator, root: Path, **more: Any) -> UpstreamS
 
 
 def agent_session(request: RecordedRequest) -> str:
-    """Return the agent's own id of the session that a request belongs to."""
+    """Return the agent's own session id of a request."""
     headers = request.headers
     return headers.get("x-claude-code-session-id") or headers["session-id"]
 
@@ -108,7 +108,7 @@ def transcripts(root: Path) -> list[Path]:
 
 
 def processes_of(root: Path) -> list[psutil.Process]:
-    """Return the processes that know a directory by their environment."""
+    """Return the processes that have a directory in their environment."""
     found = []
     for process in psutil.process_iter():
         try:

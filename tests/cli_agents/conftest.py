@@ -1,4 +1,4 @@
-"""Every test of an agent leaves no process behind."""
+"""Check that no test of an agent leaves a process running."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.cli_agents.agents import processes_of
 
 @pytest.fixture(name="root")
 def _root(tmp_path: Path) -> Iterator[Path]:
-    """The directory of all agents' sessions; afterwards none of its processes may run."""
+    """The directory of all agents' sessions; after the test, none of its processes may run."""
     root = tmp_path / "agents"
     yield root
     # A killed process may still be dying.

@@ -1,4 +1,4 @@
-"""The real programs of the agents, installed once outside of the checkout."""
+"""The real programs of the agents, installed once outside the checkout."""
 
 import platform
 from functools import cache

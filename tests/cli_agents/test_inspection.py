@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
-from holdfast.doctor.configuration import check_agents, check_upstreams
+from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.transaction.commands import AddApiKey
+from holdfast.doctor.configuration import check_agent_access, check_agents, check_upstreams
+from holdfast.engine.clock import SystemClock
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.cli_agents.launcher import Launcher
 from holdfast.providers.cli_agents.registry import agent_of, open_agent
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings
+from holdfast.stores.open import open_store
+from tests.cli_agents import programs
 from tests.integration.upstream_gateway import open_upstream_gateway
 
 
@@ -95,6 +100,27 @@ async def test_the_gateway_lists_findings_about_its_agents(tmp_path: Path) -> No
         assert listed["agent_too_old"]["subject"] == "claude"
         assert "npm install --global" in listed["agent_too_old"]["detail"]
         assert "run `claude auth login`" in listed["agent_not_logged_in"]["detail"]
+
+
+@pytest.mark.parametrize("permissions", ["none", "read"])
+async def test_an_agent_with_tools_on_a_gateway_without_keys_is_found(
+    tmp_path: Path, permissions: str
+) -> None:
+    settings = agent(tmp_path, permissions=permissions, run_as="61000-61001")
+    store = await open_store("memory:", clock=SystemClock())
+    findings = await check_agent_access([settings], store.read)
+    assert [each.subject for each in findings] == (["claude"] if permissions == "read" else [])
+    await store.submit(AddApiKey(id="key", tenant=DEFAULT_TENANT, hash=b"x", name="n"))
+    assert await check_agent_access([settings], store.read) == []
+    await store.close()
+
+
+async def test_the_gateway_says_that_its_agent_can_read_sessions(tmp_path: Path) -> None:
+    settings = agent(tmp_path, permissions="read", sandbox=True)
+    programs.bubblewrap()
+    async with open_upstream_gateway(settings) as gateway:
+        listed = (await gateway.client.get("/v1/doctor")).json()["data"]
+        assert "agent_reads_sessions" in {each["code"] for each in listed}
 
 
 async def test_directories_that_others_can_read_are_found(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,18 @@ from tests.cli_agents.agents import claude_code, codex, open_agent_gateway, proc
 from tests.integration.upstream_gateway import text_of, upstream
 
 pytestmark = pytest.mark.timeout(600)  # the first run installs the programs
+
+
+@pytest.fixture(name="tmp_path")
+def _tmp_path() -> Iterator[Path]:
+    """A folder that other users can pass through, as they can under /srv.
+
+    Each start of pytest takes that right from its own folders, which all runs share.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-permissions-") as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o711)
+        yield folder
 
 
 def guarded(settings: UpstreamSettings, folder: Path) -> UpstreamSettings:
@@ -52,7 +65,6 @@ async def test_a_start_is_refused_where_an_agent_could_read_what_is_not_its_own(
 async def test_a_start_is_refused_where_sessions_share_a_user(
     simulator: ProviderSimulator, root: Path, tmp_path: Path
 ) -> None:
-    open_to_pass(tmp_path)
     settings = guarded(claude_code(simulator, root, permissions="read", run_as="nobody"), tmp_path)
     with pytest.raises(InvalidSetting) as refused:
         async with open_agent_gateway(settings):
@@ -61,15 +73,6 @@ async def test_a_start_is_refused_where_sessions_share_a_user(
     assert "other/secret" in message
     assert "holdfast.db" not in message
     assert "environ" not in message
-
-
-def open_to_pass(folder: Path) -> None:
-    """Let other users pass through the folders above a directory, as they can under /srv."""
-    top = Path(tempfile.gettempdir()).resolve()
-    for directory in (folder, *folder.parents):
-        if directory in (top, *top.parents):
-            return
-        directory.chmod(0o711)
 
 
 def shell_call(script: str) -> dict[str, object]:
@@ -132,7 +135,6 @@ async def test_codex_in_its_sandbox_reads_but_does_not_write(
 async def test_each_session_has_a_user_of_its_own(
     simulator: ProviderSimulator, root: Path, tmp_path: Path
 ) -> None:
-    open_to_pass(tmp_path)
     program = tmp_path / "claude"
     os.link(programs.claude(), program)
     settings = guarded(

@@ -1,1 +1,1 @@
-"""The page of each client is run with that client, against a gateway process."""
+"""Run the page of each client with that client, against a gateway process."""

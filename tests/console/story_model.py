@@ -1,4 +1,4 @@
-"""A Responses server with canned answers, which forgets, breaks off or waits when told to."""
+"""A Responses server with canned answers, which loses state, breaks off or waits on request."""
 
 import json
 import threading
@@ -11,11 +11,11 @@ from typing import Any
 
 Json = dict[str, Any]
 WAIT_SECONDS = 110.0
-"""A little less than a test may take: a stream that goes on by itself would hide a slow test."""
+"""Just below a test's time limit: a stream that continues by itself would hide a slow test."""
 
 
 class StoryModel:
-    """What the server does; tests change it while it runs."""
+    """The behaviour of the server; tests change it while it runs."""
 
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
@@ -24,16 +24,16 @@ class StoryModel:
         """Errors by the text of the last message."""
         self.requests: list[Json] = []
         self.known: dict[str, int] = {}
-        """Responses that the server remembers, and the tokens of their histories."""
+        """Responses that the server stores, and the tokens of their histories."""
         self.gate = threading.Event()
-        """While it is cleared, a stream stops after its first words."""
+        """While it is cleared, a stream pauses after its first words."""
         self.gate.set()
         self.has_begun = threading.Event()
         """Set when a stream has sent its first words."""
         self.url = ""
 
     def forget(self) -> None:
-        """Lose every stored response."""
+        """Delete every stored response."""
         self.known.clear()
 
     def answer(self, body: Json) -> str:

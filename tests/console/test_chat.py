@@ -390,6 +390,17 @@ def test_a_late_answer_about_the_session_leaves_the_chosen_model(
     expect(page.get_by_label("Model")).to_have_value("gpt-4.1")
 
 
+def test_the_model_of_a_first_turn_that_still_runs_is_chosen(page: Page, gateway: Gateway) -> None:
+    gateway.model.gate.clear()
+    try:
+        gateway.say("patient", "a long story please", model="gpt-4.1-mini", background=True)
+        show(page, gateway, f"/chat/{gateway.session('patient')['id']}")
+        expect(page.get_by_label("Model")).to_have_value("gpt-4.1-mini")
+    finally:
+        gateway.model.gate.set()
+    settled(page)
+
+
 def test_the_model_of_the_session_is_chosen_and_any_other_can_be_named(
     page: Page, gateway: Gateway
 ) -> None:

@@ -366,6 +366,16 @@ def test_operations_show_health_lanes_workers_and_usage(
     expect(page.get_by_role("region", name="Usage by model")).to_contain_text("gpt-4.1")
 
 
+def test_usage_names_what_no_request_asked_a_model_for(page: Page, gateway: Gateway) -> None:
+    for text in ("one", "two", "three"):
+        gateway.say("compacted", text * 50)
+    session = gateway.session("compacted")["id"]
+    gateway.post(f"/v1/sessions/{session}/compact")
+    show(page, gateway, "/usage")
+    rows = page.get_by_role("region", name="Usage by model")
+    expect(rows).to_contain_text("compactions and added items, without a model of a request")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_keeps_the_accessibility_rules(
     page: Page, gateway: Gateway, story: str, axe: str, theme: str

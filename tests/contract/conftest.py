@@ -1,4 +1,4 @@
-"""Every kind of store, empty and open, for the contract to run on."""
+"""Every kind of store, empty and open, for the contract tests."""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +19,7 @@ def store_url(any_store_url: str) -> str:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The only time there is."""
+    """The only clock of the store."""
     return ManualClock()
 
 
@@ -39,7 +39,7 @@ async def store(store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
 
 @pytest.fixture
 async def neighbour(store: SqlStore, store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
-    """The same store as another process has it open; memory is never another process's."""
+    """The same store opened by another process; a memory store has no other process."""
     if store_url == "memory:":
         yield store
         return
@@ -50,7 +50,7 @@ async def neighbour(store: SqlStore, store_url: str, clock: ManualClock) -> Asyn
 
 @pytest.fixture
 async def caller(store: SqlStore) -> StoreClient:
-    """A worker at the store."""
+    """A worker of the store."""
     caller = StoreClient(store)
     await caller.enlist()
     return caller
@@ -58,7 +58,7 @@ async def caller(store: SqlStore) -> StoreClient:
 
 @pytest.fixture
 async def other(neighbour: SqlStore) -> StoreClient:
-    """A worker at the neighbour's."""
+    """A worker of the neighbour."""
     other = StoreClient(neighbour, "o")
     await other.enlist()
     return other

@@ -1,4 +1,4 @@
-"""Entries that somebody else appends to a log, through a connection of their own."""
+"""Append entries to a log through another connection."""
 
 import asyncpg
 
@@ -9,7 +9,7 @@ from holdfast.stores.sql.entries import pack_entry, session_no
 async def append_foreign_entry(
     connection: asyncpg.Connection, session_id: str, *events: Event
 ) -> None:
-    """Append an entry that changes nothing, and tells of `events`, in an open transaction."""
+    """Append an entry that only has `events`, in an open transaction."""
     body = pack_entry(Entry(events=list(events)))
     await connection.execute(
         "insert into log (session, n, kind, at, seq, turns, events, head, body) "

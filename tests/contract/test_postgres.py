@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.errors import (
     DurabilityRefused,
@@ -24,7 +25,7 @@ from holdfast.stores.postgres import listener, open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
-from holdfast.testing.store_contract.channels.commands import queue
+from holdfast.testing.store_contract.channels.commands import CHANNEL, queue, to_chat
 from tests.contract.foreign_entries import append_foreign_entry
 from tests.postgres import PostgresServer
 
@@ -114,8 +115,8 @@ async def test_messages_of_a_process_that_sends_none_wake_those_that_do(
 ) -> None:
     here, there, beside = await open_another(), await open_another(), await open_another()
     heard: dict[str, asyncio.Queue[str]] = {"there": asyncio.Queue(), "beside": asyncio.Queue()}
-    there.on_outbox(lambda: heard["there"].put_nowait("news"))
-    beside.on_outbox(lambda: heard["beside"].put_nowait("news"))
+    there.on_outbox(lambda: heard["there"].put_nowait("news"), {CHANNEL})
+    beside.on_outbox(lambda: heard["beside"].put_nowait("news"), {CHANNEL, "other"})
     caller = StoreClient(here)
     async with asyncio.timeout(SECONDS):
         await caller.submit(queue(caller, "a"))
@@ -127,7 +128,11 @@ async def test_messages_of_a_process_that_sends_none_wake_those_that_do(
         await caller.submit(queue(caller, "c"))
         await heard["there"].get()
         await heard["beside"].get()
-    assert heard["beside"].empty()
+        assert heard["beside"].empty()
+        # Nor does one that sends for other channels keep it to itself.
+        other = replace(to_chat("d")[0], channel="other")
+        await StoreClient(there).submit(replace(queue(caller, "d"), messages=(other,)))
+        await heard["beside"].get()
 
 
 async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(
@@ -389,6 +394,32 @@ async def test_turns_whose_lanes_are_known_are_one_statement(open_another: Opene
     assert [text.split(" ")[0] for text in asked] == ["with"]
     for run in runs:
         assert await caller.texts(run.session) == ["a", "A", "b"]
+
+
+async def test_first_turns_of_new_keys_are_one_statement(open_another: Opener) -> None:
+    store = await open_another()
+    caller = StoreClient(store)
+    await caller.enlist()
+    keys = [f"k{n}" for n in range(4)]
+    asked = await _statements_during(store, [caller.start("a", key=key) for key in keys])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    for key in keys:
+        assert await caller.texts(await caller.reserve(key)) == ["a"]
+
+
+async def test_a_key_that_is_not_new_says_nothing_about_other_lanes(open_another: Opener) -> None:
+    store, neighbour = await open_another(), await open_another()
+    caller, other = StoreClient(store), StoreClient(neighbour, "o")
+    await caller.enlist()
+    await other.enlist()
+    known = await caller.converse("a", "A", key="known")
+    theirs = await other.converse("theirs", "answer", key="theirs")
+    asked = await _statements_during(store, [caller.start("mine", key="theirs")])
+    assert [text.split(" ")[0] for text in asked[:2]] == ["with", "begin"]
+    asked = await _statements_during(store, [caller.start("b", key="known")])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    assert await caller.texts(known.session) == ["a", "A", "b"]
+    assert await caller.texts(theirs.session) == ["theirs", "answer", "mine"]
 
 
 async def test_appends_to_one_session_that_come_together_are_one_statement(

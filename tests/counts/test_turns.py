@@ -1,9 +1,9 @@
-"""Count the Python calls of a turn and of a streamed chunk in a real server process."""
+"""Count the Python calls of turns and of a streamed chunk in a real server process."""
 
 from pathlib import Path
 
 import pytest
-from benchmarks.counting.profiled import calls_per_chunk, turn_counts
+from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
 
 from tests.counts.limits import LIMITS
 
@@ -17,6 +17,24 @@ def test_a_known_whole_turn_needs_no_more_calls_than_its_limit(kind: str, tmp_pa
     assert counts.statements > 0
     assert counts.steps > 0
     assert 0 < counts.calls <= LIMITS[f"calls per turn, {kind}"].limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_turn_of_a_key_needs_no_more_calls_than_its_limit(
+    kind: str, tmp_path: Path
+) -> None:
+    counts = turn_counts(tmp_path, kind, is_first=True)
+    assert counts.statements > 0
+    assert 0 < counts.calls <= LIMITS[f"calls per first turn, {kind}"].limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_waits_for_its_lane_needs_no_more_calls_than_its_limit(
+    kind: str, tmp_path: Path
+) -> None:
+    counts = queued_turn_counts(tmp_path, kind)
+    assert counts.statements > 0
+    assert 0 < counts.calls <= LIMITS[f"calls per queued turn, {kind}"].limit
 
 
 @pytest.mark.parametrize("kind", KINDS)

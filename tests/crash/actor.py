@@ -1,7 +1,7 @@
-"""A process that takes part in a store and does what it is told, one line of JSON at a time.
+"""A process that uses a store and executes commands, one line of JSON at a time.
 
-Run by tests as `python -m tests.crash.actor '{"url": …}'`. It says what happens on its standard
-output; its model waits to be released where a turn asks for that, so that a test may kill it there.
+Run by tests as `python -m tests.crash.actor '{"url": …}'`. It reports events on its standard
+output; its model waits to be released if a turn asks for that, so that a test can kill it there.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ from holdfast.stores.sqlite.driver import SqliteDriver
 
 
 def tell(**event: Any) -> None:
-    """Say what happened."""
+    """Report an event."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
 def die() -> None:
-    """End as if the power were cut for this process alone."""
+    """Kill this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingDriver(SqliteDriver):
-    """The driver itself, which dies just before or just after its n-th commit."""
+    """The real driver, which kills the process just before or just after its n-th commit."""
 
     left = 0
     is_after = False
@@ -54,7 +54,7 @@ class DyingDriver(SqliteDriver):
         self.commit_then = None  # every batch goes through `commit` below
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Commit, or die of it; what was committed then, nobody heard of."""
+        """Commit, or die before or after it without reporting the result."""
         self.left -= 1
         if self.left == 0 and not self.is_after:
             die()
@@ -65,7 +65,7 @@ class DyingDriver(SqliteDriver):
 
 
 class Actor:
-    """One process's Holdfast, and the turns that it has under way."""
+    """One process's Holdfast, and its turns in progress."""
 
     def __init__(self, orders: dict[str, Any]) -> None:
         self._orders = orders
@@ -74,7 +74,7 @@ class Actor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def live(self) -> None:
-        """Take part until nobody tells it anything any more, or until killed."""
+        """Execute commands until the input ends or the process is killed."""
         store = await self._open()
         settings = LaneSettings(
             lease_seconds=self._orders.get("lease_seconds", 10.0),
@@ -163,14 +163,14 @@ class Actor:
             tell(event="done", id=id, answer=answer, session=session.id)
 
     async def _tell_accepted(self, id: str, turn_id: str) -> None:  # noqa: A002
-        """Say when a turn is durable, whether it has its lane or not."""
+        """Report when a turn is durable, whether it has its lane or not."""
         read = self._hf.gateway.read
         while await read.turn(DEFAULT_TENANT, TurnId(turn_id)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         tell(event="accepted", id=id)
 
     async def _handle(self, run: ActiveRun) -> None:
-        """Carry out a turn that nobody waits for, or die of it."""
+        """Execute a turn that nobody waits for, or die during it."""
         text = text_of(json.loads((await run.context())[-1]))
         tell(event="handled", text=text, attempts=run.turn.attempts)
         if "poison" in text:

@@ -1,6 +1,6 @@
-"""An apsw connection that answers like one of the standard library, as far as the driver asks.
+"""An apsw connection with the part of the standard library's interface that the driver uses.
 
-It runs the real store over a disk of our own making.
+It runs the real store on a simulated disk.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ PATH = "a.db"
 
 
 class Rows:
-    """What a statement gave."""
+    """The result of a statement."""
 
     def __init__(self, rows: list[Any], changed: int) -> None:
         self._rows = rows
@@ -32,12 +32,12 @@ class Rows:
 
 
 class ApswConnection:
-    """The few methods of a connection that the driver uses, and its kinds of errors."""
+    """The methods of a connection that the driver uses, and its error types."""
 
     def __init__(self, disk: Disk, *, synchronous: str = "full") -> None:
         with _as_sqlite3():
             self._connection = apsw.Connection(PATH, vfs=disk.name)
-            # A VFS written in Python has no shared memory: the one connection keeps its locks.
+            # A VFS written in Python has no shared memory, so the only connection keeps its locks.
             self.execute("pragma locking_mode = exclusive")
             self.execute("pragma journal_mode = wal")
             self.execute(f"pragma synchronous = {synchronous}")
@@ -45,7 +45,7 @@ class ApswConnection:
             self.execute("pragma wal_autocheckpoint = 24")
 
     def cursor(self) -> "ApswConnection":
-        """Return what statements can be run on: each gives its rows by itself."""
+        """Return the connection itself: each statement returns its own rows."""
         return self
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -71,7 +71,7 @@ class ApswConnection:
 
 
 def connect_to(disk: Disk, *, synchronous: str = "full") -> Callable[[], sqlite3.Connection]:
-    """Return how to open the database on a disk, as the driver wants it."""
+    """Return a function that opens the database on a disk, for the driver."""
     return lambda: cast(sqlite3.Connection, ApswConnection(disk, synchronous=synchronous))
 
 

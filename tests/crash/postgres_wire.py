@@ -1,7 +1,7 @@
-"""A wire to PostgreSQL that can be cut around a commit: before it arrives, or after it was done.
+"""A proxy to PostgreSQL that cuts a connection around a commit: before it arrives, or after it.
 
-It speaks no protocol. Our transactions end with the text `commit` in a message of its own, and
-that is all it looks for.
+It does not parse the protocol. Our transactions end with the text `commit` in a message of its own,
+and the proxy only searches for that.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 class Wire:
-    """Passes everything on, until it is told to cut the next commit."""
+    """Forwards everything until it is told to cut the next commit."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -82,7 +82,7 @@ async def _pass_back(
 
 @asynccontextmanager
 async def wire_to(url: str, folder: Path) -> AsyncIterator[tuple[str, Wire]]:
-    """Run a wire to the database of `url`; yields its own URL and the wire."""
+    """Run a proxy to the database of `url`; yield its own URL and the proxy."""
     parts = urlsplit(url)
     host = parse_qs(parts.query)["host"][0]
     wire = Wire(Path(host) / ".s.PGSQL.5432")
@@ -91,5 +91,5 @@ async def wire_to(url: str, folder: Path) -> AsyncIterator[tuple[str, Wire]]:
         yield f"postgresql://postgres@{parts.path}?host={folder}", wire
     finally:
         server.close()
-        # Python 3.12 waits here for clients too; they are gone once their stores are closed.
+        # Python 3.12 also waits for clients here; they disconnect when their stores are closed.
         await server.wait_closed()

@@ -1,4 +1,4 @@
-"""Real processes that take part in one store, told what to do and killed at will."""
+"""Real processes that share one store, controlled and killed by tests."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60.0
-"""How long a test waits for something that must happen; nothing depends on how soon it does."""
+"""How long a test waits for something that must happen; how soon it happens does not matter."""
 
 Event = dict[str, Any]
 
 
 class ActorProcess:
-    """One process; what it says is kept until somebody asks for it."""
+    """One process; its events are kept until a test reads them."""
 
     def __init__(self, orders: Event) -> None:
         self._orders = orders
@@ -32,12 +32,12 @@ class ActorProcess:
         self.said: dict[str, list[Event]] = defaultdict(list)
 
     async def start(self) -> None:
-        """Start the process in a group of its own, and wait until it takes part."""
+        """Start the process in a group of its own, and wait until it is ready."""
         await self.launch()
         await self.expect("ready")
 
     async def launch(self) -> None:
-        """Start the process, which may die before it takes part."""
+        """Start the process, which may die before it is ready."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.crash.actor", json.dumps(self._orders),
             cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -59,7 +59,7 @@ class ActorProcess:
             self._news.notify_all()
 
     def tell(self, do: str, **order: Any) -> str:
-        """Tell it to do something; return the name under which it will speak of it."""
+        """Send it a command; return the id in the events about it."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._orders_given += 1
@@ -69,12 +69,12 @@ class ActorProcess:
         return str(order["id"])
 
     def heard(self, event: str, id: str | None = None) -> Event | None:  # noqa: A002
-        """Return an event that has been told."""
+        """Return an event that was already reported, or None."""
         found = (one for one in self.said[event] if id is None or one.get("id") == id)
         return next(found, None)
 
     async def expect(self, event: str, id: str | None = None) -> Event:  # noqa: A002
-        """Return an event, waiting for it if need be."""
+        """Return an event; wait for it if necessary."""
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             while (found := self.heard(event, id)) is None:
                 assert not self._is_over, f"died before {event} {id}: {self.events}"
@@ -82,7 +82,7 @@ class ActorProcess:
         return found
 
     async def turn(self, key: str, text: str, **more: Any) -> Event:
-        """Have a turn, and return what became of it."""
+        """Run a turn and return its result."""
         name = self.tell("turn", key=key, text=text, **more)
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             while True:
@@ -93,17 +93,17 @@ class ActorProcess:
                 await self._news.wait()
 
     async def history(self, key: str) -> Event:
-        """Return what a conversation looks like now."""
+        """Return the current history of a conversation."""
         return await self.expect("history", self.tell("history", key=key))
 
     async def until_dead(self) -> None:
-        """Wait until the process has ended of itself."""
+        """Wait until the process has ended by itself."""
         assert self._listening is not None
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self._listening
 
     async def kill(self) -> None:
-        """End the process and all it started, at once; one that has ended is left alone."""
+        """Kill the process and its group; do nothing if it has ended."""
         if self._process is None or self._listening is None:
             return
         if self._process.returncode is None:
@@ -113,11 +113,11 @@ class ActorProcess:
             self._process.stdin.close()
 
     def freeze(self) -> None:
-        """Let it do nothing, and not even notice."""
+        """Suspend the process."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on where it stood."""
+        """Resume the process."""
         self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
@@ -128,7 +128,7 @@ class ActorProcess:
 
 @contextlib.asynccontextmanager
 async def actors(*orders: Event) -> AsyncIterator[list[ActorProcess]]:
-    """Have so many processes take part; none of them outlives the block."""
+    """Run one process for each of `orders`; all are killed at the end of the block."""
     cast = [ActorProcess(order) for order in orders]
     try:
         await asyncio.gather(*(actor.start() for actor in cast))
@@ -140,6 +140,6 @@ async def actors(*orders: Event) -> AsyncIterator[list[ActorProcess]]:
 
 @contextlib.asynccontextmanager
 async def an_actor(**orders: Any) -> AsyncIterator[ActorProcess]:
-    """Have one process take part."""
+    """Run one process for the length of a block."""
     async with actors(orders) as (actor,):
         yield actor

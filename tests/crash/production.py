@@ -1,4 +1,4 @@
-"""The settings of SQLite that the store asks for, read back from the connections that it opens."""
+"""The SQLite settings of the store, read back from the connections that it opens."""
 
 import asyncio
 import sqlite3
@@ -30,7 +30,7 @@ def opened_connections() -> Iterator[list[sqlite3.Connection]]:
 
 
 async def _written(path: Path, pragma: str) -> set[Any]:
-    """Write a turn, and return the values of a pragma on the connections that may write."""
+    """Write a turn; return the values of a pragma on the connections that may write."""
     with opened_connections() as opened:
         store = await open_store(f"sqlite:///{path}", clock=ManualClock())
         try:

@@ -1,6 +1,6 @@
 """A disk in memory that records every operation, so that power can be cut after any of them.
 
-A file keeps for sure what was synced. What was written since may be there, in part, or not.
+Synced data is durable. Data written since the last sync may be there, in part, or not.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import apsw
 
 Loss = Literal["nothing", "prefix", "torn"]
-"""What survives of the writes after the last sync of a file: nothing, the first so many, or any
-of them, each in any of its sectors."""
+"""What survives of the writes after the last sync of a file: nothing, a prefix of them, or any of
+them, each in any of its sectors."""
 
 SECTOR = 512
 POWERSAFE_OVERWRITE = 0x1000
@@ -19,7 +19,7 @@ Images = dict[str, bytes]
 
 
 class Operation(NamedTuple):
-    """One thing that was done to the disk, or a note between two of them."""
+    """One operation on the disk, or a note between two of them."""
 
     kind: Literal["write", "truncate", "sync", "delete", "note"]
     file: str = ""
@@ -29,7 +29,7 @@ class Operation(NamedTuple):
 
 
 class Disk(apsw.VFS):
-    """Files in memory, and all that was ever done to them, in order."""
+    """Files in memory, and a log of all operations on them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Disk(apsw.VFS):
         super().__init__(name, "")
 
     def note(self, note: Any) -> None:
-        """Mark this moment in the log."""
+        """Add a note to the log."""
         self.log.append(Operation("note", note=note))
 
     def did(self, operation: Operation) -> None:
@@ -48,7 +48,7 @@ class Disk(apsw.VFS):
         self.log.append(operation)
 
     def xOpen(self, name: Any, flags: list[int]) -> Any:  # noqa: N802 - SQLite's name
-        """Open a file; one without a name is nobody's."""
+        """Open a file; one without a name is temporary."""
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         return File(self, path)
@@ -59,18 +59,18 @@ class Disk(apsw.VFS):
         self.files.pop(filename, None)
 
     def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802
-        """Whether a file is there and has something in it."""
+        """Whether a file exists and is not empty."""
         return bool(self.files.get(pathname))
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802
-        """Names are what they are."""
+        """Return the name unchanged."""
         return name
 
     def power_losses(self, loss: Loss, *, every: int = 1) -> Iterator[tuple[int, Images]]:
-        """Yield what may be on the disk if the power goes after an operation, and how many it did.
+        """Yield the possible content of the disk after a power loss, with the number of operations.
 
-        Of all operations every so-manieth is taken; where unsynced writes are lost as a whole,
-        all those after which something else would be found.
+        Every `every`-th operation is tried. If unsynced writes are lost completely, only operations
+        that change what is durable are tried.
         """
         durable: dict[str, bytearray] = {}
         pending: dict[str, list[Operation]] = {}
@@ -113,10 +113,10 @@ class File:
         return len(self._bytes)
 
     def xLock(self, level: int) -> None:  # noqa: N802
-        """There is one connection: it has every lock."""
+        """Do nothing: the only connection has every lock."""
 
     def xUnlock(self, level: int) -> None:  # noqa: N802
-        """Nobody waits for it."""
+        """Do nothing: no other connection waits."""
 
     def xCheckReservedLock(self) -> bool:  # noqa: N802
         return False
@@ -128,11 +128,11 @@ class File:
         return 4096
 
     def xDeviceCharacteristics(self) -> int:  # noqa: N802
-        """As a file system of today: a torn write spoils nothing but its own range."""
+        """Like a modern file system: a torn write damages only its own range."""
         return POWERSAFE_OVERWRITE
 
     def xClose(self) -> None:  # noqa: N802
-        """The disk keeps it."""
+        """Do nothing: the disk keeps the content."""
 
 
 def _happen(

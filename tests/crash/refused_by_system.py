@@ -1,6 +1,6 @@
-"""A process that has its writes refused by the operating system for a while.
+"""A process whose writes the operating system refuses for a while.
 
-Run by a test as `python refused_by_system.py FAULT FOLDER`; prints what became of three turns.
+Run by a test as `python refused_by_system.py FAULT FOLDER`; it prints the results of three turns.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 
 def tell(word: object) -> None:
-    """Say one thing to the test."""
+    """Print one line for the test."""
     sys.stdout.write(f"{word}\n")
 
 
 def give_up_privileges() -> None:
-    """Have the rights of files hold for the superuser too."""
+    """Drop the superuser's capabilities, so that file permissions apply."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     if ctypes.CDLL(None, use_errno=True).capset(header, nothing) != 0:
@@ -35,7 +35,7 @@ def give_up_privileges() -> None:
 
 @contextmanager
 def file_size_limit(folder: Path) -> Iterator[None]:
-    """Let no file grow beyond the size that the largest one has."""
+    """Prevent files from growing beyond the size of the largest one."""
     largest = max(path.stat().st_size for path in folder.iterdir() if path.is_file())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
@@ -47,7 +47,7 @@ def file_size_limit(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def read_only_folder(folder: Path) -> Iterator[None]:
-    """Take the right to write away from the folder and from all that is in it."""
+    """Remove write permission from the folder and everything in it."""
     paths = [folder, *folder.rglob("*")]
     modes = {path: path.stat().st_mode for path in paths}
     for path, mode in modes.items():
@@ -64,7 +64,7 @@ async def _answer(items: list[Item]) -> str:
 
 
 LONG = "x" * 400_000
-"""More than the schema takes, so that the log outgrows the largest file."""
+"""Larger than the schema, so that the log outgrows the largest file."""
 
 
 async def _converse(session: SessionHandle, name: str) -> str:
@@ -84,7 +84,7 @@ async def _start_and_converse(url: str, name: str) -> str:
 
 
 async def grow_beyond_the_limit(url: str, folder: Path) -> None:
-    """Meet the limit in a process that runs, and go on when it is lifted."""
+    """Reach the limit in a running process, and continue when it is lifted."""
     async with open_holdfast(url) as hf:
         session = await hf.session("k")
         tell(await _converse(session, "one"))
@@ -94,7 +94,7 @@ async def grow_beyond_the_limit(url: str, folder: Path) -> None:
 
 
 async def start_without_rights(url: str, folder: Path) -> None:
-    """Start where nothing may be written, and again where it may."""
+    """Start without write permission, and again with it."""
     tell(await _start_and_converse(url, "one"))
     with read_only_folder(folder):
         tell(await _start_and_converse(url, "two"))
@@ -102,7 +102,7 @@ async def start_without_rights(url: str, folder: Path) -> None:
 
 
 async def main(fault: str, folder: Path) -> None:
-    """Have one turn before, one during and one after the fault; then look at all of them."""
+    """Run one turn before, one during and one after the fault; then read all of them."""
     url = f"sqlite:///{folder}/a.db"
     await (grow_beyond_the_limit if fault == "file_size_limit" else start_without_rights)(
         url, folder

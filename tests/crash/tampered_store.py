@@ -1,4 +1,4 @@
-"""A Holdfast over one SQLite file, put together so that the file under it can be tampered with."""
+"""A Holdfast on one SQLite file whose connections a test can tamper with."""
 
 import asyncio
 import sqlite3
@@ -29,7 +29,7 @@ Alter = Callable[[sqlite3.Connection], None]
 
 
 class Driver(SqliteDriver):
-    """The driver itself, which tells when a batch was refused."""
+    """The real driver, which records when a batch was refused."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -44,7 +44,7 @@ class Driver(SqliteDriver):
 
 
 class TamperedStore:
-    """A file, every connection to it, and the Holdfast over it."""
+    """A file, every connection to it, and the Holdfast that uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,18 +55,18 @@ class TamperedStore:
         self._file = DatabaseFile(str(path), busy_seconds=BUSY_SECONDS)
 
     def connect(self) -> sqlite3.Connection:
-        """Open a connection, altered like the others."""
+        """Open a connection with the current alterations."""
         connection = self._file.connect()
         self.connections.append(connection)
         self._alteration(connection)
         return connection
 
     def identity(self) -> object:
-        """Return which file it is."""
+        """Return the identity of the file."""
         return self._file.identity()
 
     def alter(self, alteration: Alter) -> None:
-        """Do something to every connection, those to come included."""
+        """Alter every connection, including future ones."""
         self._alteration = alteration
         for connection in list(self.connections):
             try:
@@ -75,7 +75,7 @@ class TamperedStore:
                 self.connections.remove(connection)  # it was closed
 
     async def texts(self, key: str = "k") -> list[str]:
-        """Return what a conversation says."""
+        """Return the texts of a conversation."""
         return [text_of(item) for item in await (await self.hf.session(key)).items()]
 
 
@@ -89,7 +89,7 @@ def text_of(item: Item) -> str:
 async def open_tampered_store(
     path: Path, *, clock: Clock | None = None, lanes: LaneSettings | None = None
 ) -> AsyncIterator[TamperedStore]:
-    """Open a tampered; nothing of it is left behind."""
+    """Open a store to tamper with; close everything at the end of the block."""
     clock = clock or SystemClock()
     tampered = TamperedStore(path)
     tampered.driver = Driver(

@@ -1,1 +1,1 @@
-"""Faults that the suite must notice, kept as a list and put into a copy of the code one by one."""
+"""Faults that the tests must detect: changes that are applied to a copy of the code one by one."""

@@ -1,4 +1,4 @@
-"""Faults of the decisions: who may write, who is next, what counts once, what a model is shown."""
+"""Faults in the decisions: ownership, order, idempotency and projection."""
 
 from tests.faults.fault import Fault
 
@@ -115,6 +115,34 @@ LANES = (
         "if waiting.count or run.partial is not None",
         "if run.partial is not None",
         (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
+    ),
+    Fault(
+        "a plain turn waits in a queue that is full",
+        f"{CORE}/transaction/plain_queue.py",
+        "if waiting.count >= limits.max_waiting or len(items) != 1:",
+        "if len(items) != 1:",
+        (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
+    ),
+    Fault(
+        "a plain turn waits before those who came first",
+        f"{CORE}/transaction/plain_queue.py",
+        "max(session.turn_count, last, active.position) + 1",
+        "max(session.turn_count, active.position) + 1",
+        ("tests/unit/core/transaction",),
+    ),
+    Fault(
+        "a turn that asks to interrupt the running one waits like any other",
+        f"{CORE}/transaction/plain_queue.py",
+        'if command.on_busy != "enqueue" or accept_options',
+        "if accept_options",
+        (f"{CONTRACT}::TestLanes", "tests/unit/core/transaction"),
+    ),
+    Fault(
+        "a plain end hands the lane to a turn that was not named",
+        f"{CORE}/transaction/plain_queue.py",
+        "if named is None or named.turn_id != following.id or packed is None:",
+        "if named is None or packed is None:",
+        ("tests/unit/core/transaction",),
     ),
     Fault(
         "the lane of a living worker is taken over",
@@ -256,7 +284,7 @@ STATE = (
     Fault(
         "a compaction leaves the state of a provider that knows the whole log",
         f"{CORE}/decisions/compact.py",
-        """    # What a provider remembers is the log as it was shown before.
+        """    # The provider's state holds the log as it was shown before.
     draft.add(ProviderStateDropped(session.id))
 """,
         "",

@@ -1,4 +1,4 @@
-"""Faults at the edges: the HTTP side, and the providers."""
+"""Faults in the HTTP API and the providers."""
 
 from tests.faults.fault import Fault
 
@@ -80,6 +80,13 @@ ACCESS = (
 )
 
 WIRE = (
+    Fault(
+        "a stop waits for a request that never ends",
+        f"{HTTP}/server/run.py",
+        "            for task in state.tasks:\n                task.cancel()\n",
+        "",
+        ("tests/unit/http/server/test_run.py",),
+    ),
     Fault(
         "pipelined requests are answered newest first",
         f"{HTTP}/server/protocol.py",

@@ -1,4 +1,4 @@
-"""Faults of the engine: runs, streams, wake-ups, recognition, stops."""
+"""Faults in the engine: runs, streams, wake-ups, input matching, stops."""
 
 from tests.faults.fault import Fault
 
@@ -60,17 +60,31 @@ RUNS = (
     ),
     Fault(
         "a cached projection is used although other items are quarantined",
-        f"{ENGINE}/model_call/projection_cache.py",
-        "if known is not None and known.quarantined == quarantined:",
-        "if known is not None:",
-        ("tests/unit/engine/model_call/test_projection_cache.py",),
+        f"{ENGINE}/model_call/growing_projection.py",
+        "        or known.key != quarantined\n",
+        "",
+        ("tests/unit/engine/model_call/test_growing_projection.py",),
     ),
     Fault(
         "a cached projection is used although an output came for a call in it",
-        f"{ENGINE}/model_call/projection_cache.py",
-        "            if item.call_id in known.call_ids:\n                return None\n",
+        f"{ENGINE}/model_call/growing_projection.py",
+        "            if item.call_id in known_ids:\n                return None\n",
         "",
-        ("tests/unit/engine/model_call/test_projection_cache.py",),
+        ("tests/unit/engine/model_call/test_growing_projection.py",),
+    ),
+    Fault(
+        "a rewound context keeps the projection of what was cut out of it",
+        "src/holdfast/core/projection/growing_list.py",
+        "self[last:], self._forms_upto(first))",
+        "self[last:], self.forms)",
+        ("tests/unit/engine/model_call/test_growing_projection.py",),
+    ),
+    Fault(
+        "a history that went on otherwise keeps what was serialized of the other one",
+        "src/holdfast/core/projection/growing_list.py",
+        "        if ahead != new[: len(ahead)]:\n",
+        "        if False:\n",
+        ("tests/unit/core/projection/test_growing_list.py",),
     ),
 )
 

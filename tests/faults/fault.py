@@ -1,4 +1,4 @@
-"""A fault: a small change to the code that breaks a promise, and the tests that must notice it."""
+"""A fault: a small change to the code that breaks a promise, and the tests that must detect it."""
 
 import os
 import shutil
@@ -14,18 +14,18 @@ from tests.postgres import FOLDER
 ROOT = Path(__file__).parent.parent.parent
 RUN_SECONDS = 900
 TEST_SECONDS = 60
-"""A fault may leave a test waiting for ever; it is given up after this time."""
+"""A fault may make a test wait forever; it is stopped after this time."""
 NOTICED = 1
-"""What pytest answers when a test failed; other numbers mean that it did not come so far."""
+"""Pytest's exit code if a test failed; other codes mean that the tests did not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One change to one file; `caught_by` are the tests of which at least one must fail."""
+    """One change to one file; at least one of the tests in `caught_by` must fail."""
 
     name: str
     path: str
-    """The file, seen from the root of the project."""
+    """The file, relative to the root of the project."""
     old: str
     """Text that occurs once in the file."""
     new: str
@@ -43,7 +43,7 @@ class Fault:
 
 
 def copy_sources(folder: Path) -> None:
-    """Copy the sources into a folder, without what was compiled from them."""
+    """Copy the sources into a folder, without compiled files."""
     shutil.copytree(
         ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
     )
@@ -59,18 +59,18 @@ class RunOutcome:
 
     @property
     def is_noticed(self) -> bool:
-        """Whether a test failed; a run that breaks off for another reason ends with 1 as well."""
+        """Whether a test failed; a run that aborts for another reason also ends with 1."""
         return self.returncode == NOTICED and self.failures > 0
 
 
 def run_tests(folder: Path, tests: tuple[str, ...]) -> RunOutcome:
     """Run tests of this project on the sources under `folder`, until one fails."""
-    # A server of its own: one that is shared would be stopped with the first run that ends.
+    # A separate database server: a shared one would be stopped by the first run that ends.
     env = {name: value for name, value in os.environ.items() if name != FOLDER}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
     env["PYTHONPATH"] = str(folder / "src")
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    # A folder of its own as well: runs that share one may break off while they clear it up.
+    # A separate folder as well: runs that share one may fail while cleaning it up.
     with tempfile.TemporaryDirectory(prefix="holdfast-fault-", ignore_cleanup_errors=True) as own:
         report = Path(own, "report.xml")
         options = ["-x", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
@@ -88,7 +88,7 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> RunOutcome:
 
 
 def _failures(report: Path) -> int:
-    """Return how many tests failed; one that could not be prepared is not counted."""
+    """Return how many tests failed; errors in fixtures are not counted."""
     if not report.is_file():
         return 0
     return sum(

@@ -1,4 +1,4 @@
-"""Faults of the stores: what is durable, what is filtered, who is alive."""
+"""Faults in the stores: durability, filters, liveness of workers."""
 
 from tests.faults.fault import Fault
 
@@ -302,11 +302,53 @@ LOG = (
         ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
+        "the first item of a session has no row in the index though its id tells another place",
+        f"{STORES}/sql/optimistic/first_turns.py",
+        'if item_id is not None and item_id[-6:] != "000001":',
+        "if item_id is None:",
+        ("tests/unit/stores/sql/optimistic",),
+    ),
+    Fault(
+        "a key that had a session gets a first one again",
+        f"{STORES}/sql/optimistic/first_turns.py",
+        '"(select 1 from sessions where tenant = ?3 and key = ?4)),",',
+        '"(select 1 from sessions where tenant = ?3 and key = ?4 and is_live = 1)),",',
+        ("tests/contract/test_first_turns.py",),
+    ),
+    Fault(
+        "new sessions of two processes are made in the order of their ids",
+        f"{STORES}/postgres/optimistic_batch.py",
+        "found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",
+        "found.get(ADD_FIRST_SESSION, []).sort(key=repr)",
+        ("tests/unit/stores/postgres/test_optimistic_batch.py",),
+    ),
+    Fault(
+        "a key whose session is being written is taken for a new one",
+        f"{STORES}/cache/lane_cache.py",
+        "            if lane.session.key is not None:\n                self.keys[lane",
+        "            if lane.session.key is None:\n                self.keys[lane",
+        ("tests/unit/stores/sql/optimistic",),
+    ),
+    Fault(
         "a run that lost its lane ends the turn that has it now",
         f"{STORES}/sql/optimistic/plain_turns.py",
         "if known is None or not fence.holds(known[0].session):",
         "if known is None:",
         (f"{CONTRACT}::TestFencing", "tests/unit/stores/sql/optimistic"),
+    ),
+    Fault(
+        "a turn that was handed the lane stays in the queue",
+        f"{STORES}/sql/optimistic/plain_queue.py",
+        "    writes.append((sql.DEQUEUE, (turn_id,)))\n",
+        "",
+        ("tests/unit/stores/sql/optimistic", "tests/contract/test_plain_queue.py"),
+    ),
+    Fault(
+        "a cached lane keeps the turn that it was handed to among those who wait",
+        f"{STORES}/sql/optimistic/plain_queue.py",
+        "first, left = lane.waiting[0], lane.waiting[1:]",
+        "first, left = lane.waiting[0], lane.waiting",
+        ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
         "a plain end is left out of the index though another entry is before it",

@@ -1,4 +1,4 @@
-"""A store's sessions as text: who they are, what the model is shown, and what is hidden."""
+"""Describe a store's sessions as text: identity, visible items and hidden items."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ async def picture(url: str) -> str:
 
 
 def told(item: dict[str, Any]) -> str:
-    """Return an item on one line, with all that matters of it."""
+    """Return an item on one line, with all its relevant fields."""
     kind = item.get("type") or "message"
     if kind == "message":
         content = item["content"]

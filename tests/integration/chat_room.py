@@ -10,6 +10,7 @@ from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.channels.settings import ChannelSettings
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
+from holdfast.ports.channel import Transcriber
 from holdfast.ports.tools import Toolbox
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.testing.platforms import SlackSimulator, TelegramSimulator
@@ -53,6 +54,7 @@ async def open_chat_room(
     toolbox: Callable[[Gateway], Toolbox] | None = None,
     store_url: str = "memory:",
     tool_limits: ToolSettings | None = None,
+    transcriber: Transcriber | None = None,
     **more: Any,
 ) -> AsyncIterator[ChatRoom]:
     """Run a gateway with one channel for the length of a block."""
@@ -70,7 +72,7 @@ async def open_chat_room(
         async with open_gateway(
             model,
             toolbox=toolbox,
-            channels=MessageFormats([(settings, channel)]),
+            channels=MessageFormats([(settings, channel)], transcriber),
             store_url=store_url,
             tools=tool_limits,
         ) as gateway:

@@ -19,19 +19,19 @@ async def gateway(store_url: str) -> AsyncIterator[RunningGateway]:
 
 @pytest.fixture
 def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a replica wait for what another one answers, however slow the machine is."""
+    """Let a replica wait for another one's answer, however slow the machine is."""
     monkeypatch.setattr(in_flight, "ASK_SECONDS", 60.0)
 
 
 @pytest.fixture
 def slow_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the worker of a run end it with all that was shown, however slow the machine is."""
+    """Let the worker of a run end it with all that was streamed, however slow the machine is."""
     monkeypatch.setattr(in_flight, "STOP_SECONDS", 60.0)
 
 
 @pytest.fixture
 async def recorder_url() -> AsyncIterator[str]:
-    """The URL of a server that answers every request with what it received."""
+    """The URL of a server that answers every request with the request itself."""
 
     async def echo(request: web.Request) -> web.Response:
         seen = {

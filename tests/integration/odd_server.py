@@ -1,4 +1,4 @@
-"""An upstream with scripted replies, for servers that are only nearly compatible."""
+"""An upstream with scripted replies, to simulate servers that are not quite compatible."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -11,20 +11,20 @@ from holdfast.providers.settings import UpstreamSettings
 
 Json = dict[str, Any]
 Reply = Json | list[Json] | web.Response
-"""A whole answer, the events or chunks of a stream, or anything else."""
+"""A whole answer, the events or chunks of a stream, or any other response."""
 Say = Callable[[str, Json], Reply]
-"""Given the path and the body of a request, what is said."""
+"""Returns the reply to a request's path and body."""
 
 
 class OddServer:
-    """Where it listens, and what it was asked."""
+    """The server's address, and the requests that it received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.asked: list[Json] = []
 
     def upstream(self, **more: Any) -> UpstreamSettings:
-        """Return it as an upstream."""
+        """Return the server as an upstream."""
         return UpstreamSettings(**{"url": f"{self.url}/v1", "key": "sk-odd", **more})
 
 
@@ -39,7 +39,7 @@ def _written(reply: Reply) -> web.Response:
 
 @asynccontextmanager
 async def odd_server(say: Say) -> AsyncIterator[OddServer]:
-    """Run one for the length of a block."""
+    """Run a server for the length of a block."""
 
     async def answer(request: web.Request) -> web.Response:
         raw = await request.read()

@@ -159,6 +159,6 @@ COMPACTION = _object(
 
 
 def violations(value: Json, schema: Json) -> list[str]:
-    """Return what is wrong with a value, with the place of each error."""
+    """Return the errors of a value, each with its place."""
     errors = Draft202012Validator(schema).iter_errors(value)
     return [f"{'.'.join(map(str, error.instance_path))}: {error.message}" for error in errors]

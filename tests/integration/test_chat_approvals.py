@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.channels.approvals import FORBIDDEN, NOT_WAITING
+from holdfast.channels.approvals import FORBIDDEN, NOT_WAITING, NOT_YET
 from holdfast.core.ids import Key, Tenant
+from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.core.transaction.outgoing import UNANSWERED, WITHDRAWN
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.turns.approvals import ApprovalService, Approver
 from tests.in_process import Item, ScriptedModel, called, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
-from tests.tools.toolboxes import RecordingTools
+from tests.tools.toolboxes import Gate, RecordingTools
 
 KEYS = {"slack": "agent:main:slack:direct:U7", "telegram": "agent:main:telegram:direct:7"}
 
@@ -86,6 +87,26 @@ async def test_a_button_denies_the_call_and_the_model_learns_it(kind: str) -> No
         await room.until_text("done")
     assert tools.calls == []
     assert "not approved" in model.shown[-1][-1]
+
+
+async def test_a_button_works_again_after_another_call_has_ended() -> None:
+    gate = Gate()
+    async with _room("telegram", _model(calls=2)) as (room, tools):
+        tools.bodies["echo"] = gate
+        room.telegram.say("go")
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == 2)
+        first, second = (one for one in room.telegram.sent if one.buttons)
+        room.telegram.press(first, "Allow")
+        await room.until(gate.entered.is_set)
+        room.telegram.press(second, "Allow")
+        await room.until(lambda: room.telegram.notices == ["Allowed.", NOT_YET])
+        assert len(tools.calls) == 1
+        assert second.buttons
+        gate.opened.set()
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == 3)
+        room.telegram.press(second, "Allow")
+        await room.until_text("done")
+    assert len(tools.calls) == 2
 
 
 async def test_only_the_sender_and_approvers_can_answer_in_a_channel() -> None:
@@ -247,7 +268,7 @@ async def test_a_request_that_was_answered_over_http_loses_its_buttons() -> None
         approvals = ApprovalService(room.gateway.engine, room.gateway.turn_service, ("admin",))
         (waiting,) = await approvals.of_session(Tenant("default"), session.session.id)
         operator = Approver(sender="", is_admin=True)
-        await approvals.answer(Tenant("default"), waiting.id, operator, approve=True)
+        await approvals.answer(Tenant("default"), ApprovalAnswer(waiting.id, True), operator)
         await room.until(lambda: room.slack.posted[0].text.endswith("Allowed."))
         assert not room.slack.posted[0].blocks
 

@@ -306,3 +306,31 @@ async def test_the_page_shows_what_a_failing_turn_leaves(provider: ProviderSimul
     for sample in shown:
         assert sample in scrape.splitlines()
     assert normal(trace) in page, trace
+
+
+async def test_a_turn_that_stops_for_tools_is_counted_once(provider: ProviderSimulator) -> None:
+    calls = [{"name": "look", "arguments": {}}]
+    provider.add_answer(tool_calls=calls, when={"text": "look"}, times=1)
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    async with traced_gateway(provider) as gateway:
+        stopped = (await gateway.respond("look", tools=[tool])).json()
+        (call,) = [item for item in stopped["output"] if item["type"] == "function_call"]
+        text = (await gateway.client.get("/metrics")).text
+        assert "holdfast_turns_total{" not in text
+        assert 'holdfast_runs_ended_total{outcome="requires_action"} 1.0' in text
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "here"}
+        reply = await gateway.client.post(
+            "/v1/responses",
+            json={"model": "gpt-4.1", "input": [output], "tools": [tool]},
+            headers={"X-Session-Key": "k"},
+        )
+        assert reply.status_code == 200, reply.text
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+        outcomes = [
+            attributes(span)["holdfast.outcome"] for span in gateway.spans() if span.name == "turn"
+        ]
+    (ended,) = [line for line in lines if line.startswith("holdfast_turns_total{")]
+    assert 'outcome="completed"' in ended
+    assert ended.endswith(" 1.0")
+    assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in lines
+    assert outcomes == ["requires_action", "completed"]

@@ -1,7 +1,7 @@
-"""Stores of the first schema, which had a table for each kind of row, and a picture of each.
+"""Create stores of the first schema, which had a table for each kind of row, and describe them.
 
-`golden/v0001.sqlite` was written by the version that had this schema, at its first step. What it
-lacks (compactions, undone and elided ranges, keys, journals, tenants…) is filled in by SQL here.
+`golden/v0001.sqlite` was written by the version with this schema, at its first step. What it lacks
+(compactions, undone and elided ranges, keys, journals, tenants…) is added by SQL here.
 """
 
 import re
@@ -104,7 +104,7 @@ COLUMNS = {
     "dropped_responses": "turn_id, step, session_id, dropped_at",
     "trails": "session_id, seq, record_no, tenant, trail",
 }
-"""The columns of each table; tables that others point to come first."""
+"""The columns of each table; referenced tables come first."""
 
 
 def _items(session_id: str, texts: Sequence[str], *, first: int = 1) -> list[StoredItem]:
@@ -207,7 +207,7 @@ def _fork() -> list[msgspec.Struct]:
 
 
 def _waiting() -> list[msgspec.Struct]:
-    """Return a session in which one turn ran, with half an answer, and one waited."""
+    """Return a session with one running turn that has a partial answer, and one that waits."""
     session = replace(
         begin_session(SessionId("ses_open"), Tenant("default"), now=NOW, key=Key("open")),
         epoch=1, head_seq=1, event_no=2, turn_count=2, active_turn_id=TurnId("turn_o1"),
@@ -227,7 +227,7 @@ def _waiting() -> list[msgspec.Struct]:
 
 
 def _foreign() -> list[msgspec.Struct]:
-    """Return a hidden session of another tenant, in which more was said than an entry holds."""
+    """Return a hidden session of another tenant with more content than an entry holds."""
     session = replace(
         begin_session(
             SessionId("ses_foreign"), Tenant("acme"), now=NOW, key=Key("edited"), is_visible=False
@@ -263,7 +263,7 @@ def _tombstone() -> list[msgspec.Struct]:
 
 
 def create_file(path: Path) -> None:
-    """Write a store of the first schema with a little of everything."""
+    """Write a store of the first schema with all kinds of rows."""
     connection = sqlite3.connect(path)
     for statement in schema(DIALECT):
         connection.execute(statement)
@@ -275,7 +275,7 @@ def create_file(path: Path) -> None:
 
 
 async def copy_to_postgres(path: Path, url: str) -> None:
-    """Bring the rows of a file into tables of the first schema on PostgreSQL."""
+    """Copy the rows of a file into tables of the first schema on PostgreSQL."""
     source = sqlite3.connect(path)
     target = await asyncpg.connect(url)
     steps = source.execute("select version, name, applied_at from schema_versions").fetchall()
@@ -299,7 +299,7 @@ async def copy_to_postgres(path: Path, url: str) -> None:
 
 
 class Picture(msgspec.Struct):
-    """Everything that a store holds, by kind."""
+    """The whole content of a store, by kind."""
 
     sessions: list[Session]
     turns: list[Turn]
@@ -322,7 +322,7 @@ def _values(
 
 
 def picture_of_file(path: Path) -> Picture:
-    """Return what the old tables say, by plain SQL."""
+    """Return the content of the old tables, read with plain SQL."""
     connection = sqlite3.connect(path)
     try:
         tables = {row[0] for row in connection.execute("select name from sqlite_master")}

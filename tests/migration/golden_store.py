@@ -1,7 +1,7 @@
-"""What a golden store holds: a little of everything that a conversation can leave behind.
+"""Golden stores: files with all kinds of data, written by earlier versions.
 
-Run as `python -m tests.migration.golden_store` to make `golden/log_v0001.sqlite` anew. That is for
-times before a release alone: what a released version wrote is what the next ones must read.
+Run as `python -m tests.migration.golden_store` to write `golden/log_v0001.sqlite` again. Do this
+only before a release: later versions must read what a released version wrote.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ NOW = 1_700_000_000.0
 
 
 def golden(version: int) -> Path:
-    """Return the file that a version left."""
+    """Return the file of a version."""
     return FOLDER / f"log_v{version:04}.sqlite"
 
 
 def install(connection: sqlite3.Connection, version: int) -> None:
-    """Bring an empty database to a version, and no further."""
+    """Migrate an empty database to a version, and no further."""
     connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
     for step in migrations.all_migrations()[:version]:
         for statement in step.statements(DIALECT):
@@ -41,7 +41,7 @@ def install(connection: sqlite3.Connection, version: int) -> None:
 
 
 async def fill(store: SqlStore, clock: ManualClock) -> None:
-    """Have a day's work done, and end it in the middle of things."""
+    """Fill a store with all kinds of data, including unfinished turns."""
     caller = StoreClient(store, "g")
     await caller.enlist(lease_seconds=10)
     await _two_generations(caller)
@@ -88,7 +88,7 @@ async def _erased(caller: StoreClient) -> None:
 
 
 async def _left_open(caller: StoreClient) -> None:
-    """Leave a turn that ran, two that wait for it, and a lane held for the client's tools."""
+    """Leave a running turn, two that wait for it, and a lane held for the client's tools."""
     await caller.start("lost", key="open", idempotency_key="lost", body_hash=b"b")
     await caller.wait("job 1", key="open", source="background")
     await caller.wait("job 2", key="open", source="cron")
@@ -97,7 +97,7 @@ async def _left_open(caller: StoreClient) -> None:
 
 
 async def make(path: Path, version: int) -> None:
-    """Write a golden store: what the code of today leaves, in the tables of a version."""
+    """Write a golden store: today's data in the tables of a version."""
     with TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
         file = DatabaseFile(str(full))
@@ -127,7 +127,7 @@ def _copy(path: Path, version: int, source: Path) -> None:
 
 
 def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Return the tables of a database, those that others point to first, and their columns."""
+    """Return the tables of a database with their columns, referenced tables first."""
     rows = connection.execute(
         "select name from main.sqlite_master where type = 'table' and name not like 'sqlite_%' "
         "order by rowid"

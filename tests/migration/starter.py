@@ -1,4 +1,4 @@
-"""A process that waits for the word and then opens a store, as one of many that start together.
+"""A process that waits for a signal and then opens a store, as one of many that start together.
 
 Run by a test as `python -m tests.migration.starter URL`.
 """
@@ -13,7 +13,7 @@ from holdfast.testing.store_client import StoreClient
 
 
 async def main(url: str) -> str:
-    """Open the store and use it; return what became of it."""
+    """Open the store and use it; return the result."""
     try:
         store = await open_store(url, clock=SystemClock())
     except HoldfastError as exc:

@@ -1,4 +1,4 @@
-"""A real store in memory that a step of a state machine can speak to without being a coroutine."""
+"""A real store in memory for the synchronous steps of a state machine."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,7 +17,7 @@ FOREVER = 1e12
 
 
 class StoreHarness:
-    """A store, a clock moved by hand, and callers that live until they are buried."""
+    """A store, a manual clock, and clients that are alive until they are expired."""
 
     def __init__(self, *workers: str, limits: LaneLimits | None = None) -> None:
         self._runner = asyncio.Runner()
@@ -33,13 +33,13 @@ class StoreHarness:
         return self._runner.run(work)
 
     def ask(self, command: Command[OutcomeT]) -> OutcomeT | HoldfastError:
-        """Return what a command answers, or why it was refused."""
+        """Return the result of a command, or its error."""
         try:
             return self.do(self.store.submit(command))
         except HoldfastError as exc:
             return exc
 
     def close(self) -> None:
-        """Let everything go."""
+        """Close everything."""
         self.do(self.store.close())
         self._runner.close()

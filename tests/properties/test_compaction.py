@@ -23,7 +23,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.projection.project import project
 from holdfast.providers.items.replay import _Head, _with_successors
-from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import (
     _check_pairs,
@@ -146,7 +146,7 @@ def test_a_chat_server_takes_any_log_compacted_twice(
     world = World(Scenario(profile=profile))
     form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
     history = project(compacted_twice(log, sizes, elides=elides, is_whole=is_whole))
-    written = ChatInputCache(TranslationCache()).write(history, form, instructions="be kind")
+    written = ChatInputWriter(TranslationCache()).write(history, form, instructions="be kind")
     sent = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
     read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
     assert sent[0]["content"].startswith("be kind"), "instructions are always there"

@@ -15,7 +15,7 @@ from holdfast.core.model.items import StoredItem, write_item
 from holdfast.core.projection.project import continue_after, project, show
 from holdfast.providers.items.replay import Replay, sent_ids
 from holdfast.providers.items.seal_owner import SealOwner
-from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
 from holdfast.providers.openai_responses.adapter import EMPTY_INPUT
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import (
@@ -219,7 +219,7 @@ def test_a_chat_server_takes_any_log(
     world = World(Scenario(profile=profile))
     form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
     history = project(cut_out(log, cut, is_compacted=is_compacted), aside)
-    written = ChatInputCache(TranslationCache()).write(history, form, instructions=told)
+    written = ChatInputWriter(TranslationCache()).write(history, form, instructions=told)
     sent = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
     read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
     assert all(message["content"] or message.get("tool_calls") for message in sent)

@@ -1,4 +1,4 @@
-"""A client whose runs are its own: it only says, batch by batch, what a turn of its added."""
+"""A client that executes its runs itself and only appends their output, batch by batch."""
 
 import asyncio
 import random
@@ -19,12 +19,12 @@ COUNT = 3
 
 
 def words(op: Op, ordinal: int) -> str:
-    """Return what a batch says."""
+    """Return the text of a batch."""
     return f"{op.tenant}|{op.key}|{op.id}.{ordinal}"
 
 
 async def add_batches(clients: "Clients", op: Op, rng: random.Random) -> None:
-    """Add a turn's batches one after the other, each until it is answered."""
+    """Append a turn's batches one after the other, each until it is answered."""
     known: Appended | None = None
     for ordinal in range(COUNT):
         known = await _add(clients, op, rng, ordinal, known)

@@ -1,6 +1,6 @@
-"""Guards switched off on purpose, one at a time, to see that the simulation notices.
+"""Guards that are disabled on purpose, one at a time, to test that the simulation notices.
 
-Each patches a seam from outside; nothing of this exists in the product.
+Each is a patch from outside; the product contains nothing of this.
 """
 
 import asyncio
@@ -74,14 +74,14 @@ drop index log_turn;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakage:
-    """One guard less."""
+    """One disabled guard."""
 
     name: str
     patches: tuple[tuple[Any, str, Any], ...] = ()
     wrap: Wrap | None = None
     without: str = ""
     is_unchecked: bool = False
-    """Whether the database's own checks are off, too."""
+    """Whether the database's own checks are disabled as well."""
 
     @contextmanager
     def applied(self) -> Generator[None]:
@@ -113,7 +113,7 @@ def _holds_without_epoch(self: Fence, session: Session | None) -> bool:
 
 
 class WrappedDriver(SqlDriver):
-    """A driver that reads through another one."""
+    """A driver that delegates to another one."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver
@@ -133,7 +133,7 @@ class WrappedDriver(SqlDriver):
 
 
 class TornDriver(WrappedDriver):
-    """Carries chosen commands out in two steps: it looks, lets others act, and then writes."""
+    """Executes chosen commands in two steps: it reads, lets others act, and then writes."""
 
     def __init__(
         self, driver: SimulatedDriver, is_torn: Callable[[Command[Any], Planned], bool]
@@ -142,7 +142,7 @@ class TornDriver(WrappedDriver):
         self._is_torn = is_torn
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out each command, in one step or in two."""
+        """Execute each command, in one step or in two."""
         results: list[Result] = []
         for command in commands:
             results.extend(await self._carry_out(command))
@@ -166,7 +166,7 @@ class TornDriver(WrappedDriver):
 
 
 def _foresee(connection: sqlite3.Connection, command: Command[Any], now: float) -> Planned:
-    """Return what a command would write, going by what stands there now."""
+    """Return what a command would write, based on the current state."""
     steps = plan(command, now, LaneCache())
     try:
         ask = next(steps)
@@ -178,7 +178,7 @@ def _foresee(connection: sqlite3.Connection, command: Command[Any], now: float) 
 
 
 def _unfenced(ask: Ask) -> Ask | tuple[str, tuple[Any, ...]]:
-    """Return a write whose gate is open: an entry is put behind the log, wherever it ends."""
+    """Return a write without its gate: an entry is appended wherever the log ends."""
     statement, values = ask
     return UNGATED.text if statement is sql.APPEND_ENTRY else statement.text, values
 
@@ -196,14 +196,14 @@ def _creates(command: Command[Any], planned: Planned) -> bool:
 
 
 class ForgetfulDriver(WrappedDriver):
-    """Keeps turns that have to wait in the process's memory, and writes them when they start."""
+    """Keeps waiting turns in the process's memory, and writes them when they start."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         super().__init__(driver)
         self._waiting: dict[str, Accept] = {}
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out each command; a queued turn is only remembered."""
+        """Execute each command; a queued turn is only kept in memory."""
         return [await self._carry_out(command) for command in commands]
 
     async def _carry_out(self, command: Command[Any]) -> Result:
@@ -233,7 +233,7 @@ class ForgetfulDriver(WrappedDriver):
 
 
 def _settle_own(draft: Draft, facts: Facts, *, worker: Any, **more: Any) -> Settled:
-    """Know of the lanes of one's own process alone."""
+    """Consider only the lanes of this process."""
     if facts.active is not None and draft.session.owner not in (None, worker):
         return Settled(True, Waiting())
     return end_dead_owner(draft, facts, worker=worker, **more)
@@ -243,7 +243,7 @@ def _settle_own(draft: Draft, facts: Facts, *, worker: Any, **more: Any) -> Sett
 
 
 def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
-    """Bind idempotency keys when their turn is completed, and not when it is accepted."""
+    """Bind idempotency keys when their turn is completed instead of when it is accepted."""
     rows: dict[str, IdempotencyRow] = {}
 
     def bind_idempotency_key(command: Any, draft: Draft, turn: Turn) -> None:
@@ -278,7 +278,7 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _compact_for_anybody(command: Compact, facts: Facts) -> Decision[Any]:
-    """Take a summary for that of whoever has the lane now, if anybody."""
+    """Attribute a summary to whichever run has the lane now."""
     session = facts.session
     if session is not None:
         run_id = session.active_run_id or RunId("")
@@ -298,7 +298,7 @@ def _unfenced_summaries() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
-    """Take lanes for what this process left them as: nobody is asked, and no version is read."""
+    """Trust the cached lanes without checking for writes of others."""
     return (
         (SqliteDriver, "_invalidate_lane_cache", lambda *_: None),
         (sql, "APPEND_ENTRY", UNGATED),
@@ -314,7 +314,7 @@ TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 
 
 def breakage(name: str) -> Breakage:
-    """Return a guard to be switched off; its state is new each time."""
+    """Return a guard to disable; its state is new each time."""
     match name:
         case "fences off":
             return Breakage(name=name, patches=((Fence, "holds", _always_holds),))

@@ -1,4 +1,4 @@
-"""Those who ask: they send, wait, lose patience, send again as SDKs do, and remember it all."""
+"""The clients: they send, wait, time out, retry like SDKs, and record everything."""
 
 import asyncio
 import random
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Heard:
-    """One try of one op, and what came of it."""
+    """One attempt of one op, and its result."""
 
     op: Op
     part: str
     sent: int
-    """When it was sent, in the order of all that happens in the world."""
+    """When it was sent, in the order of all events of the world."""
     heard: int = 0
     answer: Any = None
     error: str | None = None
-    """The error's code, or `lost` when nobody knows what was done."""
+    """The error's code, or `lost` if it is unknown what was done."""
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Clients:
     world: "World"
     heard: list[Heard] = field(default_factory=list)
     seen: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """Session ids that clients were told, by tenant and key, in order."""
+    """Session ids that clients received, by tenant and key, in order."""
 
     async def perform(self, op: Op) -> None:
-        """Do one op at its time."""
+        """Execute one op at its time."""
         await asyncio.sleep(op.at)
         rng = random.Random(f"client {self.world.plan.seed} {op.id}")
         actions: dict[str, Callable[[Op, random.Random], Coroutine[Any, Any, None]]] = {
@@ -79,7 +79,7 @@ class Clients:
         work: Callable[[Replica], Coroutine[Any, Any, Any]],
         part: str = "",
     ) -> Heard:
-        """Send once to some process, and write down what was heard."""
+        """Send once to some process, and record the result."""
         world = self.world
         replica = rng.choice(world.replicas)
         heard = Heard(op, part, world.next_moment())
@@ -107,7 +107,7 @@ class Clients:
             self.seen.setdefault((op.tenant, op.key), []).append(session_id)
 
     def once_seen(self, op: Op) -> SessionId | None:
-        """Return a session that the key's clients saw last, or long ago."""
+        """Return a session that the key's clients saw last, or earlier."""
         seen = self.seen.get((op.tenant, op.key))
         return SessionId(seen[0 if op.choice % 2 else -1]) if seen else None
 
@@ -132,7 +132,7 @@ class Clients:
         part: str = "",
         rewind: tuple[int, int] | None = None,
     ) -> Heard | None:
-        """Send until it is answered, or is refused for good, or the tries are used up."""
+        """Retry until it is answered or finally rejected, or the attempts are used up."""
         session_id = self.once_seen(op) if op.by_id else None
         for count in range(op.tries):
             request = TurnRequest(
@@ -234,7 +234,7 @@ class Clients:
         await self.ask(op, rng, work)
 
     async def _fork(self, op: Op, rng: random.Random) -> None:
-        """Branch off, and say something there."""
+        """Fork a session, and send a turn to the fork."""
 
         async def work(replica: Replica) -> Session | None:
             gateway = replica.gateway
@@ -261,7 +261,7 @@ class Clients:
         await self.ask(op, rng, lambda r: r.turn(request), "fork")
 
     async def _compact(self, op: Op, rng: random.Random) -> None:
-        """Ask for a summary of a session, and again for the same one if nobody answers."""
+        """Request a summary of a session; repeat the request if there is no answer."""
         session_id = self.once_seen(op)
         if session_id is None:
             return
@@ -272,7 +272,7 @@ class Clients:
             await asyncio.sleep(0.4)
 
     async def _undo(self, op: Op, rng: random.Random) -> None:
-        """Take a compaction of a session back."""
+        """Undo a compaction of a session."""
         session_id, undone = self.once_seen(op), ""
 
         async def work(replica: Replica) -> Session | None:
@@ -344,12 +344,12 @@ class Clients:
 
 
 def said_by(op: Op, body: str) -> str:
-    """Return what an op says: words that nobody else says."""
+    """Return the unique text of an op."""
     return f"{op.tenant}|{op.key}|{body}"
 
 
 def _script_of(op: Op, *, is_last: bool) -> Script:
-    """Return how the model behaves: after a client's outputs it calls no more tools."""
+    """Return the model's script; after a client's outputs it calls no more tools."""
     script = replace(op.script or Script(op=op.id), op=op.same_as or op.id)
     return replace(script, ending="answer") if is_last else script
 

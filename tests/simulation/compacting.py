@@ -1,6 +1,6 @@
-"""Summaries in a simulated process: asked for on their own, or made so that a request fits.
+"""Summaries in a simulated process: requested explicitly, or made so that a request fits.
 
-Whoever writes them repeats what it was shown, so that nobody else's words can hide in them.
+A summary repeats the text that its writer saw, so that foreign text in it is detected.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ BY_RULE = ContextSettings(mode="elide", reserve_tokens=0, summary_tokens=50)
 
 
 async def compact(gateway: Gateway, op: Op, session_id: SessionId) -> Session:
-    """Have one summary stand for a session, written by a model or by rule."""
+    """Compact a session with a summary written by a model or by rule."""
     settings = BY_MODEL if op.choice % 2 else BY_RULE
     writer = FunctionModel(_writer(op))
     compactor = Compactor(gateway, lambda _: writer, settings=settings)
@@ -51,5 +51,5 @@ def _writer(op: Op) -> Any:
 
 
 def repeated(text: str) -> str:
-    """Return a summary: the end of what was shown."""
+    """Return a summary: the end of the text."""
     return f"sum {text[-60:]}"

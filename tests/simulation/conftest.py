@@ -1,4 +1,4 @@
-"""A simulated world says nothing: what goes wrong in it is meant to."""
+"""Silence the log of simulated worlds: their errors are intended."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def silence() -> Iterator[None]:
-    """Keep the events of a world off the screen, and those of other tests on it."""
+    """Suppress the log events of a world, but not those of other tests."""
     logger = logging.getLogger("holdfast")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""The one thing that survives: a shared database, the faults that strike it, and its journal.
+"""The durable part of a world: a shared database, its faults, and its journal.
 
-Every replica has a connection of its own to one database in memory, and runs the real SQL.
+Every replica has its own connection to one database in memory, and runs the real SQL.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 _names = itertools.count(1)
 
-# Committed history is only ever added to. Whoever touches it leaves a mark here, for the promises.
+# Committed history is only appended to. Any other change is recorded here, for the promises.
 WATCHES = """
 create table sim_touched (what text, session_id text, at integer);
 create trigger sim_items_updated after update of items on log
@@ -70,7 +70,7 @@ create trigger sim_dead_rise after update on sessions
 
 
 def _is_end_undone(old: bytes, new: bytes) -> bool:
-    """Whether an entry gives a turn or a run another end than the one it had for good."""
+    """Whether an entry replaces the final outcome of a turn or run by another one."""
     before, after = read_body(old), read_body(new)
     outcome = before.turn.outcome if before.turn is not None else None
     now = after.turn.outcome if after.turn is not None else None
@@ -86,7 +86,7 @@ def _epoch_of(head: bytes) -> int:
 
 
 def _add_functions(connection: sqlite3.Connection) -> None:
-    """Let the watches read what entries say."""
+    """Add SQL functions with which the triggers read entries."""
     connection.create_function("is_end_undone", 2, _is_end_undone, deterministic=True)
     connection.create_function("epoch_of", 1, _epoch_of, deterministic=True)
 
@@ -96,18 +96,18 @@ FaultKind = Literal["crash", "crash_all", "unavailable", "freeze"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that happens to a process at its (the world's) n-th write."""
+    """A fault of a process at its own (or the world's) n-th write."""
 
     write: int
     kind: FaultKind
     when: Literal["before", "after"] = "before"
     seconds: float = 0.0
-    """How long a frozen process stays so, or a crashed one stays down."""
+    """How long a frozen process stays frozen, or a crashed one stays down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One command as it was carried out: the journal of the world, in commit order."""
+    """One executed command: the journal of the world, in commit order."""
 
     at: float
     write: int
@@ -117,17 +117,17 @@ class Written:
 
 
 class Victim(Protocol):
-    """A process that faults can strike."""
+    """A process that faults can hit."""
 
     name: str
 
     def strike(self, fault: Fault) -> None:
-        """Suffer the fault; a crashed process takes no further step."""
+        """Apply the fault; a crashed process takes no further step."""
         ...
 
 
 def open_connection(name: str) -> sqlite3.Connection:
-    """Return a connection to the database of that name, which lives as long as any is open."""
+    """Return a connection to the database of that name, which exists while any is open."""
     connection = sqlite3.connect(
         f"file:/{name}?vfs=memdb",
         uri=True,
@@ -144,7 +144,7 @@ def open_connection(name: str) -> sqlite3.Connection:
 
 @cache
 def template(without: str) -> sqlite3.Connection:
-    """Return a migrated, watched database; `without` are statements that take guards away."""
+    """Return a migrated database with triggers; `without` are statements that remove guards."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     _add_functions(connection)
     for step in migrations.all_migrations():
@@ -169,7 +169,7 @@ class Disk:
     journal: list[Written] = field(default_factory=list)
     writes: int = 0
     unheard: int = 0
-    """Commits that went through although nobody was told."""
+    """Commits that succeeded although their reply was lost."""
     is_over: bool = False
 
     def __post_init__(self) -> None:
@@ -187,21 +187,21 @@ class Disk:
         return connection
 
     def tables(self) -> Tables:
-        """Return what the durable log says."""
+        """Return the content of the durable log."""
         return read_tables(self._keeper)
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        """Return what is durable now."""
+        """Return rows of the durable state."""
         return self._keeper.execute(text).fetchall()
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         for connection in [*self._open, self._keeper]:
             connection.close()
 
 
 class SimulatedDriver(SqlDriver):
-    """The real driver behind a disk that is slow, fails, and kills at chosen writes."""
+    """The real driver on a disk that is slow, fails, and kills processes at chosen writes."""
 
     def __init__(self, disk: Disk, victim: Victim) -> None:
         self.disk = disk
@@ -209,7 +209,7 @@ class SimulatedDriver(SqlDriver):
         self.inner = SqliteDriver(disk.connect, clock=disk.clock, writer=InlineExecutor())
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out a batch, or suffer what was planned for this write."""
+        """Execute a batch, or apply the fault planned for this write."""
         disk = self.disk
         pause = disk.rng.choice(disk.latencies)
         if pause:
@@ -245,7 +245,7 @@ class SimulatedDriver(SqlDriver):
             raise asyncio.CancelledError
 
     def note(self, commands: Sequence[Command[Any]], results: Sequence[Result]) -> None:
-        """Write down what was carried out."""
+        """Record the executed commands."""
         at, number = self.disk.clock.now(), self.disk.writes
         for command, result in zip(commands, results, strict=True):
             written = Written(at, number, self._victim.name, command, result)
@@ -260,24 +260,24 @@ class SimulatedDriver(SqlDriver):
                 raise StoreUnavailable(f"write {fault.write} was not answered")
             self._victim.strike(fault)
             if fault.kind == "freeze":
-                # The next step comes when the process thaws.
+                # The next step runs when the process thaws.
                 await asyncio.sleep(0)
             else:
                 await asyncio.get_running_loop().create_future()
 
 
 class SimulatedTokens:
-    """Proof of life of every simulated process; the dead lose theirs, where anybody can see it."""
+    """Liveness tokens of every simulated process; dead processes lose theirs at once."""
 
     def __init__(self) -> None:
         self.held: dict[WorkerId, str] = {}
 
     def of(self, holder: str) -> "HeldTokens":
-        """Return the tokens as one process sees them."""
+        """Return the tokens from the view of one process."""
         return HeldTokens(self, holder)
 
     def release(self, holder: str) -> None:
-        """Take back everything that a dead process held."""
+        """Release everything that a dead process held."""
         self.held = {worker: name for worker, name in self.held.items() if name != holder}
 
 
@@ -293,17 +293,17 @@ class HeldTokens:
         self._every.held[worker] = self._holder
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those whose token somebody holds."""
+        """Return the workers whose token is held."""
         return {worker for worker in workers if worker in self._every.held}
 
     async def drop(self, worker: WorkerId) -> None:
-        """Give it back, or clear it away."""
+        """Release the token."""
         self._every.held.pop(worker, None)
 
     async def close(self) -> None:
-        """The system takes the tokens back when the process ends."""
+        """Do nothing: the system releases the tokens when the process ends."""
 
 
 def outcome_of(written: Written) -> Any:
-    """Return what a journalled command answered: its outcome or its error."""
+    """Return the result of a journalled command: its outcome or its error."""
     return written.result.outcome if isinstance(written.result, Decision) else written.result

@@ -1,4 +1,4 @@
-"""What is durable, read back as plain rows, and small questions about it."""
+"""The durable state, read back as plain rows, with simple queries."""
 
 import hashlib
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Image:
         return [*self.log(parent, min(upto, session.parent_seq)), *own]
 
     def hidden(self, session: Session, upto_record: int | None = None) -> set[int]:
-        """Return the sequence numbers that records hide, by the plainest reckoning."""
+        """Return the sequence numbers that records hide, by the simplest computation."""
         last = session.record_no if upto_record is None else upto_record
         found: set[int] = set()
         for record in self.records.get(session.id, []):
@@ -54,7 +54,7 @@ class Image:
         return found
 
     def visible(self, session: Session) -> list[StoredItem]:
-        """Return what a model may be shown."""
+        """Return the items that a model may see."""
         hidden = self.hidden(session)
         return [item for item in self.log(session) if item.seq not in hidden]
 
@@ -69,7 +69,7 @@ class Image:
         return sorted(found, key=lambda run: run.epoch)
 
     def digest(self) -> str:
-        """Return a short name of everything that is durable."""
+        """Return a short hash of the durable state."""
         parts = [
             self.sessions, self.turns, self.runs, self.items, self.records, self.events,
             self.idempotency, self.workers,

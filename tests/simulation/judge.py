@@ -1,4 +1,4 @@
-"""From a plan to a verdict, and from a bad verdict to something that a person can replay."""
+"""Execute a plan and check the promises; explain a failure so that a person can replay it."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,24 +13,24 @@ MAX_SHRINKING = 150
 
 
 class PromiseBroken(AssertionError):
-    """A world in which a promise was not kept, and how to see it again."""
+    """A promise was broken; the message says how to replay the world."""
 
 
 def live(plan: Plan) -> Story:
-    """Live through a plan."""
+    """Execute a plan."""
     broken = breakage(plan.breakage) if plan.breakage else None
     with broken.applied() if broken else nullcontext():
         return World(plan, broken).run()
 
 
 def judge(plan: Plan) -> tuple[Story, list[str]]:
-    """Live through a plan; return the story and every promise that was broken in it."""
+    """Execute a plan; return the story and every broken promise."""
     story = live(plan)
     return story, breaches(story)
 
 
 def keep(plan: Plan, how_to_replay: str) -> Story:
-    """Return the story of a plan in which every promise was kept; else say how to see it again."""
+    """Return the story of a plan that kept every promise; else raise with how to replay it."""
     story, found = judge(plan)
     if found:
         raise PromiseBroken(explain(plan, found, how_to_replay))
@@ -38,7 +38,7 @@ def keep(plan: Plan, how_to_replay: str) -> Story:
 
 
 def explain(plan: Plan, found: list[str], how_to_replay: str) -> str:
-    """Return what was broken, in the smallest world that still breaks, step by step."""
+    """Return the broken promises of the smallest plan that still breaks one, step by step."""
     small = shrink(plan)
     story, still = judge(small)
     return "\n".join(
@@ -59,7 +59,7 @@ def explain(plan: Plan, found: list[str], how_to_replay: str) -> str:
 
 
 def shrink(plan: Plan) -> Plan:
-    """Return a plan with fewer ops, faults and outages in which something still breaks."""
+    """Return a plan with fewer ops, faults and outages that still breaks a promise."""
     tries = 0
     is_smaller = True
     while is_smaller:

@@ -1,7 +1,7 @@
-"""Whether a history of overlapping operations could have happened one after the other.
+"""Check whether a history of overlapping operations is linearizable.
 
-The search of Wing and Gong with Lowe's memory: an operation may come first if none that is left
-had returned before it was invoked; a set of done operations together with a state is tried once.
+The search of Wing and Gong with Lowe's cache: an operation may come first if no remaining one had
+returned before it was invoked; each set of done operations with a state is tried once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -14,7 +14,7 @@ ActionT = TypeVar("ActionT")
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[ActionT]):
-    """What somebody did between two moments; without a return, nobody knows whether it was done."""
+    """An operation between two moments; without a return, it is unknown whether it was done."""
 
     action: ActionT
     invoked: int
@@ -26,7 +26,7 @@ def is_linearizable(
     apply: Callable[[StateT, ActionT], Iterable[StateT]],
     initial: StateT,
 ) -> bool:
-    """Whether some order of the operations explains them all; `apply` gives what may come next."""
+    """Whether some order of the operations explains them all; `apply` returns the next states."""
     ops = sorted(history, key=lambda op: op.invoked)
     certain = sum(1 << place for place, op in enumerate(ops) if op.returned is not None)
     tried: set[tuple[int, StateT]] = set()
@@ -45,7 +45,7 @@ def is_linearizable(
 
 
 def _minimal(ops: Sequence[Operation[ActionT]], done: int) -> list[int]:
-    """Return the operations that nothing left undone must come before."""
+    """Return the operations that no other remaining one must precede."""
     open_ = [place for place in range(len(ops)) if not done >> place & 1]
     returns = [ops[place].returned for place in open_]
     first_return = min((moment for moment in returns if moment is not None), default=None)

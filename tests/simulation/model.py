@@ -1,6 +1,6 @@
-"""A small model: as slow as it is told, failing when it is told, and it remembers who asked what.
+"""A small scripted model that is slow or fails on request, and records its calls.
 
-It lives outside every process, so its memory is a witness: what was a model shown, for which run?
+It is outside of every process, so its record shows what a model saw for which run.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from holdfast.core.model.session import Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 
 EntryPoint = Literal["server", "embedded", "turn_service", "stream"]
-"""By which way a request comes in."""
+"""The API through which a request arrives."""
 Ending = Literal["answer", "fail", "fail_retryable", "calls", "kill"]
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """How the model behaves in one turn; it travels in the turn's stored request."""
+    """The model's behaviour in one turn; it is part of the turn's stored request."""
 
     op: str
     seconds: float = 0.0
@@ -27,15 +27,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int = 0
     """Items that are committed before the end."""
     partial: bool = False
-    """Whether a half-finished item is remembered on the way."""
+    """Whether a partial item is recorded on the way."""
     words: int = 0
-    """How long-winded its answer is."""
+    """How many words its answer has."""
     tool_steps: int = 0
     """How often it calls the gateway's tools before it answers."""
 
 
 class ModelFailure(Exception):
-    """The model said no."""
+    """The model failed."""
 
     def __init__(self, *, is_retryable: bool) -> None:
         super().__init__("the model failed")
@@ -44,7 +44,7 @@ class ModelFailure(Exception):
 
 @dataclass(slots=True)
 class ModelCall:
-    """One call, as the model's server would remember it."""
+    """One call, as the model's server records it."""
 
     number: int
     moment: int
@@ -61,7 +61,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a run brings home."""
+    """The result of a run."""
 
     items: tuple[NewItem, ...]
     usage: Usage
@@ -71,12 +71,12 @@ class Said:
 
 @dataclass
 class Model:
-    """Answers runs, and writes down each call."""
+    """Answers runs, and records each call."""
 
     calls: list[ModelCall] = field(default_factory=list)
 
     def hear(self, run: ActiveRun, script: Script, context: list[bytes], moment: int) -> ModelCall:
-        """Take a call in."""
+        """Record a call."""
         call = ModelCall(
             len(self.calls) + 1,
             moment,
@@ -93,7 +93,7 @@ class Model:
         return call
 
     async def answer(self, call: ModelCall, script: Script, seconds: float) -> Said:
-        """Think for so long, then answer, or fail."""
+        """Wait, then answer or fail."""
         await asyncio.sleep(seconds)
         ending = script.ending if call.step == 0 else "answer"
         if ending in ("fail", "fail_retryable"):
@@ -111,7 +111,7 @@ class Model:
 
 
 def text_of(body: bytes) -> str:
-    """Return the text of a message, or the call id of anything else."""
+    """Return the text of a message, or the call id of any other item."""
     value: dict[str, Any] = msgspec.json.decode(body)
     content = value.get("content")
     if isinstance(content, list):

@@ -1,7 +1,7 @@
-"""Who may write, judged from the journal alone: an account of ownership kept beside the engine.
+"""Check who may write, from the journal alone, independently of the engine.
 
 A run owns its session from the commit that starts it to the first commit that ends it, starts
-another, or takes the session away. Whatever a run writes outside of that time is a breach.
+another, or takes the session away. Anything a run writes outside of that time is a breach.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def late_writes(journal: Sequence[Written]) -> Iterator[str]:
 
 
 def _begun(decision: Decision[object]) -> Started | None:
-    """Return the run that a commit began, of the turn it was about or of the one behind that."""
+    """Return the run that a commit started: of its own turn or of the next one."""
     outcome = decision.outcome
     if isinstance(outcome, Ended):
         return outcome.successor
@@ -58,7 +58,7 @@ def _judge(
 
 
 def swallowed(journal: Sequence[Written]) -> Iterator[str]:
-    """Yield every summary that stands for more than its run can have read."""
+    """Yield every summary that covers more than its run can have read."""
     seen: dict[str, int] = {}
     for written in journal:
         decision, command = written.result, written.command

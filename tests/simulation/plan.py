@@ -1,6 +1,6 @@
-"""A world written down: who asks what, when, of whom, and what goes wrong. One seed makes one plan.
+"""A plan of a world: the requests of clients, their times, and the faults. One seed makes one plan.
 
-A plan is a plain value, so that a failing one can be printed, replayed, and made smaller.
+A plan is a plain value, so that a failing one can be printed, replayed and shrunk.
 """
 
 import random
@@ -27,7 +27,7 @@ OpKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One thing that a client does."""
+    """One operation of a client."""
 
     id: str
     kind: OpKind
@@ -46,20 +46,20 @@ class Op:
     script: Script | None = None
     tries: int = 1
     patience: float = 8.0
-    """After so many seconds without an answer the client takes the line for dead."""
+    """Seconds without an answer after which the client considers the connection dead."""
     hangs_up: bool = False
-    """Whether its going away also cancels what the process does for it."""
+    """Whether its disconnect also cancels the work of the process."""
     tool_seconds: float = 0.2
-    """How long its tools take, should the model call them."""
+    """How long its tools take if the model calls them."""
     expects: bool = False
     """A reset that names the session it means."""
     choice: int = 0
-    """Which of several: the generation to restore, the place of an edit."""
+    """Which of several candidates: the generation to restore, the place of an edit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Something that happens to a process at a moment, whatever it is doing."""
+    """An outage of a process at a fixed time."""
 
     at: float
     replica: int
@@ -79,7 +79,7 @@ LANES = LaneSettings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One world."""
+    """The plan of one world."""
 
     seed: str
     ops: tuple[Op, ...] = ()
@@ -90,17 +90,17 @@ class Plan:
     reset: ResetPolicy = NEVER
     latencies: tuple[float, ...] = (0.0,)
     window: int | None = None
-    """How many tokens the model can be shown; unlimited if None."""
+    """The model's context window in tokens; unlimited if None."""
     elides: bool = False
-    """Whether what does not fit is shortened by rule, and not by a model."""
+    """Whether a request that does not fit is shortened by rule instead of by a model."""
     sees_deaths: bool = True
-    """Whether the system tells the living who died; else they wait for leases to run out."""
+    """Whether live processes learn at once who died; else they wait for leases to expire."""
     breakage: str | None = None
-    """A guard that is switched off, to see the alarm ring."""
+    """A guard that is disabled, to test that it is noticed."""
 
 
 def plan_of(seed: int) -> Plan:
-    """Return the world of a seed."""
+    """Return the plan of a seed."""
     rng = random.Random(f"plan {seed}")
     replicas = rng.choice((1, 2, 2, 3))
     ops = _ops(rng, span=rng.choice((0.5, 3.0, 8.0)))
@@ -118,7 +118,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
-    """Return a rougher world: everything at once, on two processes, and something always breaks."""
+    """Return a rougher plan: everything at once, on two processes, and always with faults."""
     rng = random.Random(f"storm {seed}")
     ops = _ops(rng, span=1.5)
     plan = Plan(
@@ -203,7 +203,7 @@ def _turn(rng: random.Random, op: Op) -> Op:
 
 
 def _with_batches(plan: Plan) -> Plan:
-    """Return a plan in which, now and then, agents that run elsewhere add to sessions."""
+    """Return a plan in which, sometimes, external agents append to sessions."""
     rng = random.Random(f"batches {plan.seed}")
     if rng.random() < 0.7:
         return plan
@@ -226,7 +226,7 @@ def _with_batches(plan: Plan) -> Plan:
 
 
 def _with_compaction(plan: Plan) -> Plan:
-    """Return a plan in which, every other time, much is said and shortened; else it stays as is."""
+    """Return a plan in which, every other time, long texts are compacted; else unchanged."""
     rng = random.Random(f"compaction {plan.seed}")
     if rng.random() < 0.5:
         return plan
@@ -261,7 +261,7 @@ def _long_winded(op: Op) -> Op:
 
 
 def _compaction(rng: random.Random, name: str, spoken: Op, last: float) -> list[Op]:
-    """Return a request to compact a session in use, and what is done about it."""
+    """Return an op that compacts a session in use, and mostly a further op on that session."""
     at = rng.uniform(0.0, last + 3.0)
     more: OpKind | None = rng.choices(("undo", "fork", "edit", "reset", None), (4, 2, 2, 2, 2))[0]
     ending: Ending = "fail" if rng.random() < 0.2 else "answer"
@@ -295,7 +295,7 @@ def _compaction(rng: random.Random, name: str, spoken: Op, last: float) -> list[
 
 
 def _duplicate(rng: random.Random, op: Op, name: str) -> Op:
-    """Return the same request once more, at another time; now and then with another body."""
+    """Return the same request again, at another time; sometimes with another body."""
     at = op.at if rng.random() < 0.4 else round(op.at + rng.uniform(0.0, 3.0), 2)
     same = rng.random() < 0.8
     return replace(op, id=name, at=at, same_as=op.id if same else None, hangs_up=False)

@@ -1,6 +1,6 @@
-"""The promises, as plain functions over what is durable, what clients heard and what models saw.
+"""The promises, as plain functions over the durable state, clients' answers and models' input.
 
-Each yields one line for every breach it finds. They share no code with what they judge.
+Each yields one line for every breach it finds. They share no code with what they check.
 """
 
 from collections import Counter, defaultdict
@@ -32,11 +32,11 @@ EXPLICIT_ENDS = {
 }  # fmt: skip
 HOLD_ENDS = {"tool_wait_expired", "approval_expired"}
 MADE_UP = (b'"interrupted: this call', b'"Summary of the conversation', b"bytes of this output are")
-"""What stands in no log: it is told in the place of what was not, or not any more."""
+"""Beginnings of texts that are in no log: placeholders, summaries and shortened outputs."""
 
 
 def breaches(story: Story) -> list[str]:
-    """Return everything that is wrong with a story; nothing, if all promises were kept."""
+    """Return every breach in a story; empty if all promises were kept."""
     found = list(story.blames)
     for promise in PROMISES:
         found.extend(promise(story))
@@ -44,7 +44,7 @@ def breaches(story: Story) -> list[str]:
 
 
 def one_key_one_live_session(story: Story) -> Breaches:
-    """I1: a key has one live session at most; its generations are numbered without a gap."""
+    """I1: a key has at most one live session; its generations are numbered without a gap."""
     keys: dict[tuple[str, str], list[Session]] = defaultdict(list)
     for session in story.image.sessions.values():
         if session.key is not None:
@@ -63,7 +63,7 @@ def one_key_one_live_session(story: Story) -> Breaches:
 
 
 def acknowledged_is_durable(story: Story) -> Breaches:
-    """I2: what a client was told is in the store, and what was accepted came to a stated end."""
+    """I2: acknowledged data is in the store, and every accepted turn has a stated end."""
     for heard in story.heard:
         if isinstance(heard.answer, Answer):
             yield from _answer_is_kept(story, heard)
@@ -104,7 +104,7 @@ def _answer_is_kept(story: Story, heard: Heard) -> Breaches:
 
 
 def _batch_is_kept(story: Story, heard: Heard, answer: Appended) -> Breaches:
-    """A batch is in the one session that its turn began in, and is seen there, until an edit."""
+    """A batch is in the session that its turn began in, and is visible there until an edit."""
     session = story.image.sessions[answer.session.id]
     if session.deleted_at is not None:
         return
@@ -141,7 +141,7 @@ def _end_is_stated(story: Story, turn: Turn) -> Breaches:
 
 
 def once_in_once_out(story: Story) -> Breaches:
-    """I3: one key, one turn, one visible input, one answer, the same for everybody who asked."""
+    """I3: one key, one turn, one visible input, one answer, the same for every caller."""
     image = story.image
     for turn in image.turns.values():
         done = Counter(run.step for run in image.runs.values()
@@ -164,7 +164,7 @@ def once_in_once_out(story: Story) -> Breaches:
 
 
 def _said_once(story: Story) -> Breaches:
-    """What a client sends under an idempotency key is seen once, however often it was sent."""
+    """Input with an idempotency key is visible once, however often it was sent."""
     seen: Counter[str] = Counter()
     logged: Counter[str] = Counter()
     for session in story.image.sessions.values():
@@ -185,7 +185,7 @@ def _said_once(story: Story) -> Breaches:
 
 
 def turns_are_serial(story: Story) -> Breaches:
-    """I4: blocks of turns do not interleave, runs do not overlap, each saw all that went before."""
+    """I4: turns' blocks do not interleave, runs do not overlap, and each saw all earlier ones."""
     image = story.image
     for session in image.sessions.values():
         numbers = [item.turn_number for item in image.visible(session)
@@ -213,7 +213,7 @@ def turns_are_serial(story: Story) -> Breaches:
 
 
 def only_the_owner_writes(story: Story) -> Breaches:
-    """I5: no run changed anything after its session had gone to another, or was reset."""
+    """I5: no run changed anything after its session belonged to another run, or was reset."""
     yield from late_writes(story.journal)
     live = {session.id for session in story.image.sessions.values() if session.is_live}
     for session_id, _, value, _ in story.image.provider_state:
@@ -225,7 +225,7 @@ def only_the_owner_writes(story: Story) -> Breaches:
 
 
 def everything_ends(story: Story) -> Breaches:
-    """I6: no turn, run, lane or worker is left open once all is quiet."""
+    """I6: no turn, run, lane or worker is left open once the world has settled."""
     for turn in story.image.turns.values():
         if turn.outcome is None:
             yield f"I6 {turn.id} of {turn.session_id} never ended"
@@ -240,7 +240,7 @@ def everything_ends(story: Story) -> Breaches:
 
 
 def history_only_grows(story: Story) -> Breaches:
-    """I8: no gap, no rewriting, no deletion but by erasure; every item is reachable."""
+    """I8: no gap, no rewriting, no deletion except by erasure; every item is reachable."""
     image = story.image
     for what, session_id, at in image.touched:
         if image.sessions[session_id].deleted_at is None:
@@ -260,7 +260,7 @@ def history_only_grows(story: Story) -> Breaches:
 
 
 def _blocks_are_whole(story: Story, session: Session) -> Breaches:
-    """A completed turn is never rolled back: its finished items stay in view until an edit."""
+    """A completed turn is never rolled back: its finished items stay visible until an edit."""
     log = {item.seq: item for item in story.image.log(session)}
     hiding = story.image.records.get(session.id, [])
     for turn in story.image.turns_of(session):
@@ -277,7 +277,7 @@ def _blocks_are_whole(story: Story, session: Session) -> Breaches:
 
 
 def summaries_are_records(story: Story) -> Breaches:
-    """I8, I12: a summary stands for what its run was shown, and for less; undone, it is gone."""
+    """I8, I12: a summary covers only what its run saw, and is shorter; undone, it has no effect."""
     image = story.image
     yield from swallowed(story.journal)
     for session in image.sessions.values():
@@ -307,7 +307,7 @@ def _summary_is_sound(story: Story, session: Session, one: Told) -> Breaches:
 
 
 def nobody_elses(story: Story) -> Breaches:
-    """I10: no model was shown another's words, and another's ids look like no ids at all."""
+    """I10: no model saw another tenant's text, and another tenant's ids look nonexistent."""
     image = story.image
     for call in story.model.calls:
         session = image.sessions[call.session_id]
@@ -332,7 +332,7 @@ def nobody_elses(story: Story) -> Breaches:
 
 
 def _is_tool_step(body: bytes, call_ids: set[str | None]) -> bool:
-    """Whether this is how a model is shown a call of the gateway's tools, or its output."""
+    """Whether an item is a model's form of a call of the gateway's tools, or of its output."""
     value = msgspec.json.decode(body)
     is_call = value.get("type") in ("function_call", "function_call_output")
     return is_call and value["call_id"] in call_ids
@@ -403,11 +403,11 @@ def numbers_are_true(story: Story) -> Breaches:
 
 
 def no_inner_errors(story: Story) -> Breaches:
-    """Nothing was answered that blames the store or the engine itself."""
+    """No answer was an internal error of the store or the engine."""
     for written in story.journal:
         outcome, command = outcome_of(written), written.command
         if isinstance(command, AppendBatch) and not command.again and not command.ordinal:
-            continue  # one that was begun by its own repeat is looked for, and sent again
+            continue  # begun by its own repeat: it is looked up and sent again
         if isinstance(outcome, BaseException) and not isinstance(outcome, HoldfastError):
             yield f"inner error: {type(written.command).__name__} got {outcome!r}"
         elif isinstance(outcome, HoldfastError) and outcome.code in (

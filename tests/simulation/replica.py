@@ -1,7 +1,7 @@
-"""One simulated process: the real engine on the shared store, and a small server before it.
+"""One simulated process: the real engine on the shared store, and a small server.
 
-The server does what any ingress does: it accepts a turn, enters its lane, asks the model, ends the
-run, and answers; or it finds that the request came before, and attaches to its one turn.
+The server does what any API does: it accepts a turn, enters its lane, calls the model, ends the
+run, and answers; or it detects a repeated request, and attaches to its one turn.
 """
 
 import asyncio
@@ -53,11 +53,11 @@ _read_script = msgspec.json.Decoder(Script).decode
 
 
 class ConnectionLost(Exception):
-    """The process, or the way to it, went away; what it did is unknown."""
+    """The process or the connection failed; what was done is unknown."""
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """What a run answered, as it is kept with the run for repeats."""
+    """The answer of a run, as it is stored with the run for repeats."""
 
     run_id: str
     text: str
@@ -65,7 +65,7 @@ class StoredAnswer(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a client is told."""
+    """The answer to a client."""
 
     turn_id: str
     session_id: str
@@ -75,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One request as a client sends it."""
+    """One request of a client."""
 
     tenant: Tenant
     key: Key | None = None
@@ -91,7 +91,7 @@ class TurnRequest:
     entry_point: EntryPoint = "server"
 
     def body_hash(self) -> bytes:
-        """Return what makes two requests the same one."""
+        """Return the hash that is equal for repeats of a request."""
         digest = hashlib.blake2b(digest_size=16)
         for part in (self.key or "", self.session_id or "", _encode(self.script)):
             digest.update(part.encode() if isinstance(part, str) else part)
@@ -101,7 +101,7 @@ class TurnRequest:
 
 
 class Replica:
-    """A process that can be called, frozen, killed and started again under a new name."""
+    """A process that can be called, frozen, killed and restarted under a new name."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -143,7 +143,7 @@ class Replica:
     # ── its life ────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Begin the process."""
+        """Start the process."""
         self._begun.append(self.life.begin(self.world.loop, self._start(), f"{self.name}-start"))
 
     async def _start(self) -> None:
@@ -157,15 +157,15 @@ class Replica:
                 self.is_ready = True
 
     def strike(self, fault: Fault) -> None:
-        """Suffer a fault of the disk."""
+        """Apply a fault of the disk."""
         self.world.strike(self, fault)
 
     def freeze(self) -> None:
-        """Take no step until thawed."""
+        """Freeze all tasks until thawed."""
         self.life.is_frozen = True
 
     def kill(self) -> None:
-        """Be gone at once; whoever waits for an answer hears that the line is dead."""
+        """End at once; callers that wait get `ConnectionLost`."""
         self.life.is_over = True
         self.is_ready = False
         for answer in list(self._calls.values()):
@@ -176,7 +176,7 @@ class Replica:
     async def call(
         self, work: Callable[[], Coroutine[Any, Any, ResultT]], *, timeout: float, hangs_up: bool
     ) -> ResultT:
-        """Ask something of this process from outside; `hangs_up` also cancels it on a timeout."""
+        """Call this process from outside; with `hangs_up` a timeout also cancels the work."""
         if not self.is_ready:
             raise ConnectionLost(self.name)
         loop = self.world.loop
@@ -209,7 +209,7 @@ class Replica:
     # ── what it serves ──────────────────────────────────────────────────────────────────────
 
     async def turn(self, request: TurnRequest) -> Answer:
-        """Carry a turn out, or attach to the one that this request already is."""
+        """Execute a turn, or attach to the turn that this request already has."""
         if request.entry_point == "embedded":
             return await self._embedded_turn(request)
         if request.entry_point in ("turn_service", "stream"):
@@ -272,7 +272,7 @@ class Replica:
         self.world.strike(self, Fault(write=0, kind="crash", seconds=0.3))
 
     async def _desk_turn(self, request: TurnRequest) -> Answer:
-        """The same through the turn_service, where every API hands its turns in."""
+        """Execute a turn through the turn service, which every API uses."""
         is_background = request.source in RUN_AGAIN
         fields = {FIELD: msgspec.Raw(_encode(request.script))}
         if request.script.tool_steps:
@@ -296,7 +296,7 @@ class Replica:
         return _answer_of(answered)
 
     async def _read_stream(self, ticket: TurnTicket) -> Answer:
-        """Follow a stream that came before to its end, and answer what it says."""
+        """Read a stream of an earlier request to its end, and return its answer."""
         reader = ticket.reader()
         while await reader.take(1.0) is not None:
             pass
@@ -307,7 +307,7 @@ class Replica:
         return _answer_of(recalled)
 
     async def _run(self, run: ActiveRun) -> Answer:
-        """Ask the model and end the run; a lane that is lost ends the asking at once."""
+        """Call the model and end the run; a lost lane cancels the call at once."""
         script = _read_script(run.turn.request)
         asking = asyncio.ensure_future(self._ask(run, script))
         run.on_lost(lambda: _stop(asking))
@@ -377,7 +377,7 @@ class Replica:
         return TurnInterrupted(f"turn {run.turn.id} was taken over")
 
     async def _attach(self, repeated: Repeated) -> Answer:
-        """Wait for the one turn of this request and answer what it answered."""
+        """Wait for the one turn of this request and return its answer."""
         turn, step = repeated.turn, repeated.step
         if turn.source not in RUN_AGAIN and not repeated.is_settled:
             view = await self.gateway.wait_until_ended(turn.tenant, turn.id, step=step)
@@ -404,7 +404,7 @@ class Replica:
                 return Answer(turn.id, turn.session_id, "accepted")
 
     async def _embedded_turn(self, request: TurnRequest) -> Answer:
-        """The same through the Python front entry_point."""
+        """Execute a turn through the Python API."""
         hold = Holdfast(self.gateway, request.tenant, self.world.plan.reset)
         session = await hold.session(request.key, id=request.session_id)
         handle = session.turn(
@@ -434,7 +434,7 @@ class Replica:
         turn.spent(said.usage)
 
     async def append(self, tenant: Tenant, key: Key, said: str, batch: str | None) -> Answer:
-        """Add one item with no run."""
+        """Append one item without a run."""
         items = (message("user", said),)
         appended = await append_items(
             self.gateway,

@@ -1,4 +1,4 @@
-"""Small worlds, told in full, in which a crash is tried at every single write."""
+"""Small, fixed plans in which a crash is tried at every single write."""
 
 from typing import Any
 

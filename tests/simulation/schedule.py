@@ -1,7 +1,7 @@
-"""The order of things: one loop, virtual time, and the next task step chosen by seed.
+"""The scheduler: one loop with virtual time, whose next task step is chosen by the seed.
 
-A task belongs to the life it was begun in: the outside world, or one simulated process. A frozen
-life's steps wait until it thaws; an ended life's steps never come, as after a power switch.
+A task belongs to the life in which it was started: the outside world, or one simulated process. The
+steps of a frozen life wait until it thaws; those of an ended life never run.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from typing import Any, TypeVar, cast
 
 ResultT = TypeVar("ResultT")
 Pick = Callable[[int], int]
-"""Given how many task steps could come next, returns which one does."""
+"""Given how many task steps are ready, returns the index of the next one."""
 
 _LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
 
 
 class Life:
-    """One process's time: it runs, it is frozen, or it is over."""
+    """The life of a process: running, frozen or over."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Life:
         return not (self.is_over or self.is_frozen)
 
     def context(self) -> Context:
-        """Return a context whose tasks, and theirs, belong to this life."""
+        """Return a context whose tasks, and their children, belong to this life."""
         context = copy_context()
         context.run(_LIFE.set, self)
         return context
@@ -49,12 +49,12 @@ class Life:
         self._parked.append(handle)
 
     def thaw(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go on; everything that came due in the meantime is due now."""
+        """Continue; run everything that became due in the meantime."""
         self.is_frozen = False
         self._release(loop)
 
     def wind_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        """At the end of the world, let even the dead take the steps that close them down."""
+        """At the end, let even dead processes run the steps that close them."""
         self.is_frozen = self.is_over = False
         self._release(loop)
 
@@ -64,7 +64,7 @@ class Life:
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The loop's ready queue: which task step comes next is picked, not taken."""
+    """The loop's ready queue, from which `pick` selects the next task step."""
 
     def __init__(self, pick: Pick, nothing: asyncio.Handle) -> None:
         super().__init__()
@@ -99,18 +99,18 @@ def _is_step(handle: asyncio.Handle) -> bool:
 
 
 def seeded_loop(seed: str) -> asyncio.AbstractEventLoop:
-    """Return a loop with virtual time whose task steps come in the order of the seed."""
+    """Return a loop with virtual time whose task steps run in the order of the seed."""
     rng = random.Random(seed)
     return picking_loop(lambda count: int(rng.random() * count))
 
 
 def picking_loop(pick: Pick) -> asyncio.AbstractEventLoop:
-    """Return a loop with virtual time in which `pick` says which task takes the next step."""
+    """Return a loop with virtual time in which `pick` selects the next task step."""
     return _VirtualLoop(pick)
 
 
 class _VirtualLoop(asyncio.BaseEventLoop):
-    """A loop without an outside: when nobody can take a step, time jumps to the next timer."""
+    """A loop without I/O: when no task is ready, time jumps to the next timer."""
 
     def __init__(self, pick: Pick) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Let time pass; there is nothing to hear from."""
+        """Advance the time; there is no I/O to wait for."""
         if timeout is None:
             raise RuntimeError("everybody waits, and nothing will ever come")
         if timeout > 0:
@@ -134,17 +134,17 @@ class _VirtualLoop(asyncio.BaseEventLoop):
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no I/O events."""
 
 
 class TooManyOrders(AssertionError):
-    """A program has more orders than were to be gone through."""
+    """A program has more orders than allowed."""
 
 
 def every_order(program: Callable[[], Coroutine[Any, Any, None]], *, at_most: int = 20_000) -> int:
-    """Run a program once for each order in which its tasks can take their steps; return how many.
+    """Run a program once for each possible order of its task steps; return how many.
 
-    The program must be the same each time but for that order.
+    The program must be the same each time except for that order.
     """
     picked: list[int] = []
     for count in range(1, at_most + 1):
@@ -171,7 +171,7 @@ def _run_once(
 
 
 def _next_order(picked: list[int], options: list[int]) -> list[int]:
-    """Return the choices of the next order, depth first; none, if that was the last."""
+    """Return the choices of the next order, depth first; empty after the last one."""
     while picked:
         if picked[-1] + 1 < options[len(picked) - 1]:
             return [*picked[:-1], picked[-1] + 1]

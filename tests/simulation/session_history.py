@@ -1,7 +1,7 @@
-"""A session as its clients saw it: appends, reads, and turns that begin and end, in one history.
+"""The history of a session from its clients' view: appends, reads, and turns that begin and end.
 
-The model is a list. A turn begins when its words enter the list, and what its model was shown must
-be the list at that moment; it ends when the answer enters, or it is torn off and nothing does.
+The model is a list. A turn begins when its input is appended to the list, and its model must have
+seen the list at that moment. It ends when its answer is appended, or is interrupted without one.
 """
 
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from tests.simulation.world import Story
 
 Log = tuple[str, ...]
 State = tuple[Log, str | None]
-"""The list, and the turn that is under way."""
+"""The list, and the turn in progress."""
 
 EMPTY: State = ((), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that was done; `seen` is what was found there, where somebody looked."""
+    """One operation; `seen` is what it read, if it read anything."""
 
     kind: Literal["append", "read", "begin", "end", "tear"]
     turn: str = ""
@@ -33,7 +33,7 @@ class Action:
 
 
 def apply(state: State, action: Action) -> Iterable[State]:
-    """Return the states that may follow; none, if the action is impossible here."""
+    """Return the states that may follow; empty if the action is impossible here."""
     log, running = state
     match action.kind:
         case "read" if action.seen == log:
@@ -53,7 +53,7 @@ def apply(state: State, action: Action) -> Iterable[State]:
 
 
 def history_of(story: Story) -> list[Operation[Action]]:
-    """Return what the clients of a story did to its one session, and when."""
+    """Return the operations of a story's clients on its one session."""
     calls = {call.op: call for call in story.model.calls}
     history: list[Operation[Action]] = []
     for heard in [*story.heard, *story.probes]:
@@ -89,7 +89,7 @@ def _turn(heard: Heard, call: ModelCall | None) -> Iterable[Operation[Action]]:
         yield Operation(end, call.moment, heard.heard)
     else:
         yield Operation(Action("end", op.id, f"answer {op.id} {call.run_id}"), call.moment, None)
-        # A worker that was frozen may call its model long after the turn was taken from it.
+        # A frozen worker may call its model long after it lost the turn.
         yield Operation(Action("tear", op.id), heard.sent, None)
 
 

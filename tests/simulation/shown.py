@@ -1,4 +1,4 @@
-"""What a model is to be shown of a log, reckoned in the plainest way from durable rows alone."""
+"""Compute what a model must see of a log, in the simplest way, from durable rows alone."""
 
 from typing import Any, NamedTuple
 
@@ -13,19 +13,19 @@ OPENING = "Summary of the conversation so far, of which the earlier part is not 
 
 
 class Told(NamedTuple):
-    """A record, and where the part of the log ends that it can speak of here."""
+    """A record, and the last item that it can refer to here."""
 
     record: Record
     upto: int
 
     @property
     def body(self) -> Any:
-        """What it says."""
+        """The decoded body."""
         return msgspec.json.decode(self.record.body or b"null")
 
 
 def told(image: Image, session: Session, record_no: int, head_seq: int) -> list[Told]:
-    """Return the records of a line of forks, oldest first."""
+    """Return the records of a fork lineage, oldest first."""
     own = [Told(r, head_seq) for r in image.records.get(session.id, []) if r.no <= record_no]
     parent = image.sessions.get(session.parent_id or "")
     if parent is None:
@@ -35,13 +35,13 @@ def told(image: Image, session: Session, record_no: int, head_seq: int) -> list[
 
 
 def summaries_of(image: Image, session: Session) -> list[Told]:
-    """Return the summaries that were made in a session, in force or not."""
+    """Return all summaries of a session, in force or not."""
     found = image.records.get(session.id, [])
     return [Told(record, session.head_seq) for record in found if record.kind == "compaction"]
 
 
 def summary_in_force(records: list[Told]) -> Told | None:
-    """Return the newest summary of which nothing was undone or hidden since."""
+    """Return the newest summary that was not undone and of which nothing was hidden since."""
     undone = {(one.record.session_id, one.record.undoes) for one in records}
     for place in reversed(range(len(records))):
         one = records[place]
@@ -54,7 +54,7 @@ def summary_in_force(records: list[Told]) -> Told | None:
 
 
 def is_void(one: Told, later: list[Told]) -> bool:
-    """Whether something that the summary tells was hidden since."""
+    """Whether an item that the summary covers was hidden since."""
     return any(
         other.record.kind in HIDING
         and other.record.from_seq <= min(other.record.to_seq, other.upto)
@@ -64,7 +64,7 @@ def is_void(one: Told, later: list[Told]) -> bool:
 
 
 def shown(image: Image, session: Session, record_no: int, head_seq: int) -> list[StoredItem]:
-    """Return the items that a model is to be shown: summed up, cut short, without the hidden."""
+    """Return the items that a model must see: summarized, shortened, without hidden ones."""
     records = told(image, session, record_no, head_seq)
     undone = {(one.record.session_id, one.record.undoes) for one in records}
     hidden = image.hidden(session, record_no)

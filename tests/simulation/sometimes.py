@@ -1,4 +1,4 @@
-"""What should happen now and then: a simulation in which it never does proves nothing."""
+"""Events that must happen sometimes: a simulation in which they never do proves nothing."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ EXPECTED = (
 
 
 def facts_of(story: Story) -> Counter[str]:
-    """Return how often each thing happened in a story."""
+    """Return how often each event happened in a story."""
     facts = Counter(story.facts)
     facts.update(_heard(story))
     for written in story.journal:

@@ -1,4 +1,4 @@
-"""Tools in a simulated process: each call is recorded outside of every process when it begins.
+"""Tools in a simulated process: each call is recorded outside of every process when it starts.
 
 One tool may be repeated after a crash, the other may not.
 """
@@ -16,13 +16,13 @@ from holdfast.ports.tools import Tool, ToolCaller, ToolResult, ToolSet
 
 REQUESTED = msgspec.Raw(b'[{"type":"mcp","server_label":"desk"}]')
 PREFIX = "tool_"
-"""How the ids of calls of these tools begin."""
+"""Prefix of the ids of calls of these tools."""
 _NAMES = ("write", "read")
 
 
 @dataclass(frozen=True, slots=True)
 class BegunCall:
-    """A call that a tool has begun to run."""
+    """A call that a tool has started."""
 
     call_id: str
     name: str
@@ -32,7 +32,7 @@ class BegunCall:
 
 @dataclass
 class ToolWitness:
-    """What all tools of a world have run, whoever died since."""
+    """All calls that the tools of a world have started, across crashes."""
 
     calls: list[BegunCall] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class SimulatedTools:
         )
 
     async def call(self, caller: ToolCaller, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
-        """Record the call, then take a while."""
+        """Record the call, then wait a while."""
         call_id = str(arguments["call"])
         begun = BegunCall(call_id, tool.name, caller.session.id, caller.turn_id)
         self._witness.calls.append(begun)
@@ -79,7 +79,7 @@ class SimulatedTools:
 def next_calls(
     op: str, steps: int, items: list[bytes], run_id: str, given: int
 ) -> tuple[NewItem, ...]:
-    """Return the calls of the model's next step: two at once; none if it has made all steps.
+    """Return the calls of the model's next step, two at once; empty after the last step.
 
     `given` is how many steps this run has had: a summary may hide their outputs from the model.
     """

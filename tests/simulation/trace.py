@@ -1,4 +1,4 @@
-"""A story in lines that a person can follow."""
+"""Print a story in readable lines."""
 
 from typing import Any
 

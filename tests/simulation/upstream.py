@@ -1,7 +1,7 @@
-"""The model behind a server that remembers, and may forget: the real responder's other end.
+"""A simulated provider that stores state and may lose it, for the real executor.
 
-It answers as scripted, and keeps what it was shown under the state it hands out. Whoever chains to
-a state must mean exactly what was shown then; that is checked with every call.
+It answers as scripted, and stores its input under the state that it returns. A call that continues
+a state must mean exactly that input, which is checked with every call.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ _read_script = msgspec.json.Decoder(Script).decode
 
 
 class WitnessedResponder(TurnExecutor):
-    """The real responder; the model is told which run it speaks to."""
+    """The real executor, which tells the model which run it works for."""
 
     async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
     ) -> TurnResult:
-        """Carry the turn out."""
+        """Execute the turn."""
         _RUN.set(run)
         return await super().execute(run, request, live)
 
 
 @dataclass
 class Memory:
-    """What the server remembers, by the state it handed out."""
+    """The provider's stored inputs, by state."""
 
     shown: dict[bytes, list[bytes]] = field(default_factory=dict)
     tool_steps: Counter[str] = field(default_factory=Counter)
-    """In how many answers it has called tools, by run."""
+    """How many answers of each run had tool calls."""
     forgotten: int = 0
     chained: int = 0
 
@@ -80,10 +80,10 @@ class Upstream:
         return "sim"
 
     def check(self, call: ModelCall) -> None:
-        """Anything may be asked."""
+        """Accept every call."""
 
     def state_use(self, model: str) -> StateUse | None:
-        """One of its models is chained."""
+        """Only one of its models uses provider state."""
         return StateUse(_state(b"").slot) if model == CHAINED else None
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -97,7 +97,7 @@ class Upstream:
         return self._answer(call, said)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Tell the answer in two halves."""
+        """Stream the answer in two halves."""
         calls = self._tool_calls(call)
         if calls:
             for index, item in enumerate(calls):
@@ -118,7 +118,7 @@ class Upstream:
         return self._answer(call, said)
 
     def _tool_calls(self, call: ModelCall) -> tuple[NewItem, ...]:
-        """Return the calls of the gateway's tools with which the model answers, if it does."""
+        """Return the calls of the gateway's tools in the model's next answer; may be empty."""
         run = _RUN.get()
         script = _read_script(call.fields[FIELD])
         if run is None or not script.tool_steps or "tools" not in call.fields:
@@ -136,7 +136,7 @@ class Upstream:
         return Answer(items=[item.body for item in calls], usage=Usage(5, 1, 2, 0))
 
     async def _sum_up(self, call: ModelCall) -> Answer:
-        """Write a summary, which takes a while and costs something."""
+        """Write a summary, which takes time and tokens."""
         await asyncio.sleep(0.1)
         said = message("assistant", repeated(text_of(call.items[-1])))
         return Answer(items=[said.body], usage=Usage(7, 0, 2, 0))
@@ -156,7 +156,7 @@ class Upstream:
             raise ProviderFailure("the model failed", failure_class=kind) from failure  # type: ignore[arg-type]
 
     def _remember_or_fail(self, call: ModelCall) -> None:
-        """Look the state up; a state stands for what was shown when it was handed out."""
+        """Look the state up; it must stand for the input of the call that returned it."""
         if call.state is None:
             return
         known = self._memory.shown.get(call.state.value)
@@ -179,11 +179,11 @@ class Upstream:
         return Answer(items=items, usage=said.usage, state=state)
 
     async def models(self) -> list[dict[str, Any]]:
-        """Nobody asks."""
+        """Not used."""
         return []
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def _state(value: bytes) -> ProviderState:

@@ -1,4 +1,4 @@
-"""A world from its plan: processes, clients, a model and a disk in one loop; then the reckoning."""
+"""Execute a plan: processes, clients, a model and a disk in one loop; then collect the results."""
 
 import asyncio
 import random
@@ -25,13 +25,13 @@ from tests.simulation.upstream import Memory
 
 EXPECTED = (HoldfastError, ConnectionLost, ModelFailure)
 LONGEST_SECONDS = 400.0
-"""No client of ours asks for longer than this."""
+"""No client waits for longer than this."""
 SETTLE_SECONDS = 30.0
-"""After the last fault, everything has ended within this time."""
+"""After the last fault, everything must have ended within this time."""
 
 
 class VirtualClock:
-    """The loop's time, as the wall shows it."""
+    """The loop's time as wall-clock time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class VirtualClock:
 
 
 class CountedIds:
-    """Ids in the order they were asked for."""
+    """Sequential ids."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -56,7 +56,7 @@ class CountedIds:
 
 @dataclass
 class Story:
-    """What happened in a world, and what is left of it."""
+    """The record of a world, and its final state."""
 
     plan: Plan
     image: Image
@@ -69,11 +69,11 @@ class Story:
     trace: list[str | Written] = field(default_factory=list)
     tools: ToolWitness = field(default_factory=ToolWitness)
     writes: int = 0
-    """How often the store was written while clients were at work."""
+    """How often the store was written while clients were active."""
 
 
 class World:
-    """Everything, in one loop."""
+    """All parts of a world, in one loop."""
 
     def __init__(self, plan: Plan, breakage: Breakage | None = None) -> None:
         self.plan = plan
@@ -109,12 +109,12 @@ class World:
         self.clients = Clients(self)
 
     def wrap(self, driver: SimulatedDriver) -> SqlDriver:
-        """Return the driver as processes get it: itself, or broken on purpose."""
+        """Return the driver for processes: unchanged, or broken on purpose."""
         broken = self._breakage
         return broken.wrap(driver) if broken and broken.wrap else driver
 
     def next_moment(self) -> int:
-        """Return a number that is higher for everything that happens later."""
+        """Return a number that increases with every event."""
         self._moments += 1
         return self._moments
 
@@ -123,7 +123,7 @@ class World:
         self.trace.append(f"{self.loop.time():8.3f} {what}")
 
     def blame(self, what: str, error: BaseException | None = None) -> None:
-        """Note something that must never happen."""
+        """Record something that must never happen."""
         self.blames.append(what)
         self.say(what)
 
@@ -137,7 +137,7 @@ class World:
         return replica
 
     def strike(self, replica: Replica, fault: Fault) -> None:
-        """Let a fault happen to a process, or to all of them."""
+        """Apply a fault to a process, or to all of them."""
         self.say(f"{replica.name} {fault.kind} {fault.when} write {fault.write}")
         if fault.kind == "freeze":
             self._freeze(replica, fault.seconds)
@@ -153,7 +153,7 @@ class World:
             self._later(seconds, self._thaw, replica)
 
     def _later(self, seconds: float, what: Callable[..., None], *more: Any) -> None:
-        """Have something happen later, whoever may be frozen or dead by then."""
+        """Schedule an action that runs even if processes are frozen or dead by then."""
         self.loop.call_later(seconds, what, *more, context=self._outside)
 
     def _thaw(self, replica: Replica) -> None:
@@ -191,7 +191,7 @@ class World:
                 await self._stop(replica, outage)
 
     async def _stop(self, replica: Replica, outage: Outage) -> None:
-        """A clean stop: the process leaves, then goes away with whatever it still did."""
+        """Stop a process cleanly; then end it with whatever it was still doing."""
         if not replica.is_ready:
             return
         self.facts["a process stopped cleanly"] += 1
@@ -204,7 +204,7 @@ class World:
     # ── the course of the world ─────────────────────────────────────────────────────────────
 
     def run(self) -> Story:
-        """Live through the plan and return the story."""
+        """Execute the plan and return the story."""
         self.loop.set_exception_handler(lambda _, context: None)
         self.loop.set_task_factory(self._begin_task)
         try:
@@ -256,7 +256,7 @@ class World:
         )
 
     async def _settle(self) -> None:
-        """Let nothing more go wrong, and give everybody time to mend."""
+        """Inject no more faults, and give every process time to recover."""
         self.disk.faults.clear()
         self.disk.latencies = (0.0,)
         deadline = self.loop.time() + SETTLE_SECONDS
@@ -266,16 +266,17 @@ class World:
                 return
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is open, nobody is left of those who died, and the living know it.
+        """Whether nothing is open, no dead worker is left, and live processes have noticed.
 
-        One that was frozen and buried meanwhile has to find out, and begin again under a new name.
+        A process that was frozen and expired meanwhile has to notice it, and to start again under a
+        new name.
         """
         open_turns = self.disk.tables().open_turns
         leases = [row[0] for row in self.disk.rows("select alive_until from workers")]
         return not open_turns and len(leases) == len(self.replicas) and all(leases)
 
     async def _probe(self) -> list[Heard]:
-        """Send one turn to every session that is live: each must answer, at once."""
+        """Send one turn to every live session; each must answer at once."""
         found = self.disk.rows(
             "select id, tenant, key from sessions where is_live = 1 and is_visible = 1 order by id"
         )
@@ -298,7 +299,7 @@ class World:
         return probes
 
     async def _leave(self) -> None:
-        """Stop every process as one does on a good day."""
+        """Stop every process cleanly."""
         for replica in self.replicas:
             if not replica.is_ready:
                 continue
@@ -308,7 +309,7 @@ class World:
                 self.blame(f"I6 {replica.name} does not stop")
 
     async def _wind_up(self) -> None:
-        """Let every task that is left take its last step."""
+        """Let every remaining task run its last step."""
         self.disk.is_over = True
         for replica in [*self.replicas, *self.dead]:
             replica.life.wind_up(self.loop)

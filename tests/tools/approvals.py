@@ -1,4 +1,4 @@
-"""Steps of tests about approvals: tools that need one, and what clients see."""
+"""Helpers of tests about approvals: tools that need one, and what clients see."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ async def pending_approvals(gateway: RunningGateway) -> list[dict[str, Any]]:
 
 
 def chat_text(reply: httpx.Response) -> str:
-    """Return what a chat client shows of an answer, streamed or not."""
+    """Return the text of a chat answer as a client shows it, streamed or not."""
     assert reply.status_code == 200, reply.text
     if not reply.text.startswith("data: "):
         content: str = reply.json()["choices"][0]["message"]["content"]

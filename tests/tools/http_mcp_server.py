@@ -1,4 +1,4 @@
-"""An MCP server over HTTP in this process: with sessions that it can forget, or without any."""
+"""An MCP server over HTTP in this process: with sessions that it can lose, or without any."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class HttpMcpServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self.port}/mcp"
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 """An MCP server on standard input and output that misbehaves on request.
 
 `python odd_mcp_server.py STATE` appends every call that it receives to the file STATE. With a
-second argument, `malformed`, some tools of its list are not well-formed. It speaks the protocol
-itself, so that it starts at once and can break every rule.
+second argument, `malformed`, some tools of its list are malformed. It implements the protocol
+itself, so that it starts quickly and can break every rule.
 """
 
 import json
@@ -102,7 +102,7 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
 
 
 def answer_in_latin(request_id: Any) -> None:
-    """Answer in ISO 8859-1, as a server that copies a file does."""
+    """Answer in ISO 8859-1, like a server that copies a file."""
     value = {"jsonrpc": "2.0", "id": request_id, "result": text_result("caf\xe9")}
     with _lock:
         sys.stdout.flush()

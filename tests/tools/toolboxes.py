@@ -20,7 +20,7 @@ async def echo(arguments: dict[str, object]) -> str:
 
 
 class RecordingTools:
-    """A toolbox with the tools of one server, `desk`; it records every call that begins."""
+    """A toolbox with the tools of one server, `desk`; it records every call that starts."""
 
     def __init__(self, **bodies: Body) -> None:
         self.bodies: dict[str, Body] = bodies or {"echo": echo}
@@ -67,7 +67,7 @@ class Gate:
         self.opened = asyncio.Event()
 
     async def __call__(self, arguments: dict[str, object]) -> str:
-        """Say that the call has begun, and wait."""
+        """Signal that the call has started, and wait."""
         self.entered.set()
         await self.opened.wait()
         return "opened"

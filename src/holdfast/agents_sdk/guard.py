@@ -1,4 +1,4 @@
-"""A log beside OpenAI's Conversations: every item is also stored here, so that losses show.
+"""Store every item of an OpenAI conversation in a log as well, so that losses are detected.
 
 For applications that keep using the provider's own memory. A provider may drop items silently;
 reading the history compares it with the log and returns the whole history from the log.
@@ -56,7 +56,7 @@ def guard(
 
 
 class GuardedConversation(OpenAIConversationsSession):
-    """A provider's conversation with a log beside it; a subclass, so the SDK treats it as one."""
+    """A provider's conversation with a log of its items; a subclass, as the SDK expects one."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class GuardedConversation(OpenAIConversationsSession):
     # ── comparison ──────────────────────────────────────────────────────────────────────────
 
     async def check(self) -> Missing | None:
-        """Compare the provider's conversation with the log; return what it has lost, if anything.
+        """Compare the provider's conversation with the log; return its losses, or None.
 
         Items that others added to the conversation are copied into the log. A deleted conversation
         has lost everything.
@@ -185,7 +185,7 @@ class GuardedConversation(OpenAIConversationsSession):
             return None
 
     def _report(self, missing: Missing, *, is_deleted: bool) -> None:
-        """Report a loss once; a deleted conversation once, however the log grows."""
+        """Report a loss once; report a deleted conversation only once, even if the log grows."""
         items = () if is_deleted else missing.items
         loss_id = msgspec.json.encode((missing.conversation_id, items)).hex()
         if loss_id in self._reported:
@@ -203,7 +203,7 @@ class GuardedConversation(OpenAIConversationsSession):
     async def reseed(self) -> str:
         """Create a new conversation at the provider with the whole history; return its id.
 
-        The old conversation stays as it is. A log named after the conversation's id continues
+        The old conversation stays unchanged. A log named after the conversation's id continues
         under the new id.
         """
         async with self._lock:
@@ -239,7 +239,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 def _fingerprints(items: Sequence[Any]) -> list[bytes]:
-    """Return what identifies each item, whatever id the provider gave it."""
+    """Return a fingerprint of each item that ignores the id the provider gave it."""
     return [_fingerprint(item) for item in items]
 
 

@@ -69,7 +69,7 @@ def to_values(items_json: bytes) -> list[Item]:
     try:
         return _decode_all(items_json)
     except msgspec.DecodeError:
-        # A number that fits no float, for example: decode each item as well as possible.
+        # For example, a number that fits no float: decode each item separately.
         return [item_value(bytes(item)) for item in _split(items_json)]
 
 

@@ -63,9 +63,9 @@ class SessionLane:
         self.result: str | None = None
         """Recorded result for a repeat of the run."""
         self.failure: BaseException | None = None
-        """Why the run failed, although its block ended normally."""
+        """Why the run failed, if its block ended normally."""
         self.after_release: Callable[[], Awaitable[None]] | None = None
-        """What to run once the lane is free again."""
+        """Called once the lane is released."""
 
     @property
     def session_id(self) -> SessionId:

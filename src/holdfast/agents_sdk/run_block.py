@@ -27,7 +27,7 @@ class RunBlock:
         self.candidate_id: SessionId | None = None
         """Unused session id, kept for the next append."""
         self.spare_turn_id: TurnId | None = None
-        """Turn to start if another writer appended behind this block's own turn."""
+        """Turn to start if another writer appended after this block's own turn."""
         self.last_append: Appended | None = None
         """Result of the previous batch."""
 

@@ -1,4 +1,4 @@
-"""Runs that wait for an approval: which run a `RunState` belongs to, and what it waits for."""
+"""Runs that wait for an approval: which run a `RunState` belongs to, and its pending calls."""
 
 import hashlib
 import secrets
@@ -19,7 +19,7 @@ Result = RunResult | RunResultStreaming
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
-    """What all copies of an interrupted run share, whatever was decided on them."""
+    """The identity that all copies of an interrupted run share, whatever was decided on them."""
 
     tag: str
     is_unique: bool

@@ -40,9 +40,9 @@ class HoldfastRunner:
     ) -> RunResult:
         """Run an agent, at most once per `run_id`.
 
-        A repeat after a crash restarts the run and hides what the crash left in the history. A
-        repeat of a completed run returns its recorded output; a repeat of an interrupted run
-        returns its pending decisions.
+        A repeat after a crash restarts the run and hides the items that the crashed run left in the
+        history. A repeat of a completed run returns its recorded output; a repeat of an interrupted
+        run returns its pending decisions.
 
         A `RunState` can be resumed once. A second attempt raises `RunStateUsed` before any of its
         tools run.
@@ -141,7 +141,7 @@ class _LaneRun:
             set_tag(self._input, self._identity.tag)
 
     def record(self, result: RunResult | RunResultStreaming) -> None:
-        """Record what a repeat needs; a run interrupted again gets its new tag."""
+        """Record what a repeat needs; a run that is interrupted again gets its new tag."""
         if result.interruptions and self._identity is not None:
             self._identity = RunIdentity(self.tag, is_unique=True)
         if self._is_repeatable and self.lane.failure is None:
@@ -151,7 +151,7 @@ class _LaneRun:
 async def _drain_stream(result: RunResultStreaming) -> BaseException | None:
     """Read a stream to its end, so that nothing writes after the lane is free.
 
-    Return why the run did not complete, if it did not.
+    Return why the run did not complete, or None.
     """
     is_unfinished = not result.is_complete
     if is_unfinished:

@@ -192,7 +192,7 @@ class HoldfastSession:
         """Return the session's lane, for `async with`: the block waits for earlier runs.
 
         Inside, this session object and others with the same id write in the lane. With a `run_id`,
-        an interrupted run restarts and replaces what it left; a completed one raises
+        an interrupted run restarts and replaces the items that it left; a completed one raises
         `TurnAlreadyDone`.
         """
         if run_id is not None:

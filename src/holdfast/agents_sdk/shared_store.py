@@ -72,7 +72,7 @@ class SharedStore:
         return gateway
 
     def abandon(self) -> None:
-        """Release what can be released without an event loop."""
+        """Release what does not need an event loop."""
         store, self._store, self.opened = self._store, None, None
         if store is not None:
             store.abandon()
@@ -95,7 +95,7 @@ _SHARED_STORES: dict[asyncio.AbstractEventLoop, dict[str, SharedStore]] = {}
 
 
 def _abandon_closed_loops() -> None:
-    """Abandon the stores of event loops that were closed first: nobody can close them there."""
+    """Abandon the stores of event loops that were closed first: they cannot be closed any more."""
     closed = [loop for loop in list(_SHARED_STORES) if loop.is_closed()]
     for loop in closed:
         for shared in _SHARED_STORES.pop(loop, {}).values():
@@ -112,7 +112,7 @@ class StoreHandle:
         self._url = "" if isinstance(store, Holdfast) else store_url(store)
         is_shared = self._open is None and self._url != MEMORY
         self.name = self._url if is_shared else f"{id(self._open or self)}"
-        """Equal for two sessions of one store."""
+        """Equal for two sessions that use the same store."""
         self._shared: SharedStore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -1,1 +1,1 @@
-"""Chat platforms in front of sessions: who writes, what is sent back, and how it looks."""
+"""Chat platforms connected to sessions: access, messages in both directions, and rendering."""

@@ -31,5 +31,5 @@ def judge(
 
 
 def is_addressed(settings: ChannelSettings, message: InboundMessage) -> bool:
-    """Whether a message of a group is meant for us."""
+    """Whether a message of a group is meant for the bot."""
     return message.is_direct or settings.groups == "always" or message.is_mention

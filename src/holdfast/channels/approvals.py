@@ -1,12 +1,12 @@
-"""Approvals in a chat, by buttons or in words; only the right person can answer."""
+"""Approvals in a chat, by buttons or text; only a permitted person can answer."""
 
 import contextlib
 from collections.abc import Callable
 
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound
+from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy
 from holdfast.core.ids import Key, Tenant
-from holdfast.core.tools.approval_words import read_answer
+from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.approvals import (
     ApprovalService,
@@ -18,6 +18,7 @@ from holdfast.engine.turns.approvals import (
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressResult
 
+NOT_YET = "Another call is still running. Press the button again when it has ended."
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
@@ -55,12 +56,12 @@ class ChatApprovals:
         self._tenant = Tenant(settings.tenant)
 
     def identity(self, sender: str) -> str:
-        """Return how a platform user is named among approvers: no API key has such a name."""
+        """Return the name of a platform user among approvers; no API key has such a name."""
         return f"{self._settings.name}:{sender}"
 
     @property
     def approvers(self) -> tuple[str, ...]:
-        """Who else may approve calls of this channel's turns."""
+        """Further approvers of calls in this channel's turns."""
         return tuple(self.identity(sender) for sender in self._settings.approvers)
 
     def _approver(self, sender: str, name: str) -> Approver:
@@ -72,7 +73,7 @@ class ChatApprovals:
         return is_person and message.sender in self._settings.approvers
 
     async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
-        """Act on a message that names the code of a request; return whether it did."""
+        """Act on a message with the code of a request; return whether it answered one."""
         words = read_answer(message.text)
         if words is None:
             return False
@@ -83,7 +84,7 @@ class ChatApprovals:
         return False
 
     async def _waiting(self, message: InboundMessage, key: Key) -> list[PendingApproval]:
-        """Return the requests that a message may answer: an approver's also of other chats."""
+        """Return the requests that a message may answer: an approver's also in other chats."""
         if message.sender in self._settings.approvers:
             return await self._service.pending(self._tenant, limit=MAX_PENDING)
         view = await self._gateway.read.session(self._tenant, key=key)
@@ -102,6 +103,8 @@ class ChatApprovals:
             is_answered = await self._answer(approval_id, approver, is_approved, once)
         except ApprovalForbidden:
             return PressResult(FORBIDDEN)
+        except SessionBusy:
+            return PressResult(NOT_YET)
         if not is_answered:
             return PressResult(NOT_WAITING, "over")
         return PressResult("Allowed." if is_approved else "Denied.", "done")
@@ -109,7 +112,7 @@ class ChatApprovals:
     async def deny_before(self, ticket: TurnTicket, sender: str) -> None:
         """Deny the approval requests to a sender who writes a new message instead of an answer.
 
-        The model learns that the call was not run, and is shown the message with it.
+        The model learns that the call was not run, and gets the new message with it.
         """
         turn, session = ticket.turn, ticket.session
         if not turn.is_open or turn.attempts or not waits_for_approval(session):
@@ -128,11 +131,14 @@ class ChatApprovals:
     async def _answer(
         self, approval_id: str, approver: Approver, is_approved: bool, once: str
     ) -> bool:
-        """Answer a request and show what its turn does next; return False if it does not wait."""
+        """Answer a request and show what its turn does next; return False if it does not wait.
+
+        Nothing waits here: all chats of the channel would.
+        """
         try:
             ticket = await self._service.answer(
-                self._tenant, approval_id, approver, approve=is_approved, is_stream=True,
-                idempotency_key=once,
+                self._tenant, ApprovalAnswer(approval_id, is_approved), approver,
+                is_stream=True, idempotency_key=once, waits=False,
             )  # fmt: skip
         except ApprovalNotFound:
             return False

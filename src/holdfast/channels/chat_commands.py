@@ -1,4 +1,4 @@
-"""Carry out the commands of a chat: once each, however often they are delivered."""
+"""Run the commands of a chat: each once, even if it is delivered several times."""
 
 from holdfast.channels.commands import ChatCommand, help_text
 from holdfast.channels.settings import ChannelSettings
@@ -23,7 +23,7 @@ class ChatCommands:
         self._tenant = Tenant(settings.tenant)
 
     async def run(self, command: ChatCommand, message: InboundMessage, key: Key, once: str) -> str:
-        """Carry out a command; return the text that is to be the first message behind it."""
+        """Run a command; return the text after it, which becomes the first message; else empty."""
         match command.name:
             case "new" | "reset":
                 await self._reset(message, key, once, is_silent=bool(command.rest))
@@ -62,7 +62,7 @@ class ChatCommands:
     async def _reset(
         self, message: InboundMessage, key: Key, once: str, *, is_silent: bool
     ) -> None:  # fmt: skip
-        """Start the next generation; a key without a session has nothing to reset."""
+        """Start the next generation; without a session there is nothing to reset."""
         for _ in range(5):
             view = await self._gateway.read.session(self._tenant, key=key)
             if view is None:
@@ -78,7 +78,7 @@ class ChatCommands:
             try:
                 await self._gateway.submit(command)
             except (SessionChanged, SessionNotFound):
-                continue  # another reset came first: judge the live one
+                continue  # another reset came first: check the session that is live now
             return
         if not is_silent:
             await self.reply(message, once, NEW_TEXT)

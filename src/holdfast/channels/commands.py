@@ -19,12 +19,12 @@ _HELP = (
 
 
 def help_text(prefix: str) -> str:
-    """Return the list of commands as they are written on a platform."""
+    """Return the list of commands in the platform's notation."""
     return _HELP.format(prefix)
 
 
 class ChatCommand(msgspec.Struct, frozen=True):
-    """A command and the text behind it."""
+    """A command and the text after it."""
 
     name: CommandName
     rest: str = ""
@@ -33,11 +33,11 @@ class ChatCommand(msgspec.Struct, frozen=True):
 def parse_command(
     text: str, prefix: str, triggers: tuple[str, ...] = (), *, is_bare: bool = False
 ) -> ChatCommand | None:
-    """Return the command that a message is; `None` for everything else.
+    """Return the command in a message; `None` for everything else.
 
     Commands begin with the platform's prefix (`/`, on Slack `!`), and may name the bot, as in
-    `/new@bot`. Configured triggers ask for a reset. With `is_bare` the word alone is a command,
-    but only as the whole message: "new ideas for Sunday?" is a question.
+    `/new@bot`. Configured triggers request a reset. With `is_bare` the word alone is a command, but
+    only as the whole message: "new ideas for Sunday?" is a question.
     """
     head, *behind = text.split(maxsplit=1) or [""]
     rest = behind[0].strip() if behind else ""

@@ -167,7 +167,7 @@ class Deliverer:
         """Deliver until cancelled."""
         listen = self._gateway.store.on_outbox
         # Without senders no turn pays for the look at what it wrote.
-        stop_listening = listen(self.wake) if self._senders else lambda: None
+        stop_listening = listen(self.wake, set(self._senders)) if self._senders else lambda: None
         try:
             while True:
                 self._news.clear()

@@ -1,5 +1,6 @@
 """What arrives from a platform: judged, then made durable as a turn, a command or a pairing."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -55,6 +56,14 @@ MAX_QUOTE = 2000
 MAX_TEXT = 100_000
 MAX_REASON = 300
 REFUSAL_SECONDS = 600.0
+"""Least time between two notices of refused messages in one conversation."""
+REFUSAL_SLOTS = 5
+"""Parts of that time; a notice takes the place of those that follow, up to the same one."""
+EARLY_EDIT_SECONDS = 600.0
+"""How old a message may be that comes after its own edit; platforms deliver again for minutes."""
+ALBUM_SECONDS = 2.0
+"""How long a part of an album waits to learn that another part mentions us."""
+ALBUM_POLL_SECONDS = 0.1
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
 NO_CONVERSATION = "There is no conversation yet."
@@ -159,6 +168,7 @@ class InboundHandler:
             return await self._turn_away(message, key, verdict)
         if message.is_edit:
             return await self._edit(message, key)
+        message = await self._share_mention(message)
         await self._remember_chat(message)
         if await self._approvals.answer_in_words(message, key, self._key_of(message)):
             return "approval"
@@ -197,6 +207,36 @@ class InboundHandler:
         is_bare = self._capabilities.has_bare_commands and message.is_mention
         prefix = self._capabilities.command_prefix
         return parse_command(message.text, prefix, self._triggers, is_bare=is_bare)
+
+    async def _share_mention(self, message: InboundMessage) -> InboundMessage:
+        """Return a part of an album with the mention that another part has.
+
+        The caption, and so the mention, is on one of them only. It is recorded before that part
+        is accepted: the others may come to another process, or after a crash.
+        """
+        if not message.album or message.is_direct:
+            return message
+        place = message.place
+        album = gateway_key(
+            "album", self._settings.name, place.chat, message.album, message.sender
+        )  # fmt: skip
+        if message.is_mention:
+            await self._queue(album, ())
+            return message
+        if is_addressed(self._settings, message):
+            return message
+        is_mention = await self._is_recorded(album)
+        return replace(message, is_mention=is_mention)
+
+    async def _is_recorded(self, key: str) -> bool:
+        """Whether a key is used; parts that come one by one cannot wait for those behind them."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (0.0 if self._capabilities.is_polled else ALBUM_SECONDS)
+        while not await self._gateway.store.channels.is_recorded(self._tenant, key):
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(ALBUM_POLL_SECONDS)
+        return True
 
     async def _is_addressed(self, message: InboundMessage, key: Key) -> bool:
         """Whether a message is meant for us, or continues a thread in which we answer."""
@@ -270,9 +310,28 @@ class InboundHandler:
             record_id=TurnId(self._gateway.ids.new("rec")),
             idempotency_key=self._key_of(message),
         )
-        if self._parse_command(message) is None:
+        if self._parse_command(message) is not None:
+            return "edit"
+        is_known = await self._gateway.submit(command) is not None
+        if is_known or not self._may_be_early(message):
+            return "edit"
+        # The message itself will be a repeat; one that has just come is edited after all.
+        as_message = replace(message, unique_id=message.original_id, is_edit=False)
+        outcome = await self._accept(as_message, key)
+        if outcome == "repeated":
             await self._gateway.submit(command)
-        return "edit"
+            return "edit"
+        return outcome
+
+    def _may_be_early(self, message: InboundMessage) -> bool:
+        """Whether the edit of an unknown message has overtaken it, on its way to another process.
+
+        Otherwise the message was not meant for us, and no edit changes that.
+        """
+        if self._capabilities.is_polled or message.is_bot or message.first_sent_at is None:
+            return False
+        age = self._gateway.clock.now() - message.first_sent_at
+        return age <= EARLY_EDIT_SECONDS and (message.is_direct or message.was_mention)
 
     async def _compact(self, message: InboundMessage, key: Key) -> Outcome:
         """Accept a turn that compacts the conversation, behind those that wait."""
@@ -412,25 +471,30 @@ class InboundHandler:
     async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""
         log.warning("channel.refused", channel=self._settings.name, code=exc.code)
-        slot = int(self._gateway.clock.now() // REFUSAL_SECONDS)
+        slot = int(self._gateway.clock.now() / REFUSAL_SECONDS * REFUSAL_SLOTS)
         place = message.place
-        told = gateway_key(
-            "refusal", self._settings.name, place.chat, place.thread, str(slot)
-        )  # fmt: skip
+        name = self._settings.name
+        told = [
+            gateway_key("refusal", name, place.chat, place.thread, f"{number}/{REFUSAL_SLOTS}")
+            for number in range(slot, slot + REFUSAL_SLOTS + 1)
+        ]
         text = OutboxMessage(
             channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
         )
-        await self._queue(told, (text,))
+        await self._queue(told[0], (text,), tuple(told[1:]))
         # Last: a message that is delivered again after this is not judged, or told of, again.
         await self._queue(self._key_of(message), ())
         return "refused"
 
-    async def _queue(self, key: str, messages: tuple[OutboxMessage, ...]) -> None:
+    async def _queue(
+        self, key: str, messages: tuple[OutboxMessage, ...], more_keys: tuple[str, ...] = ()
+    ) -> None:
         await self._gateway.submit(
             QueueMessages(
                 tenant=self._tenant,
                 record_id=self._gateway.ids.new("rec"),
                 idempotency_key=key,
+                more_keys=more_keys,
                 messages=messages,
             )
         )

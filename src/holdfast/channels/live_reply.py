@@ -19,7 +19,7 @@ from holdfast.ports.channel import Channel, ChatPlace, DeliveryDelayed
 
 TYPING_SECONDS = 4.0
 TOOL_SECONDS = 20.0
-"""After this time the placeholder names the tool that runs."""
+"""After this time the placeholder names the running tool."""
 RETRY_SECONDS = 0.5
 CURSOR = " …"
 MIN_TOKENS = 4.0
@@ -41,7 +41,7 @@ class EditBudget:
         self._paused_until = self._filled_at
 
     def try_spend(self) -> bool:
-        """Take the token of a live edit, if there is one."""
+        """Take a token for a live edit; return whether there was one."""
         self._fill()
         if self._filled_at < self._paused_until:
             return False
@@ -51,12 +51,12 @@ class EditBudget:
         return True
 
     def spend(self) -> None:
-        """Take the token of a complete message, which is sent in any case."""
+        """Take a token for a complete message, which is sent in any case."""
         self._fill()
         self._tokens = max(self._tokens - 1, 0.0)
 
     def pause(self, seconds: float) -> None:
-        """Allow no live edit for some time: the platform asked for it."""
+        """Allow no live edit for some time, as the platform asked."""
         self._paused_until = max(self._paused_until, self._clock() + seconds)
 
     def _fill(self) -> None:
@@ -80,7 +80,7 @@ _read_item_event = msgspec.json.Decoder(_ItemEvent).decode
 
 
 class Progress:
-    """What a turn has said so far, and which tool it waits for."""
+    """The text of a turn so far, and the tools that it waits for."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -99,7 +99,7 @@ class Progress:
         try:
             item = _read_item_event(event.body).item
         except msgspec.DecodeError:
-            return  # an item that only its client understands
+            return  # an item type that only the client understands
         if not item.type.endswith("_call") or item.id is None:
             return
         if event.type.endswith("done"):
@@ -109,7 +109,7 @@ class Progress:
             self._running[item.id] = name, now
 
     def describe(self, now: float) -> str:
-        """Return the text so far, and the tool that has been running for long."""
+        """Return the text so far, and the tool that has been running for a long time."""
         parts = [self.text.strip()] if self.text.strip() else []
         for name, since in self._running.values():
             if now - since >= TOOL_SECONDS:
@@ -136,11 +136,11 @@ class LiveReply:
         self._delivery = delivery
         self._budget = budget
         self._place = ChatPlace(chat, delivery.thread)
-        """Where to write: a chat may have been moved since the turn was accepted."""
+        """The chat to write to: it may have moved since the turn was accepted."""
         self._row: OutboxRow | None = None
         self._external_id: str | None = None
         self._is_uncertain = False
-        """Whether a placeholder may have arrived whose id is not known: nothing more is shown."""
+        """Whether a placeholder may have arrived without a known id; then nothing more is shown."""
         self._progress = Progress()
         self._shown = ""
         self._shown_at = 0.0
@@ -179,7 +179,7 @@ class LiveReply:
         return self._ticket.outcome is not None
 
     async def _show(self, now: float) -> None:
-        """Show the text so far; if the platform refuses it, the next edit shows more."""
+        """Show the text so far; if the platform refuses it, the next edit tries again with more."""
         text = self._cut(self._progress.describe(now))
         if not text or text == self._shown or self._is_uncertain:
             return
@@ -198,7 +198,7 @@ class LiveReply:
 
     @property
     def _call_seconds(self) -> float:
-        """Below half the lease: a successor of this worker waits that long."""
+        """The limit of one call: below half the lease, which a successor of this worker waits."""
         return self._gateway.settings.lease_seconds / 2 * 0.9
 
     async def _edit(self, external_id: str, text: str) -> None:
@@ -208,7 +208,7 @@ class LiveReply:
             self._budget.pause(exc.retry_after or 0.0)
 
     async def _send_first(self, row: OutboxRow, text: str) -> None:
-        """Send the placeholder and record its id, or that it may have arrived without one."""
+        """Send the placeholder; record its id, or that it may have arrived without a known id."""
         sent: str | None = None
         try:
             async with asyncio.timeout(self._call_seconds):
@@ -228,10 +228,10 @@ class LiveReply:
             self._external_id = sent
 
     async def _record(self, row: OutboxRow, external_id: str | None) -> bool:
-        """Record what is known of the placeholder, however long the store is away.
+        """Record the placeholder's id, if known; retry until the store is available.
 
-        The final text waits for this task: without the record it would be sent a second time
-        without saying so.
+        The final text waits for this task: without the record it would be sent a second time,
+        without a note that it may be a repeat.
         """
         worker = self._gateway.worker.id
         command = KeepPlaceholder(id=row.id, worker=worker, external_id=external_id)
@@ -242,10 +242,10 @@ class LiveReply:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self) -> bool:
-        """Reserve the message, if this turn still runs here."""
+        """Reserve the message; return False if the turn no longer runs here."""
         turn, delivery = self._ticket.turn, self._delivery
-        # What was said before comes first: after a restart an earlier answer may not be sent yet.
-        # Earlier turns have ended, so that no such message can be added now.
+        # Earlier messages come first: after a restart an earlier answer may not be sent yet.
+        # Earlier turns have ended, so no such message can be added any more.
         channels = self._gateway.store.channels
         if await channels.has_waiting(delivery.channel, delivery.chat, delivery.thread):
             return False

@@ -1,4 +1,4 @@
-"""Open the configured channels; each platform's code loads only when it is used."""
+"""Open the configured channels; a platform's code is imported only if it is used."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ def open_channel(settings: ChannelSettings, http: HttpCaller) -> Channel:
 
 
 def _require(settings: ChannelSettings, *modules: str) -> None:
-    """Raise where a platform's packages are not installed, before anything is received."""
+    """Raise if a platform's packages are not installed, before anything is received."""
     if any(find_spec(module) is None for module in modules):
         raise InvalidSetting(
             f"channel {settings.name}: install the packages of its platform with "

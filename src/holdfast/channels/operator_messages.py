@@ -1,4 +1,4 @@
-"""What an operator sends to a chat: checked, and split into messages of the outbox."""
+"""Messages of an operator to a chat: check them and split them for the outbox."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from holdfast.core.transaction.outgoing import MAX_FILES
 from holdfast.ports.channel import OperatorMessage, OutgoingFile
 
 MAX_TEXT = 100_000
-"""Characters that may be sent at once."""
+"""The most characters that may be sent at once."""
 MAX_FILE_NAME = 128
 
 
@@ -46,7 +46,7 @@ def _check_files(channel: str, files: Sequence[OutgoingFile], max_bytes: int) ->
 def to_parts(
     channel: str, message: OperatorMessage, split: Callable[[str, str], Sequence[str]]
 ) -> tuple[OutboxMessage, ...]:
-    """Return the messages to write: the text in parts, then the files in their order."""
+    """Return the messages to write: the text in parts, then the files in order."""
     texts = split(channel, message.text) if message.text.strip() else ()
     files = [
         OutboxFile(name=file_name(file.name), media_type=file.media_type, content=file.content)

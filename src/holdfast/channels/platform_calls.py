@@ -1,4 +1,4 @@
-"""HTTP calls to a platform's API: each failure says whether the platform may have acted."""
+"""HTTP calls to a platform's API; each failure says whether the platform may have acted."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -10,10 +10,10 @@ from holdfast.ports.channel import DeliveryDelayed, DeliveryRefused
 from holdfast.ports.http_client import HttpCaller, HttpResult, HttpUnavailable
 
 CALL_SECONDS = 4.0
-"""Limit of a call that sends something: below half a lease."""
+"""Limit of a call that sends something; below half a lease."""
 FILE_SECONDS = 30.0
 UPLOAD_SECONDS = 60.0
-"""Limit of a call that sends a file: nobody else sends it while this worker lives."""
+"""Limit of a call that sends a file; no other worker sends it while this one is alive."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ async def post(
     seconds: float = CALL_SECONDS,
     may_repeat: bool = False,
 ) -> HttpResult:
-    """Call an API method and return its answer; raise `DeliveryDelayed` where there is none."""
+    """Call an API method and return its answer; raise `DeliveryDelayed` if there is none."""
     try:
         return await http.call(
             "POST", url, headers=headers, body=body, seconds=seconds, may_repeat=may_repeat
@@ -38,11 +38,11 @@ async def post(
 
 
 def read_reply(method: str, result: HttpResult, kind: type[T]) -> T:
-    """Return the decoded reply; raise `DeliveryDelayed` where the answer is not one of the API."""
+    """Return the decoded reply; raise `DeliveryDelayed` if it is not one of the API."""
     try:
         return decode_json(result.body, kind)
     except msgspec.DecodeError:
-        # A proxy may have answered after the API did what was asked.
+        # A proxy may have answered after the API had acted.
         reason = f"{method}: HTTP {result.status} without a valid reply"
         raise DeliveryDelayed(reason, is_uncertain=True) from None
 
@@ -50,7 +50,7 @@ def read_reply(method: str, result: HttpResult, kind: type[T]) -> T:
 async def download_file(
     http: HttpCaller, url: str, max_bytes: int, *, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return a file; raise `DeliveryRefused` where it is too long or cannot be had."""
+    """Return a file; raise `DeliveryRefused` if it is too large or not available."""
     try:
         result = await http.call(
             "GET",
@@ -58,7 +58,7 @@ async def download_file(
             headers=headers,
             seconds=FILE_SECONDS,
             may_repeat=True,
-            # One byte more shows that a file is longer; the rest of it is not read.
+            # One more byte shows that a file is too large; the rest of it is not read.
             max_bytes=max_bytes + 1,
         )
     except HttpUnavailable as exc:

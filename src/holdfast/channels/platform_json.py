@@ -1,6 +1,6 @@
-"""JSON of chat platforms, which may hold text that is no valid Unicode.
+"""JSON of chat platforms, which may contain text that is not valid Unicode.
 
-One such message must not keep all others from being read: what is broken becomes U+FFFD.
+One such message must not block all others: invalid parts become U+FFFD.
 """
 
 import json
@@ -14,13 +14,13 @@ _ESCAPE = re.compile(
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""One escape; the group is half of a surrogate pair without its other half."""
+"""One escape; the group matches half of a surrogate pair without its other half."""
 
 T = TypeVar("T")
 
 
 def decode_json(raw: bytes, kind: type[T]) -> T:
-    """Return a value; raise `msgspec.DecodeError` where repairing its text does not help."""
+    """Return a value; raise `msgspec.DecodeError` if repairing its text does not help."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -28,7 +28,7 @@ def decode_json(raw: bytes, kind: type[T]) -> T:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return what `decode_json` reads."""
+    """Encode a value so that `decode_json` can read it."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -10,12 +10,12 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.channel import Channel
 
 PROVEN_SECONDS = 40.0
-"""Longer than a poll takes to fail: a receiver that ran for this long works."""
+"""Longer than a poll takes to fail, so a receiver that has run for this long works."""
 NOTE_SECONDS = 60.0
 
 
 class Counting(Protocol):
-    """Counts what arrives."""
+    """Counts handled messages."""
 
     @property
     def count(self) -> int:
@@ -37,7 +37,7 @@ class ReceiverNotes:
         self._began, self._handled, self._due = time.monotonic(), self._inbox.count, 0.0
 
     async def works(self, *, is_last: bool = False) -> None:
-        """Record that the channel receives, if that is proven and was not recorded just now."""
+        """Record that the channel receives, if that is proven and not recorded recently."""
         now = time.monotonic()
         is_proven = self._inbox.count > self._handled or now - self._began >= PROVEN_SECONDS
         if is_proven and (is_last or now >= self._due):
@@ -45,7 +45,7 @@ class ReceiverNotes:
             await self._submit("")
 
     async def confirm(self) -> None:
-        """Record that the channel receives: the platform says so."""
+        """Record that the channel receives, because the platform confirmed it."""
         await self._submit("")
 
     async def failed(self, reason: str) -> None:
@@ -59,5 +59,5 @@ class ReceiverNotes:
             keeps_seconds=self._channel.capabilities.keeps_seconds,
             reason=reason,
         )
-        with contextlib.suppress(HoldfastError):  # the store may be what fails
+        with contextlib.suppress(HoldfastError):  # the store itself may be what fails
             await self._gateway.submit(command)

@@ -49,6 +49,7 @@ from holdfast.ports.channel import (
     InboundMessage,
     OperatorMessage,
     ReceiveConflict,
+    Transcriber,
 )
 
 MAX_REASON = 300
@@ -67,7 +68,12 @@ class ChannelNotFound(NotFound):
 class MessageFormats:
     """Splits answers and loads files for the channels that are configured."""
 
-    def __init__(self, channels: Sequence[tuple[ChannelSettings, Channel]]) -> None:
+    def __init__(
+        self,
+        channels: Sequence[tuple[ChannelSettings, Channel]],
+        transcriber: Transcriber | None = None,
+    ) -> None:
+        self.transcriber = transcriber
         self._channels = {channel.name: channel for _, channel in channels}
         self._settings = {settings.name: settings for settings, _ in channels}
 

@@ -1,4 +1,4 @@
-"""Checks of a whole configuration against the world, for `holdfast config check`.
+"""Check a whole configuration in practice, for `holdfast config check`.
 
 Nothing is changed: no store is created, no message is sent, no turn is run.
 """
@@ -60,7 +60,7 @@ async def check_configuration(settings: Settings) -> list[CheckResult]:
 
 
 async def check_server(settings: Settings, http: HttpCaller) -> list[CheckResult]:
-    """Check that the address can be listened on, and that it needs an API key."""
+    """Check that the address can be bound, and whether it needs an API key."""
     server = settings.server
     subject = f"server {server.host}:{server.port}"
     problem = await _key_problem(settings)
@@ -75,7 +75,7 @@ async def check_server(settings: Settings, http: HttpCaller) -> list[CheckResult
 
 
 async def _key_problem(settings: Settings) -> str | None:
-    """Return why the address must not be listened on, if so."""
+    """Return why the address must not be listened on, or None."""
     has_key = any(key.key for key in settings.keys)
     if settings.server.is_loopback or has_key or await _has_stored_key(settings.store.url):
         return None
@@ -98,7 +98,7 @@ def check_keys(settings: Settings) -> list[CheckResult]:
 
 
 async def _has_stored_key(url: str) -> bool:
-    """Return whether the store holds an API key; a store that must be migrated is not opened."""
+    """Return whether the store has an API key; a store that must be migrated is not opened."""
     try:
         inspection = await inspect_store(url)
         if not inspection.exists or inspection.is_bare or inspection.pending or inspection.refusal:
@@ -109,7 +109,7 @@ async def _has_stored_key(url: str) -> bool:
         finally:
             await store.close()
     except (HoldfastError, OSError):
-        return False  # the check of the store says why
+        return False  # the check of the store reports the reason
 
 
 def _bind_problem(host: str, port: int) -> OSError | None:
@@ -135,7 +135,7 @@ async def _is_gateway(settings: Settings, http: HttpCaller) -> bool:
 
 
 async def check_otel(settings: Settings, http: HttpCaller) -> list[CheckResult]:
-    """Check that the collector accepts traces, with an export of none."""
+    """Check that the collector accepts traces by exporting an empty one."""
     endpoint = settings.otel.endpoint
     if not endpoint:
         return []
@@ -213,7 +213,7 @@ async def check_mcp(settings: Settings) -> list[CheckResult]:
 
 
 def check_schedules(settings: Settings) -> list[CheckResult]:
-    """Check what schedules name, and tell when each runs next."""
+    """Check the channels and tools of schedules, and report when each runs next."""
     channels = {channel.name for channel in settings.channels}
     return [_check_schedule(schedule, channels) for schedule in settings.schedules]
 
@@ -243,7 +243,7 @@ def check_webhooks(settings: Settings) -> list[CheckResult]:
 
 
 def check_tool_names(settings: Settings) -> list[CheckResult]:
-    """Check that every tool that a table names exists."""
+    """Check that every tool named in a table exists."""
     known = {*DESCRIPTIONS, *(f"mcp:{server.name}" for server in settings.mcp)}
     results = []
     for subject, names in _named_tools(settings):

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they select."""
+"""Options that several commands share, and the settings and sessions that they select."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

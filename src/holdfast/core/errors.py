@@ -52,12 +52,12 @@ FailureClass = Literal[
 
 
 class HoldfastError(Exception):
-    """The root: a stable `code` for machines, a message that names the values for people."""
+    """The root class: a stable `code` for machines, and a message that names the values."""
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
     param: str | None = None
-    """The part of the request that is wrong, if one is."""
+    """The part of the request that is wrong, if it is known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class HoldfastError(Exception):
 
 
 class InvalidInput(HoldfastError):
-    """The request cannot be carried out as written; `param` names the part that is wrong."""
+    """The request cannot be carried out as written; `param` names the invalid part."""
 
     code = "invalid_input"
 
@@ -76,7 +76,7 @@ class InvalidInput(HoldfastError):
 
 
 class InvalidSessionKey(InvalidInput):
-    """The key is empty, too long, or has characters that no key may have."""
+    """The key is empty, too long, or contains characters that keys must not have."""
 
     code = "invalid_session_key"
 
@@ -88,7 +88,7 @@ class InvalidItem(InvalidInput):
 
 
 class SessionNotKeyed(InvalidInput):
-    """The session has no key, so there is nothing a reset could continue under."""
+    """The session has no key, so a reset has no key to continue under."""
 
     code = "session_not_keyed"
 
@@ -114,13 +114,13 @@ class UnsupportedByUpstream(InvalidInput):
 
 
 class InvalidSetting(InvalidInput):
-    """A setting has a value that it cannot have."""
+    """A setting has an invalid value."""
 
     code = "invalid_setting"
 
 
 class NotFound(HoldfastError):
-    """There is no such thing for this tenant."""
+    """This object does not exist for this tenant."""
 
     code = "not_found"
 
@@ -150,7 +150,7 @@ class ApprovalNotFound(NotFound):
 
 
 class ApprovalForbidden(HoldfastError):
-    """The call waits for somebody else's approval."""
+    """Somebody else has to approve this call."""
 
     code = "approval_forbidden"
 
@@ -168,7 +168,7 @@ class ModelNotFound(NotFound):
 
 
 class Conflict(HoldfastError):
-    """The state of the session does not allow this now."""
+    """The current state of the session does not allow this."""
 
     code = "conflict"
 
@@ -226,7 +226,7 @@ class SessionHasForks(Conflict):
 
 
 class SessionDeleted(Conflict):
-    """The session was erased; nothing may be written to it or replayed from it."""
+    """The session was erased; nothing can be written to it or replayed from it."""
 
     code = "session_deleted"
 
@@ -238,7 +238,7 @@ class IdempotencyMismatch(Conflict):
 
 
 class RunStateUsed(Conflict):
-    """A run that was parked for a decision has been resumed before, here or elsewhere."""
+    """A run that was parked for a decision has already been resumed, here or elsewhere."""
 
     code = "run_state_used"
 
@@ -250,7 +250,7 @@ class TurnAlreadyDone(Conflict):
 
 
 class TurnCancelled(Conflict):
-    """The turn was cancelled; `reason` says by what."""
+    """The turn was cancelled; `reason` is the code of the cause."""
 
     code = "turn_cancelled"
 
@@ -260,7 +260,7 @@ class TurnCancelled(Conflict):
 
 
 class TurnInterrupted(Conflict):
-    """The turn's worker went away; the same request, sent again, resumes it."""
+    """The turn lost its worker; sending the same request again resumes it."""
 
     code = "turn_interrupted"
     retryable = True
@@ -274,7 +274,7 @@ class LaneFull(HoldfastError):
 
 
 class TenantFull(HoldfastError):
-    """The tenant has as many open turns as it may have."""
+    """The tenant has reached its limit of open turns."""
 
     code = "tenant_full"
     retryable = True
@@ -300,7 +300,7 @@ class RunFenced(HoldfastError):
 
 
 class TurnFailed(HoldfastError):
-    """The turn's work failed. `failure_code` is what was recorded, and so is the rest."""
+    """The turn's work failed. `failure_code` and the other attributes are what was recorded."""
 
     code = "turn_failed"
 
@@ -311,7 +311,7 @@ class TurnFailed(HoldfastError):
 
 
 class ProviderFailure(HoldfastError):
-    """The model's server refused or broke; `failure_class` decides what may be done about it."""
+    """The model's server rejected the call or failed; `failure_class` decides how to handle it."""
 
     code = "provider_failure"
 
@@ -337,22 +337,22 @@ class ProviderFailure(HoldfastError):
         """The status of the provider's own response; None if there was no response. `status` is
         what clients get."""
         self.places: tuple[int, ...] = ()
-        """The items that the provider names, by their places in the call's own list."""
+        """The items that the provider names, as indexes in the input of the call."""
         self.refuses_input = False
         """Whether the provider refuses the input as a whole: a content filter, an invalid prompt,
         or a refusal that names neither an item nor another parameter."""
         self.is_about_bytes = False
-        """Whether a request is refused as too large without a word about tokens or a context."""
+        """Whether a request is rejected as too large without any mention of tokens or a context."""
 
 
 class StoreError(HoldfastError):
-    """The store cannot be used as asked."""
+    """The store cannot be used as requested."""
 
     code = "store_error"
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be written or read now. Every command is safe to send again."""
+    """The store is unavailable now. Every command is safe to send again."""
 
     code = "store_unavailable"
     retryable = True

@@ -24,20 +24,21 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def read_key(raw: str) -> Key:
-    """Return `raw` as a key, unchanged to the byte, or say why it cannot be one.
+    """Return `raw` as a key, unchanged; raise if it is not a valid one.
 
-    Nothing is folded or trimmed: two keys that differ in any byte are two conversations.
+    Keys are neither trimmed nor case-folded: two keys that differ in any byte are two
+    conversations.
     """
     return Key(_read_name(raw, "a session key", InvalidSessionKey))
 
 
 def read_idempotency_key(raw: str) -> str:
-    """Return `raw` as an idempotency key or batch id, unchanged, or say why it cannot be one."""
+    """Return `raw` as an idempotency key or batch id, unchanged; raise if it is not a valid one."""
     return _read_name(raw, "an idempotency key", InvalidInput)
 
 
 def read_tenant(raw: str) -> Tenant:
-    """Return `raw` as the name of a tenant, unchanged, or say why it cannot be one."""
+    """Return `raw` as a tenant's name, unchanged; raise if it is not a valid one."""
     return Tenant(_read_name(raw, "a tenant", InvalidInput))
 
 

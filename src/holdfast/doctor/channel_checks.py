@@ -11,7 +11,7 @@ from holdfast.ports.store import Store
 LATE_SECONDS = 600.0
 MAX_UPDATES = 100
 STALE_SECONDS = 900.0
-"""A failure that is older was not followed by another try: no gateway runs."""
+"""An older failure was not followed by another attempt, so no gateway runs."""
 DAY_SECONDS = 24 * 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Checks of a configuration against the world: is the store writable, do upstreams answer?"""
+"""Check a configuration in practice: is the store writable, do upstreams answer?"""
 
 import asyncio
 import sqlite3
@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
+from holdfast.ports.store import ApiKeyReader
 from holdfast.providers.cli_agents.inspection import inspect_agent
 from holdfast.providers.routing import UpstreamRouter
 from holdfast.providers.settings import UpstreamSettings
@@ -30,7 +31,7 @@ class CheckResult:
     is_ok: bool
     detail: str
     is_warning: bool = False
-    """Whether the check passed, but the configuration is probably not what was meant."""
+    """Whether the check passed, but the configuration is probably a mistake."""
 
 
 async def check_store(url: str, shown_url: str) -> list[CheckResult]:
@@ -60,7 +61,7 @@ async def check_store(url: str, shown_url: str) -> list[CheckResult]:
 
 
 def _write_problem(url: str, inspection: StoreInspection) -> str | None:
-    """Return why the store cannot be written, if so."""
+    """Return why the store cannot be written, or None."""
     if inspection.kind == "postgres":
         is_read_only = inspection.settings.get("transaction_read_only") == "on"
         return "the database is read-only" if is_read_only else None
@@ -80,12 +81,12 @@ def _write_problem(url: str, inspection: StoreInspection) -> str | None:
 
 
 def _creation_problem(path: Path) -> str | None:
-    """Return why a file and its folders cannot be created, if so."""
+    """Return why a file and its folders cannot be created, or None."""
     existing = next(parent for parent in path.parents if parent.exists() or parent.is_symlink())
     if not existing.is_dir():
         return f"{existing} is not a folder"
     try:
-        # Permissions do not tell all: some file systems refuse everybody.
+        # Permissions are not enough: some file systems refuse everybody.
         with TemporaryDirectory(prefix=".holdfast-", dir=existing):
             return None
     except OSError as exc:
@@ -101,12 +102,29 @@ async def check_upstreams(upstreams: Sequence[UpstreamSettings]) -> list[CheckRe
 
 
 async def check_agents(upstreams: Sequence[UpstreamSettings]) -> list[Finding]:
-    """Return what is wrong with the command-line agents of a configuration."""
+    """Return the problems of the configured command-line agents."""
     return [
         Finding(code=problem.code, subject=upstream.name, detail=problem.detail)
         for upstream in upstreams
         if upstream.is_agent
         for problem in await inspect_agent(upstream)
+    ]
+
+
+async def check_agent_access(
+    upstreams: Sequence[UpstreamSettings], read: ApiKeyReader
+) -> list[Finding]:
+    """Return the agents whose tools could ask the gateway itself for every session.
+
+    No isolation keeps an agent from the network, and without API keys everybody is answered who
+    reaches the gateway over the loopback interface.
+    """
+    agents = [upstream for upstream in upstreams if upstream.is_agent and upstream.needs_wall]
+    if not agents or await read.api_keys():
+        return []
+    detail = "the gateway has no API keys and answers every process of this machine"
+    return [
+        Finding(code="agent_reads_sessions", subject=agent.name, detail=detail) for agent in agents
     ]
 
 
@@ -132,7 +150,7 @@ async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
 
 def _failed_listing(settings: UpstreamSettings, failure: ProviderFailure) -> CheckResult:
     """Return the result for an upstream that lists no models."""
-    # Some servers have no list of models: that they answered is all that can be checked.
+    # Some servers do not list models; that they answer is all that can be checked.
     is_ok = failure.status in (404, 405, 501)
     detail = "reachable, but lists no models" if is_ok else _reason(settings, failure)
     if failure.status == 404:
@@ -144,7 +162,7 @@ def _failed_listing(settings: UpstreamSettings, failure: ProviderFailure) -> Che
 
 
 def _listed(settings: UpstreamSettings, count: int) -> CheckResult:
-    """Return the result for an upstream that lists so many models that `models` matches."""
+    """Return the result for an upstream where `models` matches this many listed models."""
     detail = f"answers, {count} model(s)"
     if not count:
         detail = f"answers, but lists no model that `models` matches: {', '.join(settings.models)}"
@@ -154,7 +172,7 @@ def _listed(settings: UpstreamSettings, count: int) -> CheckResult:
 def _upstream_result(
     settings: UpstreamSettings, detail: str, *, is_ok: bool, is_warning: bool
 ) -> CheckResult:
-    """Return a result that also names a key that is not set; some servers need none."""
+    """Return a result that also mentions a missing key, which some servers do not need."""
     is_unset = settings.key_env is not None and settings.key is None
     if is_unset:
         detail += f"; called without a key: the environment variable {settings.key_env} is not set"

@@ -8,7 +8,7 @@ Severity = Literal["problem", "warning", "note"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingKind:
-    """A kind of finding: fix a problem, watch a warning, know a note."""
+    """A kind of finding: a problem to fix, a warning to watch, or a note to know."""
 
     severity: Severity
     meaning: str
@@ -228,6 +228,11 @@ KINDS: dict[str, FindingKind] = {
         severity="problem",
         meaning="an agent with tools could read what is not its own; `serve` refuses to start",
         remedy="use sandbox = true with bubblewrap installed, or a range of ids in run_as",
+    ),
+    "agent_reads_sessions": FindingKind(
+        severity="warning",
+        meaning="an agent with tools can read all sessions: the gateway has no API keys",
+        remedy="create a key with `holdfast keys create`; the agent does not learn it",
     ),
     "mcp_unavailable": FindingKind(
         severity="problem",

@@ -1,4 +1,4 @@
-"""Checks of the store that a gateway has open, on request and not too often."""
+"""Check the store of a running gateway on request, at a limited rate."""
 
 import asyncio
 import time
@@ -9,12 +9,12 @@ from holdfast.doctor.findings import Finding, finding_value
 from holdfast.stores.sql.store import SqlStore
 
 FRESH_SECONDS = 15.0
-"""A check is answered again for this long: it reads many sessions."""
+"""How long the result of a check is reused: a check reads many sessions."""
 MAX_FINDINGS = 1000
 
 
 class DoctorService:
-    """Checks one store; callers that come at the same time share a check."""
+    """Checks one store; concurrent callers share a check."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class DoctorService:
             return self._checked_at, self._findings
 
     async def _check(self) -> list[Finding]:
-        # Few gateways are ever asked: the checks are imported when one is.
+        # Few gateways are ever asked, so import the checks on demand.
         from holdfast.doctor.store_checks import check_contents, check_inspection
         from holdfast.stores.inspect import inspect_store
 
-        # In a thread: inspecting a file blocks, and takes its time on a large one.
+        # In a thread: inspecting a large file blocks for some time.
         inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
         findings = [*check_inspection(inspection)]
         if self._services is not None:

@@ -162,7 +162,7 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
 
 
 async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
-    """Return lanes and queues that do not agree with the logs."""
+    """Yield lanes and queues that contradict the logs."""
     for turn_id, session_id in await store.query(
         lambda _: checks.rows(checks.STRAY_TURNS, MAX_ROWS)
     ):
@@ -214,7 +214,7 @@ async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
 
 
 async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    """Return what is wrong with sessions that are read whole: the newest, or all."""
+    """Yield problems of sessions that are read completely: the newest, or all."""
     after: str | None = ""
     seen = 0
     while after is not None and (is_deep or seen < SESSIONS_READ):
@@ -248,7 +248,7 @@ async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding
 
 
 async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    """Return what went wrong in the last day, of so many entries or of all."""
+    """Yield problems of the last day, in a bounded number of entries or in all."""
     pos: int | None = checks.FIRST_POS
     seen = 0
     heals: dict[str, checks.StaleHeal] = {}
@@ -260,13 +260,13 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
         heals |= {heal.turn_id: heal for heal in recent.heals}
         for turn in recent.failed:
             codes[turn.turn_id] = turn.code
-            # Without the message: a provider's may repeat what the user said.
+            # Without the message: a provider's message may quote the user.
             code = plain_code(turn.code) or "no code"
             detail = f"turn {turn.turn_id} of session {turn.session_id}: {code}"
             yield Finding(code="turn_failed", subject=turn.turn_id, detail=detail)
     for heal in heals.values():
         if heal.turn_id in codes and codes[heal.turn_id] == heal.code:
-            # The same error came again with the whole history: nothing had been forgotten.
+            # The same error occurred with the whole history: the provider had not lost anything.
             continue
         code = plain_code(heal.code) or "no code"
         detail = f"turn {heal.turn_id} of session {heal.session_id}: {code}"

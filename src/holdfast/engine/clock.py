@@ -1,10 +1,10 @@
-"""The machine's time and randomness, behind ports that a test can replace."""
+"""The machine's clock and random source, behind ports that a test can replace."""
 
 import secrets
 import time
 
 IDS_AT_ONCE = 64
-"""How many ids one read from the system's random source is good for."""
+"""How many ids are made from one read of the system's random source."""
 _ID_CHARACTERS = 20
 
 
@@ -16,7 +16,7 @@ class SystemClock:
 
 
 class RandomIds:
-    """Unguessable ids that begin with the time, so that neighbours are stored together."""
+    """Unguessable ids that begin with the time, so that recent ones are stored close together."""
 
     def __init__(self) -> None:
         self._unused: list[str] = []

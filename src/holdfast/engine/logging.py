@@ -20,17 +20,17 @@ LOG_AREAS = (
     "retention", "serve", "otel",
 )  # fmt: skip
 ALWAYS_SHOWN = frozenset({"serve"})
-"""Areas whose normal events are shown at the default level too: they are few, and are missed."""
+"""Areas whose normal events are shown at the default level too, because they are few and useful."""
 
 
 class EventLog:
-    """Writes events: `log.info("run.ended", run_id=…)`, with ids and without content."""
+    """Writes events such as `log.info("run.ended", run_id=…)`, with ids and without content."""
 
     def __init__(self) -> None:
         self._root = logging.getLogger(ROOT)
         self._areas = {area: logging.getLogger(f"{ROOT}.{area}") for area in LOG_AREAS}
         self._by_event: dict[str, logging.Logger] = {}
-        """Loggers by event name; the names are literals of the code, so they are few."""
+        """Loggers by event name; the names are literals in the code, so there are few."""
 
     def logger(self, event: str) -> logging.Logger:
         """Return the logger of an event's area."""
@@ -40,7 +40,7 @@ class EventLog:
 
     def info(self, event: str, **fields: object) -> None:
         """Log a normal event."""
-        # Check the level first: each turn logs several events that are usually off.
+        # Check the level first: each turn logs several events that are usually disabled.
         logger = self._by_event.get(event) or self.logger(event)
         if logger.isEnabledFor(logging.INFO):
             logger.info(event, extra=fields)
@@ -59,7 +59,7 @@ class EventLog:
 
 
 log = EventLog()
-# Without a handler Python would print the bare names of warnings to standard error.
+# Without a handler Python would print the bare event names of warnings to standard error.
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
@@ -108,15 +108,15 @@ def _text(value: object) -> str:
 
 
 class _TracingLibraryHandler(logging.Handler):
-    """Logs what OpenTelemetry's library says as events of ours."""
+    """Logs the messages of OpenTelemetry's library as events."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record, shortened and without its traceback."""
+        """Log a message, shortened and without its traceback."""
         log.warning("otel.reported", reason=redact(record.getMessage())[:MAX_REASON])
 
 
 def configure_logging(level: str, form: str, areas: Mapping[str, str] | None = None) -> None:
-    """Write events to standard error from now on; `areas` have levels of their own."""
+    """Write events to standard error from now on; `areas` may have levels of their own."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logger = logging.getLogger(ROOT)

@@ -61,7 +61,7 @@ from holdfast.ports.schedules import ScheduleDirectory
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of a gateway that an application may do without; their endpoints go with them."""
+    """Optional parts of a gateway; without a part its endpoints do not exist."""
 
     admin: AdminServices | None = None
     tools: ToolServices | None = None
@@ -126,7 +126,7 @@ class Application:
         self._add_automation_routes(gateway, services)
 
     def _add_service_routes(self) -> None:
-        """Add what describes the gateway itself: models, metrics, the API and its health."""
+        """Add endpoints about the gateway itself: models, metrics, the API document and health."""
         add = self._routes.add
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
@@ -134,12 +134,14 @@ class Application:
         add("GET", "/metrics", self._metrics)
         add("GET", "/openapi.json", self._openapi)
         add("GET", "/healthz", self._health.healthz)
+        add("HEAD", "/healthz", self._health.healthz)
         add("GET", "/readyz", self._health.readyz)
+        add("HEAD", "/readyz", self._health.readyz)
 
     def _new_submitter(
         self, streams: StreamSettings | None, tools: ToolServices | None
     ) -> TurnSubmitter:
-        """Return what submits turns, with the tools that requests may use."""
+        """Create the turn submitter, with the tools that requests may use."""
         approvers = tools.approvers if tools is not None else ()
         approvals = ApprovalService(self._gateway, self._turn_service, approvers)
         self._add_tool_routes(approvals, tools)
@@ -282,7 +284,7 @@ class Application:
         await self._authenticator.load()
 
     def drain(self) -> None:
-        """Answer /readyz with 503 from now on, and accept requests as before."""
+        """Answer /readyz with 503 from now on; still accept requests."""
         self._health.drain()
 
     def begin_stop(self) -> None:
@@ -359,7 +361,7 @@ class Application:
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
         if reply.status >= 400 or access_logger.isEnabledFor(logging.INFO):
             log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
-        # A half-closed client may be gone: its answer does not count as delivered.
+        # A half-closed client may be gone, so its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
             request.is_delivered = True
             self._gateway.delivered.add(reply.delivers)

@@ -1,8 +1,7 @@
 """Prometheus metrics of one gateway process.
 
-Counting happens several times in every turn, so counts only update dictionaries, and values of
-histograms are sorted into their buckets many at a time; the Prometheus library is imported by the
-first scrape.
+Every turn counts several times, so counting only updates dictionaries, and histogram values are
+sorted into buckets in batches. The Prometheus library is imported by the first scrape.
 """
 
 import time
@@ -23,10 +22,12 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 """Buckets for model calls, which take seconds to minutes."""
 MAX_LABEL_SETS = 200
-"""Combinations of tenant, upstream and model that are counted apart; the rest count as `other`."""
+"""Most combinations of tenant, upstream and model with their own labels; the rest is `other`."""
 UNKNOWN, OTHER = "unknown", "other"
+WAITING = "requires_action"
+"""The outcome of a run whose turn waits for the client's tools or an approval."""
 MAX_UNSORTED = 1024
-"""Values of a histogram that may wait to be sorted into buckets."""
+"""The most histogram values that may wait to be sorted into buckets."""
 COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 Labels = tuple[str, ...]
@@ -59,13 +60,13 @@ class _Histogram:
         if not labels:
             self._rows[()] = self._row()
         self.unsorted: deque[tuple[float, Labels]] = deque()
-        """The values since the last `sort`; whoever appends one calls that in time."""
+        """The values since the last `sort`, which code that appends must call in time."""
 
     def _row(self) -> tuple[list[int], list[float]]:
         return [0] * (len(self._buckets) + 1), [0.0]
 
     def sort(self) -> None:
-        """Put the values that arrived into their buckets."""
+        """Sort the waiting values into their buckets."""
         while self.unsorted:
             amount, labels = self.unsorted.popleft()
             counts, total = self._rows[labels]
@@ -91,7 +92,7 @@ def _cumulative(buckets: tuple[float, ...], counts: list[int]) -> Iterator[tuple
 
 
 class _Gauge:
-    """A value that is read when it is scraped."""
+    """A value that is read at each scrape."""
 
     def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         self._name, self._help_text, self._read = name, help_text, read
@@ -115,7 +116,7 @@ class PrometheusMeter:
         )
         self._turns = _Counter("holdfast_turns", "Turns ended.", ("outcome", *by_route))
         self._turn_seconds = _Histogram(
-            "holdfast_turn_seconds", "From request to end of turn.", TURN_SECONDS, by_route
+            "holdfast_turn_seconds", "From request to answer.", TURN_SECONDS, by_route
         )
         self._first_token = _Histogram(
             "holdfast_first_token_seconds", "From request to the first upstream event.",
@@ -154,7 +155,7 @@ class PrometheusMeter:
             self._turn_seconds, self._first_token, self._lane_wait, self._upstream, self._commit,
             self._batch, self._requests, self._tools, self._inbox_lag,
         )  # fmt: skip
-        # Keyed weakly: a turn that ends without a count leaves with its request.
+        # Keyed weakly: a turn that ends without being counted is removed with its request.
         self._queued: dict[ref[RequestContext], float] = {}
         self._running: set[ref[RequestContext]] = set()
         self._label_sets: set[Labels] = set()
@@ -201,7 +202,7 @@ class PrometheusMeter:
         ]  # fmt: skip
 
     def shutdown(self) -> None:
-        """Release what the meter holds: nothing, unless it exports."""
+        """Do nothing: only a meter that exports has something to release."""
 
     def add_gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a value that is read at each scrape."""
@@ -225,7 +226,7 @@ class PrometheusMeter:
         self._queued.pop(context, None)
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run, and the turn of the current request."""
+        """Count a run, and the turn of the current request if it has ended."""
         self._ended.counts[(outcome,)] += 1
         context = current_request.get()
         if context is None:
@@ -236,7 +237,8 @@ class PrometheusMeter:
         labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
         if labels not in self._label_sets:
             labels = self._limited_labels(labels)
-        self._turns.counts[(outcome, *labels)] += 1
+        if outcome != WAITING:
+            self._turns.counts[(outcome, *labels)] += 1
         self._turn_seconds.unsorted.append((time.monotonic() - context.started_at, labels))
         if context.first_token_at is not None:
             seconds = context.first_token_at - context.started_at
@@ -248,9 +250,10 @@ class PrometheusMeter:
             self._tokens.counts[("output", *labels)] += usage.output_tokens
 
     def _limited_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
-        """Return new labels of tenant, upstream and model, `other` where there are too many.
+        """Return labels for tenant, upstream and model; `other` if there are too many.
 
-        Clients choose the model's name, so it becomes `other` first: alerts by upstream go on.
+        Clients choose the model's name, so it becomes `other` first: alerts by upstream keep
+        working.
         """
         if len(self._label_sets) >= MAX_LABEL_SETS:
             labels = (*labels[:2], OTHER)

@@ -1,4 +1,4 @@
-"""Messages and finish reasons of model calls, in the form of the GenAI semantic conventions."""
+"""Messages and finish reasons of model calls, as in the GenAI semantic conventions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 from holdfast.ports.provider import Answer
 
 MAX_CONTENT_BYTES = 64 * 1024
-"""Content of one span; older messages are left out."""
+"""The most content of one span; older messages are omitted."""
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _MESSAGE_PARTS = frozenset({"input_text", "output_text", "text"})
 
@@ -35,7 +35,7 @@ def output_messages(answer: Answer) -> str:
 
 
 def _newest(items: Sequence[bytes]) -> list[bytes]:
-    """Return as many of the last items as one span may hold."""
+    """Return the last items, as many as fit into one span."""
     kept: list[bytes] = []
     size = 0
     for item in reversed(items):

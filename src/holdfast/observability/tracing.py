@@ -2,7 +2,7 @@
 
 Steps that are measured anyway arrive through the meter. Upstream attempts and commits are recorded
 by wrappers around the upstreams and the store, which exist only while tracing is on. Attributes
-follow the GenAI semantic conventions; messages are recorded only if the settings ask for them.
+follow the GenAI semantic conventions; messages are recorded only if configured.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ UpstreamsT = TypeVar("UpstreamsT", bound=Upstreams)
 Attributes = dict[str, str | int | float | bool | list[str]]
 
 MAX_STEPS = 64
-"""Spans of one turn; further ones are dropped."""
+"""The most spans of one turn; further ones are dropped."""
 FLUSH_SECONDS = 2.0
 """How long the last spans may delay a stop."""
-NOT_ERRORS = frozenset({"completed", "cancelled"})
+NOT_ERRORS = frozenset({"completed", "cancelled", "requires_action"})
 """Outcomes of a turn that are no errors."""
 _NANOSECONDS = 1_000_000_000
 
@@ -57,7 +57,7 @@ class _TurnTrace:
         self._tracer = tracer
         self._steps = 0
         self.has_turn = False
-        """Whether the request was accepted as a turn, which may outlive it."""
+        """Whether the request was accepted as a turn, which may outlive the request."""
         self.error_code: str | None = None
         self.call_started_at = self.call_ended_at = 0
         """When the last model call started and ended, in nanoseconds of the wall clock."""
@@ -77,7 +77,7 @@ class _TurnTrace:
         *,
         ended_at: int | None = None,
     ) -> None:
-        """Add a step that took `seconds`, until now or until a given time."""
+        """Add a step that took `seconds` and ended now or at a given time."""
         ended_at = time.time_ns() if ended_at is None else ended_at
         span = self.start(name, attributes, started_at=ended_at - _duration(seconds))
         if span is not None:
@@ -91,7 +91,7 @@ class _TurnTrace:
         started_at: int | None = None,
         is_remote: bool = False,
     ) -> "Span | None":
-        """Start a step; None once the turn has too many of them."""
+        """Start a step; return None if the turn already has too many."""
         from opentelemetry import trace
 
         if self._steps >= MAX_STEPS:
@@ -118,11 +118,11 @@ class TracingMeter(PrometheusMeter):
         self.has_content = has_content
         self._provider = provider
         self._tracer = provider.get_tracer("holdfast", __version__)
-        # Keyed weakly: a request that never becomes a turn leaves no trace behind.
+        # Keyed weakly: a request that never becomes a turn leaves nothing in memory.
         self._traces: WeakKeyDictionary[RequestContext, _TurnTrace] = WeakKeyDictionary()
 
     def current(self) -> _TurnTrace | None:
-        """Return the trace of the current request; None where no request is served."""
+        """Return the trace of the current request, or None outside of a request."""
         request = current_request.get()
         if request is None:
             return None
@@ -144,16 +144,16 @@ class TracingMeter(PrometheusMeter):
     def upstream_answered(
         self, name: str, outcome: str, seconds: float, projection_seconds: float = 0.0
     ) -> None:
-        """Record how the request was built; the attempt has a span of its own already."""
+        """Record how long building the request took; the attempt already has its own span."""
         super().upstream_answered(name, outcome, seconds, projection_seconds)
         found = self.current() if projection_seconds else None
         if found is not None:
-            # It ended when the call started: exactly then, so that spans stay in order.
+            # It ended exactly when the call started, so that spans stay in order.
             ended_at = found.call_started_at or time.time_ns() - _duration(seconds)
             found.add("projection", projection_seconds, ended_at=ended_at)
 
     def healed(self, failure_class: str, action: str, seconds: float) -> None:
-        """Record the treatment of a failure, with its pause."""
+        """Record how a failure was handled, including the pause."""
         super().healed(failure_class, action, seconds)
         attributes: Attributes = {
             "holdfast.failure_class": failure_class,
@@ -163,7 +163,7 @@ class TracingMeter(PrometheusMeter):
         if found is None:
             return
         if seconds and found.call_ended_at:
-            # It began with the end of the failed call: before everything that was done for it.
+            # It began when the failed call ended, before everything that was done about it.
             seconds = (time.time_ns() - found.call_ended_at) / _NANOSECONDS
         found.add("heal", seconds, attributes)
 
@@ -193,7 +193,7 @@ class TracingMeter(PrometheusMeter):
             self._traces.pop(request).end(request, outcome)
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Export the trace of a request that became no turn: not stored, refused or repeated."""
+        """Export the trace of a request that became no turn: unstored, rejected or repeated."""
         super().request_answered(method, route, status, seconds)
         request = current_request.get()
         found = self.begun()
@@ -202,8 +202,8 @@ class TracingMeter(PrometheusMeter):
             found.end(request, "completed" if status < 400 else "failed")
 
     def shutdown(self) -> None:
-        """Export what is still buffered, for a short time: the collector may be gone."""
-        # A daemon: the SDK waits longer than a stop may take, and cannot be told not to.
+        """Export buffered spans, for a short time: the collector may be unreachable."""
+        # A daemon thread: the SDK waits longer than a stop may take, and cannot be configured.
         flush = Thread(target=self._provider.shutdown, name="holdfast-flush", daemon=True)
         flush.start()
         flush.join(FLUSH_SECONDS)
@@ -220,7 +220,7 @@ class TracingMeter(PrometheusMeter):
 
 
 class _TracedStore:
-    """A store whose commits are spans of the turn that waits for them."""
+    """A store that records each commit as a span of the turn that waits for it."""
 
     def __init__(self, store: Store, meter: TracingMeter) -> None:
         self._store = store
@@ -231,7 +231,7 @@ class _TracedStore:
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Submit a command, and record how long its commit took."""
-        # Other requests, such as a reset, are no turns and have no trace.
+        # Other requests, such as a reset, are not turns and have no trace.
         is_turn = isinstance(command, Accept)
         found = self._meter.current() if is_turn else self._meter.begun()
         if found is None:
@@ -252,7 +252,7 @@ class _TracedStore:
 
 
 def _note_turn(found: _TurnTrace, command: object, outcome: object) -> None:
-    """Note what a commit tells about the turn: its ids, and why it failed."""
+    """Record a turn's ids from a commit, and why the turn failed."""
     if isinstance(command, Accept) and isinstance(outcome, Started | Queued | Repeated):
         found.has_turn = not isinstance(outcome, Repeated)
         found.span.set_attributes(
@@ -268,7 +268,7 @@ def _note_turn(found: _TurnTrace, command: object, outcome: object) -> None:
 
 
 class _TracedUpstreams:
-    """Upstreams whose model calls are spans."""
+    """Upstreams that record each model call as a span."""
 
     def __init__(self, upstreams: Upstreams, meter: TracingMeter) -> None:
         self._upstreams = upstreams
@@ -314,7 +314,7 @@ class _TracedUpstreams:
 
 
 class _TracedRelay:
-    """A forwarded response whose end is the end of its span."""
+    """A forwarded response that ends its span when it is closed."""
 
     def __init__(self, relayed: RelayResponse, span: "Span") -> None:
         self._relayed = relayed
@@ -333,7 +333,7 @@ class _TracedRelay:
 
 
 class _TracedProvider:
-    """A provider whose calls are spans; the upstream gets them as `traceparent`."""
+    """A provider that records each call as a span; the upstream gets it as `traceparent`."""
 
     def __init__(self, provider: Provider, meter: TracingMeter) -> None:
         self._provider = provider
@@ -389,7 +389,7 @@ class _TracedProvider:
 
 def trace_commits(store: Store, meter: PrometheusMeter) -> Store:
     """Return the store, wrapped if the meter exports traces."""
-    # The wrapper passes on every other attribute: it has the whole protocol.
+    # The wrapper delegates every other attribute, so it implements the whole protocol.
     if not isinstance(meter, TracingMeter):
         return store
     return cast("Store", _TracedStore(store, meter))
@@ -444,7 +444,7 @@ def _call_attributes(upstream: str, call: ModelCall) -> Attributes:
 
 
 def _operation(request: RelayRequest) -> str:
-    """Return what a forwarded request asks for: `chat`, `embeddings`, `images`, and so on."""
+    """Return the operation of a forwarded request: `chat`, `embeddings`, `images`, and so on."""
     return request.path.strip("/").partition("?")[0].partition("/")[0]
 
 

@@ -1,1 +1,1 @@
-"""Protocols of everything outside: stores, providers, platforms, time. Tests check each promise."""
+"""Protocols of everything outside the engine: stores, providers, platforms, time; all tested."""

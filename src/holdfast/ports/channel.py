@@ -1,8 +1,8 @@
-"""The port to chat platforms: receive messages, send and edit them, show that somebody types.
+"""The port to chat platforms: receive, send and edit messages, show a typing indicator.
 
 A third party implements `Channel` for its platform and checks it with
-`holdfast.testing.channel_contract`. An adapter translates; it decides nothing: who may write, what
-a command is, when to retry and what is a duplicate is decided behind the port.
+`holdfast.testing.channel_contract`. An adapter only translates. Who may write, what a command is,
+when to retry and what is a duplicate is decided by its caller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,40 +40,46 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     text: str
     aliases: tuple[str, ...] = ()
-    """Other ids of the sender, which the configuration may name."""
+    """Other ids of the sender, which the configuration may use."""
     sender_name: str = ""
     is_direct: bool = True
     group_kind: Literal["group", "channel"] = "group"
-    """What the session key calls a conversation of several people."""
+    """The word for a group conversation in the session key."""
     is_thread_shared: bool = False
-    """Whether a thread is only where the answer goes, and shares the session of its chat."""
+    """Whether the thread shares the session of its chat and only decides where the answer goes."""
     is_mention: bool = False
-    """Whether a message to a group addresses us: by name, or as a reply to us."""
+    """Whether a group message addresses the bot: by name, or as a reply to it."""
     is_bot: bool = False
     is_own: bool = False
     is_anonymous: bool = False
-    """Whether nobody can be named as its sender: an anonymous admin or a channel's post."""
+    """Whether its sender is unknown: an anonymous admin, or a post of a channel."""
     sent_at: float | None = None
     """When the person sent it, by the platform's clock, in seconds since 1970."""
     message_id: str = ""
-    """The platform's id, for replies to it."""
+    """The platform's id of the message, needed for replies."""
     reply_to: str = ""
-    """The platform's id of the message that it answers."""
+    """The platform's id of the message that it replies to."""
     quote: str = ""
-    """Words of somebody else that it carries: a quote or a forward."""
+    """Text of somebody else in the message: a quote or a forward."""
     attachments: tuple[Attachment, ...] = ()
     is_album: bool = False
+    album: str = ""
+    """The platform's id of the album whose parts are messages of their own."""
     is_edit: bool = False
     original_id: str = ""
-    """Of an edit: the unique id of the message that was edited."""
+    """For an edit: the unique id of the edited message."""
+    first_sent_at: float | None = None
+    """For an edit: when that message was sent, by the platform's clock, in seconds since 1970."""
+    was_mention: bool = False
+    """For an edit: whether the message is known to have addressed us before, too."""
     answered_id: str = ""
-    """The unique id of the message that it answers, if it quotes it."""
+    """The unique id of the message that it replies to, if it quotes that message."""
     moved_to: str = ""
-    """The id under which the chat continues, where the message says only that."""
+    """The new id of the chat, for a message that only reports the move."""
 
 
 class Button(msgspec.Struct, frozen=True):
-    """A button below a message; `value` comes back when somebody presses it."""
+    """A button below a message; `value` is returned when somebody presses it."""
 
     label: str
     value: str
@@ -92,10 +98,10 @@ class ButtonPress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PressResult(msgspec.Struct, frozen=True):
-    """Words for the person who pressed a button, and what to do about the buttons.
+    """A text for the person who pressed a button, and what happens to the buttons.
 
-    `done`: the message of the button is edited through the outbox. `over`: the button has no use
-    any more, so the adapter removes the buttons and leaves the text. `refused`: they stay.
+    `done`: the message of the button is edited through the outbox. `over`: the buttons are
+    obsolete, so the adapter removes them and leaves the text. `refused`: they stay.
     """
 
     text: str
@@ -103,30 +109,30 @@ class PressResult(msgspec.Struct, frozen=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a platform can do, and its bounds."""
+    """The features and limits of a platform."""
 
     max_units: int
-    """Length of one message."""
+    """The maximum length of one message."""
     counts_utf16: bool = False
     """Whether lengths are counted in UTF-16 code units; otherwise in characters."""
     can_edit: bool = False
     can_type: bool = False
     direct_edit_seconds: float = 1.0
-    """Least time between two edits in a direct chat."""
+    """The minimum time between two edits in a direct chat."""
     group_edit_seconds: float = 4.0
     sends_per_second: float = 1.0
-    """Messages and edits that the platform accepts of one account, over all chats."""
+    """Messages and edits that the platform accepts from one account, over all chats."""
     is_polled: bool = False
     """Whether at most one process may receive at a time."""
     command_prefix: str = "/"
     has_bare_commands: bool = False
-    """Whether a message that is only our name and the word of a command is that command."""
+    """Whether a message that consists of the bot's name and a command word is that command."""
     follows_threads: bool = False
-    """Whether messages in a thread with a conversation of ours need no mention."""
+    """Whether messages in a thread in which the bot takes part need no mention."""
     max_file_bytes: int = 0
-    """Bytes of one file that is sent; 0 where files cannot be sent."""
+    """The largest file that can be sent; 0 if files cannot be sent."""
     keeps_seconds: float = 0.0
-    """How long the platform keeps messages that nobody receives; 0 if long, or not known."""
+    """How long the platform keeps messages that nobody receives; 0 if that is long or unknown."""
     escapes: str = ""
     """Characters that the platform counts as entities such as `&amp;`."""
 
@@ -146,7 +152,7 @@ class DeliveryError(HoldfastError):
 
 
 class DeliveryDelayed(DeliveryError):
-    """The platform is away or asks to wait; it says nothing about the message."""
+    """The platform is unavailable or asks to wait; that says nothing about the message."""
 
     code = "delivery_delayed"
     retryable = True
@@ -157,11 +163,11 @@ class DeliveryDelayed(DeliveryError):
         super().__init__(message)
         self.retry_after = retry_after
         self.is_uncertain = is_uncertain
-        """Whether the message may have arrived all the same."""
+        """Whether the message may have arrived anyway."""
 
 
 class DeliveryRefused(DeliveryError):
-    """The platform refuses this message; `is_formatting` if plain text may be accepted."""
+    """The platform refuses this message. `is_formatting`: it may accept it as plain text."""
 
     code = "delivery_refused"
 
@@ -171,13 +177,13 @@ class DeliveryRefused(DeliveryError):
 
 
 class DeliveryImpossible(DeliveryError):
-    """Nothing can be sent to this chat: it is gone, or it blocked us."""
+    """Nothing can be sent to this chat: it no longer exists, or it blocked the bot."""
 
     code = "delivery_impossible"
 
 
 class MessageGone(DeliveryRefused):
-    """The message to edit does not exist any more, or cannot be edited: send a new one."""
+    """The message to edit no longer exists or cannot be edited: send a new one."""
 
     code = "message_gone"
 
@@ -206,7 +212,7 @@ class WebhookRejected(HoldfastError):
 
 
 class Inbox(Protocol):
-    """Receives what arrives."""
+    """Handles what a channel receives."""
 
     async def handle(self, message: InboundMessage) -> None:
         """Make a message durable; when this returns, it may be acknowledged.
@@ -216,11 +222,11 @@ class Inbox(Protocol):
         ...
 
     async def press(self, press: ButtonPress) -> PressResult:
-        """Act on a pressed button; exceptions as for `handle`."""
+        """Handle a pressed button; exceptions mean the same as for `handle`."""
         ...
 
     async def reject(self, update_id: str, reason: str) -> None:
-        """Record something that cannot be read, so that it may be acknowledged."""
+        """Record an update that cannot be read, so that it may be acknowledged."""
         ...
 
 
@@ -245,8 +251,8 @@ class Channel(Protocol):
     async def receive(self, inbox: Inbox) -> None:
         """Receive until cancelled; acknowledge each message only after `inbox` has handled it.
 
-        Raise `ReceiveConflict` where another process receives, and `DeliveryDelayed` where the
-        platform is away: the caller waits and calls again.
+        Raise `ReceiveConflict` if another process receives, and `DeliveryDelayed` if the platform
+        is unavailable: the caller waits and calls again.
         """
         ...
 
@@ -261,7 +267,7 @@ class Channel(Protocol):
     ) -> str:
         """Send Markdown, or plain text, and return the platform's id of the message.
 
-        A platform without buttons leaves them out: the text says how to answer in words.
+        A platform without buttons leaves them out: the text says how to answer by text.
         """
         ...
 
@@ -274,15 +280,15 @@ class Channel(Protocol):
         plain: bool,
         buttons: Sequence[Button] = (),
     ) -> None:
-        """Replace a message that was sent; the same text again is no error."""
+        """Replace a sent message; sending the same text again is not an error."""
         ...
 
     async def send_file(self, place: ChatPlace, file: OutgoingFile, *, reply_to: str = "") -> str:
-        """Send a file and return the platform's id of it; only called with `max_file_bytes`."""
+        """Send a file and return its id on the platform; called only if `max_file_bytes` is set."""
         ...
 
     async def show_typing(self, place: ChatPlace) -> None:
-        """Show for some seconds that an answer is being written."""
+        """Show a typing indicator for some seconds."""
         ...
 
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
@@ -294,11 +300,11 @@ class Channel(Protocol):
         ...
 
     async def check(self) -> str:
-        """Return the account's name on the platform; raise where the credentials are wrong."""
+        """Return the account's name on the platform; raise if the credentials are wrong."""
         ...
 
     async def check_webhook(self) -> None:
-        """Raise where the platform does not deliver to the webhook, as far as it tells."""
+        """Raise if the platform reports that it does not deliver to the webhook."""
         ...
 
     async def close(self) -> None:
@@ -306,19 +312,32 @@ class Channel(Protocol):
         ...
 
 
+class Transcriber(Protocol):
+    """Turns recordings into text."""
+
+    async def transcribe(self, attachment: Attachment, content: bytes) -> str:
+        """Return what is said in a recording, within bounded time; raise `HoldfastError`."""
+        ...
+
+
 class ChannelMessages(Protocol):
-    """What a run needs of the channels: answers in parts, and the files of messages."""
+    """What a run needs from the channels: answers split into parts, and the files of messages."""
+
+    @property
+    def transcriber(self) -> Transcriber | None:
+        """What transcribes voice messages, if anything does."""
+        ...
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer, each short enough for the channel."""
         ...
 
     def media_bytes(self, channel: str) -> int:
-        """Return how many bytes the files of a turn may have together."""
+        """Return the limit in bytes for all files of a turn's messages."""
         ...
 
     def file_bytes(self, channel: str) -> int:
-        """Return how many bytes the files of an answer may have together; 0 if none are sent."""
+        """Return the limit in bytes for all files of an answer; 0 if files are not sent."""
         ...
 
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
@@ -327,21 +346,21 @@ class ChannelMessages(Protocol):
 
 
 class OperatorMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator has sent to a chat: a text, files, or both."""
+    """A message of an operator to a chat: a text, files, or both."""
 
     chat: str
     text: str = ""
     thread: str = ""
     files: tuple[OutgoingFile, ...] = ()
     key: str | None = None
-    """With an idempotency key it is sent once."""
+    """If set, the message is sent once for this key."""
 
 
 class ChannelDirectory(Protocol):
-    """The channels of a process, as operators and platforms reach them over HTTP."""
+    """The channels of a process, as HTTP requests of operators and platforms use them."""
 
     async def listing(self) -> list[dict[str, object]]:
-        """Return every channel with what it does."""
+        """Return every channel with its state."""
         ...
 
     async def send(self, name: str, message: OperatorMessage) -> list[str]:
@@ -349,11 +368,11 @@ class ChannelDirectory(Protocol):
         ...
 
     async def check(self, name: str) -> dict[str, object]:
-        """Ask the platform who we are; return the answer, or why there is none."""
+        """Return the account's name on the platform, or why it is unknown."""
         ...
 
     async def pairings(self, name: str) -> list[PairingRow]:
-        """Return who asked to write to a channel, the oldest first."""
+        """Return the pairing requests of a channel, oldest first."""
         ...
 
     async def approve(self, name: str, code: str) -> PairingRow:

@@ -7,12 +7,12 @@ ResultT = TypeVar("ResultT")
 
 
 class Executor(Protocol):
-    """Runs blocking work, one piece at a time, in the order of submission."""
+    """Runs blocking jobs one at a time, in the order of submission."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Return what `work` returns; its exceptions pass through."""
         ...
 
     def close(self) -> None:
-        """Accept no more work."""
+        """Accept no more jobs."""
         ...

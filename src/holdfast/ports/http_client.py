@@ -21,7 +21,7 @@ class HttpUnavailable(HoldfastError):
 
 
 class HttpResult(msgspec.Struct, frozen=True):
-    """A complete answer; names of headers are in lower case."""
+    """A complete response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,20 +42,20 @@ class HttpCaller(Protocol):
         may_repeat: bool = False,
         max_bytes: int | None = None,
     ) -> HttpResult:
-        """Send a request and return its whole answer, at most 64 MiB; raise `HttpUnavailable`.
+        """Send a request and return its whole response, at most 64 MiB; raise `HttpUnavailable`.
 
-        With `max_bytes`, a longer answer is cut there and the rest is not read.
+        With `max_bytes`, a longer response is cut there and the rest is not read.
         """
         ...
 
     def lines(
         self, url: str, *, seconds: float, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a streamed answer to a GET; raise after `seconds` of silence."""
+        """Yield the lines of a streamed response to a GET; raise after `seconds` of silence."""
         ...
 
     def proxy_url(self, url: str) -> str | None:
-        """Return the forward proxy for an address, for connections that are not made here."""
+        """Return the forward proxy for a URL, for callers that open their own connections."""
         ...
 
     async def close(self) -> None:

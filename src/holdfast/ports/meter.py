@@ -4,14 +4,18 @@ from typing import Protocol
 
 
 class Meter(Protocol):
-    """Counts what happens; never fails, never waits."""
+    """Counts events; never fails and never blocks."""
 
     def turn_accepted(self, source: str, admission: str) -> None:
         """Count a turn that was started, queued or recognized as a repeat."""
         ...
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run of this process that ended; `rejected` failed because of its request."""
+        """Count a run of this process that ended.
+
+        `rejected`: it failed because of its request. `requires_action`: its turn goes on, and
+        waits for the client's tools or an approval.
+        """
         ...
 
     def lane_waited(self, seconds: float) -> None:
@@ -19,7 +23,7 @@ class Meter(Protocol):
         ...
 
     def healed(self, failure_class: str, action: str, seconds: float) -> None:
-        """Count a provider's failure that was healed, and what the treatment and its pause took."""
+        """Count a healed failure of a provider, and the time that the heal and its pause took."""
         ...
 
     def compacted(self, mode: str, reason: str) -> None:
@@ -33,7 +37,7 @@ class Meter(Protocol):
         ...
 
     def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
-        """Record how long a tool that the gateway ran took to answer or fail."""
+        """Record how long a tool of the gateway took to answer or fail."""
         ...
 
     def outbox_waits(self, messages: int, seconds: float) -> None:
@@ -41,7 +45,7 @@ class Meter(Protocol):
         ...
 
     def channel_received(self, channel: str, outcome: str, lag_seconds: float | None) -> None:
-        """Count a message of a channel; the lag is from the person's sending to our commit."""
+        """Count a message of a channel; the lag is from when the person sent it to our commit."""
         ...
 
     def channel_sent(self, channel: str, outcome: str) -> None:

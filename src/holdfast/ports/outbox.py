@@ -1,4 +1,4 @@
-"""What is read about the outbox, pairings and chats."""
+"""Reads of the outbox, pairings and chats."""
 
 from typing import Protocol
 
@@ -34,31 +34,35 @@ class OutboxCount(msgspec.Struct, frozen=True):
 
 
 class ChannelReader(Protocol):
-    """Reads about channels; they see everything that was acknowledged."""
+    """Reads about channels; they include everything that was acknowledged."""
 
     async def messages(self, tenant: Tenant | None, query: OutboxQuery) -> list[OutboxRow]:
-        """Return a page of the outbox, the newest first; `None` means every tenant."""
+        """Return a page of the outbox, newest first; tenant `None` means all tenants."""
         ...
 
     async def message(self, message_id: str) -> OutboxRow | None:
         """Return one message."""
         ...
 
+    async def is_recorded(self, tenant: Tenant, key: str) -> bool:
+        """Whether something with this idempotency key was done."""
+        ...
+
     async def file(self, message_id: str) -> bytes | None:
-        """Return the bytes of a file that is to be sent; `None` once it was."""
+        """Return the bytes of a file that is to be sent, or `None` once it was sent."""
         ...
 
     async def session_of(
         self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
     ) -> SessionId | None:
-        """Return the session in which a message of a chat is: one that we sent or accepted.
+        """Return the session of a message in a chat that the gateway sent or accepted.
 
-        `message_key` is the idempotency key that it has if we accepted it.
+        `message_key` is its idempotency key if the gateway accepted it.
         """
         ...
 
     async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
-        """Whether a message to a conversation is complete and not sent yet."""
+        """Whether a conversation has a message that is complete and not sent yet."""
         ...
 
     async def counts(self) -> list[OutboxCount]:
@@ -66,7 +70,7 @@ class ChannelReader(Protocol):
         ...
 
     async def pairings(self, channel: str) -> list[PairingRow]:
-        """Return who asked to write to a channel, the oldest first."""
+        """Return the pairing requests of a channel, oldest first."""
         ...
 
     async def chat(self, channel: str, chat: str) -> ChatRow | None:
@@ -78,7 +82,7 @@ class ChannelReader(Protocol):
         ...
 
     async def predecessor(self, channel: str, chat: str) -> str | None:
-        """Return the id that a chat had before it was moved, if it was."""
+        """Return the id that a chat had before it moved, or None."""
         ...
 
     async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
@@ -86,13 +90,13 @@ class ChannelReader(Protocol):
         ...
 
     async def cursor(self, view: str) -> tuple[int, int] | None:
-        """Return how far a follower of the feed has come; `None` if it never began."""
+        """Return the cursor of a follower of the feed, or `None` if it never started."""
         ...
 
     async def receivers(self) -> list[ReceiverRow]:
-        """Return for each channel whether it receives, and since when it does not."""
+        """Return for each channel whether it receives, and since when it has not."""
         ...
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:
-        """Return who receives for a channel, if that worker is alive."""
+        """Return the worker that receives for a channel, if it is alive."""
         ...

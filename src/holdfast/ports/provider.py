@@ -17,7 +17,7 @@ from holdfast.core.openai.stream_events import Delta
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to a model, complete in itself."""
+    """One self-contained request to a model."""
 
     model: str
     items: Sequence[bytes]
@@ -29,7 +29,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool = False
     session_id: str | None = None
     answer_seq: int = 0
-    """Where the answer will be in the session's log, if nothing comes between; ids tell it."""
+    """The expected place of the answer in the session's log; ids end with it."""
     keeps_state: bool = True
     """Whether the provider may store this call for later ones."""
     state: ProviderState | None = None
@@ -40,16 +40,16 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     is_plain: bool = False
     """True after the provider refused the form of a call: use the plainest form."""
     approval_seconds: float | None = None
-    """How long a person has to answer an agent's request for permission; None: nobody can."""
+    """How long a person may take to answer an agent's permission request; None if nobody can."""
     permissions: dict[str, bool] = {}
-    """Answers to an agent's requests for permission, by the ids of the calls."""
+    """Answers to an agent's permission requests, by the ids of the calls."""
 
 
 _encode = msgspec.json.Encoder().encode
 
 
 def digest_call(hasher: blake2b, call: ModelCall) -> bytes:
-    """Return the digest of a call: `hasher` has its items, everything else is added here."""
+    """Return the digest of a call; `hasher` already has its items."""
     params = (
         call.model,
         call.fields,
@@ -71,7 +71,8 @@ class StateUse(msgspec.Struct, frozen=True):
     slot: str
     is_mutable: bool = False
     is_local: bool = False
-    """Whether it stays on this machine, so that a request not to store concerns others only."""
+    """Whether the state stays on this machine, so that a request not to store does not affect
+    it."""
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +82,11 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     name: str
     arguments: str
-    """Everything that is known of the call, as JSON."""
+    """Everything that is known about the call, as JSON."""
 
 
 class TextAnswer(msgspec.Struct, frozen=True):
-    """An answer that is one message of one text."""
+    """An answer that consists of one message with one text."""
 
     item: NewItem
     text: str
@@ -105,9 +106,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, msgspec.Raw] = {}
     """Fields of the provider's response to copy into ours, such as `service_tier`."""
     plain: TextAnswer | None = None
-    """The only item once more, read, where the adapter has done that already."""
+    """The only item in decoded form, if the adapter has decoded it already."""
     request: PermissionRequest | None = None
-    """What the agent waits for; a call with the answer among its `permissions` goes on."""
+    """The request that the agent waits for; a call with the answer in `permissions` continues."""
 
 
 class ModelEvent(msgspec.Struct, frozen=True):
@@ -125,7 +126,7 @@ class EventSink(Protocol):
     """Receives the events of a stream as they arrive."""
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Write events that arrived together; return False when the caller must drain first."""
+        """Write events that arrived together. False means that the caller must drain first."""
         ...
 
     async def drain(self) -> None:
@@ -134,11 +135,11 @@ class EventSink(Protocol):
 
 
 class OutputSink(EventSink, Protocol):
-    """An event sink that knows whether the client may have seen anything of the answer."""
+    """An event sink that knows whether the client may have seen any output."""
 
     @property
     def has_output(self) -> bool:
-        """Whether the model has sent any event: after that nothing is retried."""
+        """Whether the model has sent any event; after that nothing is retried."""
         ...
 
 
@@ -158,7 +159,7 @@ class Provider(Protocol):
         ...
 
     def state_use(self, model: str) -> StateUse | None:
-        """Return how the provider stores state for a model; None when every call is complete."""
+        """Return how the provider stores state for a model, or None if it stores none."""
         ...
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -168,7 +169,7 @@ class Provider(Protocol):
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Write events to `sink`, from the first `response.output_item.added`; return the answer.
 
-        A stream that ends without its answer was cut off and raises.
+        A stream that ends without its answer was cut off: raise.
         """
         ...
 
@@ -185,7 +186,7 @@ class ByteSink(Protocol):
     """Receives a body as it arrives."""
 
     def write(self, piece: bytes) -> bool:
-        """Write a piece; return False when the caller must drain before the next one."""
+        """Write a piece. False means that the caller must drain before the next one."""
         ...
 
     async def drain(self) -> None:
@@ -202,7 +203,7 @@ class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None
     model: str | None = None
     may_repeat: bool = False
-    """Whether the request stores nothing upstream, so that it may be sent twice."""
+    """Whether the request has no effect upstream, so that it may be sent twice."""
 
 
 class RelayResponse(Protocol):
@@ -215,12 +216,12 @@ class RelayResponse(Protocol):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that concern the client; names in lower case."""
+        """The headers to forward to the client; names in lower case."""
         ...
 
     @property
     def outcome(self) -> str:
-        """`completed`, the class of the failure, or `left` while neither is known."""
+        """`completed`, the failure class, or `left` as long as neither is known."""
         ...
 
     async def read(self) -> bytes:
@@ -244,7 +245,7 @@ class UnavailableUpstream(msgspec.Struct, frozen=True):
 
 
 class ModelListing(msgspec.Struct, frozen=True):
-    """The models of all upstreams, and the upstreams that could not be asked."""
+    """The models of all upstreams, and the upstreams that did not answer."""
 
     models: list[dict[str, Any]]
     unavailable: list[UnavailableUpstream] = []
@@ -258,13 +259,13 @@ class Upstreams(Protocol):
         ...
 
     def upstream_api(self, model: str) -> Literal["responses", "chat"] | None:
-        """Return the API of the model's upstream; None where there is no server."""
+        """Return the API of the model's upstream, or None if it is not a server."""
         ...
 
     def wire_body(self, call: ModelCall) -> bytes | None:
-        """Return the body that the model's upstream is sent for a call.
+        """Return the request body that the model's upstream gets for a call.
 
-        None for a command-line agent, and where the body has ids of the upstream's state.
+        None for a command-line agent, and if the body contains ids of the upstream's state.
         """
         ...
 
@@ -273,12 +274,12 @@ class Upstreams(Protocol):
         ...
 
     async def models(self) -> ModelListing:
-        """Return the models of all upstreams; raise where none could be asked."""
+        """Return the models of all upstreams; raise if none of them answers."""
         ...
 
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Forward a request to its model's upstream, or to the first; None if there is none.
 
-        The caller's credentials are not forwarded. Where the upstream refuses our own key, raise.
+        The caller's credentials are not forwarded. Raise if the upstream refuses our own key.
         """
         ...

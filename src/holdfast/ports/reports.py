@@ -1,4 +1,4 @@
-"""What operators ask of a whole store, across tenants: workers, lanes and usage."""
+"""Reports for operators about a whole store, across tenants: workers, lanes and usage."""
 
 from typing import Literal, Protocol
 
@@ -11,7 +11,7 @@ INTERVAL_SECONDS: dict[Interval, int] = {"day": 86400, "hour": 3600}
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """A worker, its lease, and what it holds."""
+    """A worker, its lease, and how much work it has."""
 
     id: WorkerId
     started_at: float
@@ -22,7 +22,7 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 
 class LaneView(msgspec.Struct, frozen=True):
-    """A lane that is in use: a run has it, or a turn that waits for its client's tools."""
+    """A lane in use: a run holds it, or a turn that waits for its client's tools."""
 
     session_id: SessionId
     tenant: Tenant
@@ -36,7 +36,7 @@ class LaneView(msgspec.Struct, frozen=True):
 
 
 class UsageRow(msgspec.Struct):
-    """What one tenant used of one model in one interval."""
+    """The usage of one model by one tenant in one interval."""
 
     start: int
     tenant: str
@@ -53,23 +53,23 @@ class UsageRow(msgspec.Struct):
     output_tokens: int = 0
     reasoning_tokens: int = 0
     latencies_ms: list[int] = []
-    """Of completed turns, from their start to their end, sorted."""
+    """The durations of completed turns, from start to end, sorted."""
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """Usage in a range of time; `is_complete` is False where there was too much to count."""
+    """Usage in a time range; `is_complete` is False if there was too much to count."""
 
     rows: list[UsageRow]
     is_complete: bool = True
     next_since: float | None = None
-    """Where the next report goes on: every interval before it is complete."""
+    """Where the next report continues: every interval before it is complete."""
 
 
 class Reports(Protocol):
-    """Reads across all tenants; each costs as much as it returns."""
+    """Reads across all tenants; the cost of each grows with its result."""
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers, dead ones that were not cleared away yet included."""
+        """Return the workers, including dead ones that were not removed yet."""
         ...
 
     async def lanes(self, limit: int) -> list[LaneView]:
@@ -79,6 +79,6 @@ class Reports(Protocol):
     async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
         """Return usage by interval, tenant and model, oldest first.
 
-        A report that cannot count everything ends with a complete interval where there is one.
+        A report that cannot count everything ends with a complete interval if there is one.
         """
         ...

@@ -1,7 +1,7 @@
-"""What a client request is known by while it is served, for logs and for upstream requests.
+"""The context of a client request while it is served, for logs and upstream requests.
 
 The context variable is copied into every task that a request starts, so that a turn finds the
-request that submitted it. Channels, schedules and recovery begin a context of their own.
+request that submitted it. Channels, schedules and recovery start their own context.
 """
 
 import time
@@ -31,7 +31,7 @@ current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_reques
 
 
 def begin_context(request_id: str, tenant: str) -> None:
-    """Begin the context of a turn that no HTTP request of its own submits.
+    """Start the context of a turn that was not submitted by an HTTP request of its own.
 
     A turn of a WebSocket keeps the trace of its connection.
     """
@@ -41,7 +41,7 @@ def begin_context(request_id: str, tenant: str) -> None:
 
 
 def note_first_token() -> None:
-    """Record that the upstream has begun to answer the current request."""
+    """Record the time at which the upstream began to answer the current request."""
     context = current_request.get()
     if context is not None and context.first_token_at is None:
         context.first_token_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is read about schedules, and what operators ask of the scheduler."""
+"""Reads of schedules, and the operations of the scheduler for operators."""
 
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ class ScheduleReader(Protocol):
     async def page(
         self, tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
     ) -> list[ScheduleRow]:
-        """Return schedules of a tenant by name, behind the one that is named `after`."""
+        """Return schedules of a tenant by name, starting after the name `after`."""
         ...
 
     async def schedule(self, tenant: Tenant, name: str) -> ScheduleRow | None:
@@ -24,16 +24,16 @@ class ScheduleReader(Protocol):
         ...
 
     async def active(self) -> tuple[float, list[ScheduleRow]]:
-        """Return the store's time, and schedules that are due or have a run."""
+        """Return the store's time, and the schedules that are due or have a run."""
         ...
 
     async def runs(self, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
-        """Return the runs of a schedule, the newest first."""
+        """Return the runs of a schedule, newest first."""
         ...
 
 
 class ScheduleDirectory(Protocol):
-    """The schedules of a gateway, as operators reach them over HTTP."""
+    """The schedules of a gateway, as operators use them over HTTP."""
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule."""
@@ -48,5 +48,5 @@ class ScheduleDirectory(Protocol):
         ...
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule."""
+        """Delete a schedule."""
         ...

@@ -8,15 +8,15 @@ from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.transaction.commands import IndexLog
 
 MAX_HITS = 100
-"""Hits of one page."""
+"""The hits of one page."""
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Words, `"phrases"` and `prefixes*` to find, and where."""
+    """What to find (words, `"phrases"` and `prefixes*`), and where."""
 
     text: str
     key: Key | None = None
-    """Only sessions of this key, all its generations."""
+    """Restricts the search to sessions of this key, all generations."""
     key_prefix: str | None = None
     session_id: SessionId | None = None
     roles: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     until: float | None = None
     include_hidden: bool = False
-    """Whether items that an edit or a regenerate replaced are found too."""
+    """Whether items that were replaced by an edit or a regenerate are included."""
     limit: int = 20
     after: int | None = None
     """The place of the last hit seen."""
@@ -47,27 +47,27 @@ class SearchHit(msgspec.Struct, frozen=True):
 
 
 class SearchPage(msgspec.Struct, frozen=True):
-    """Hits, the newest first if they match the whole query, else the best first."""
+    """Hits: newest first if they match the whole query, else best first."""
 
     hits: tuple[SearchHit, ...]
     has_more: bool = False
     matches_all: bool = True
-    """False where no item has all words: then items with some of them are listed."""
+    """False if no item has all words: then items with some of them are listed."""
 
 
 class SearchIndex(Protocol):
-    """An index that follows the log; it may be behind by what was committed just now."""
+    """An index that follows the log; it may lag behind the latest commits."""
 
     async def search(self, tenant: Tenant, query: SearchQuery) -> SearchPage:
-        """Return items that match and may be seen.
+        """Return matching items that the tenant may see.
 
-        Items that were erased, rolled back or replaced by a retry are never found, nor are those
-        of other tenants. Raise `InvalidInput` for a query without words, or one that is too long.
+        Items that were erased, rolled back or replaced by a retry are never found, and neither are
+        those of other tenants. Raise `InvalidInput` for a query that has no words or is too long.
         """
         ...
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
-        """Return the command that indexes the next entries; None if all are indexed."""
+        """Return the command that indexes the next entries, or None if all are indexed."""
         ...
 
     async def backlog(self) -> int:

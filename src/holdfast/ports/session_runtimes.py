@@ -1,20 +1,20 @@
-"""The port to what runs for a session between its turns, such as a warm process of an agent."""
+"""The port to processes that live for a session between its turns, such as a warm agent."""
 
 from typing import Protocol
 
 
 class SessionRuntimes(Protocol):
-    """Everything that runs for sessions in this process."""
+    """Everything in this process that stays alive for sessions between turns."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing ever runs for a session between its turns."""
+        """Whether nothing stays alive for any session between its turns."""
         ...
 
     async def end_session(self, session_id: str) -> None:
-        """End what runs for a session; the session itself may go on later."""
+        """Stop what runs for a session; the session itself may continue later."""
         ...
 
     async def remove_session(self, session_id: str) -> None:
-        """End what runs for a session and delete what it has stored on this machine."""
+        """Stop what runs for a session and delete its files on this machine."""
         ...

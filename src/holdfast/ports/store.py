@@ -1,6 +1,6 @@
-"""What we need from a store. Each docstring is a promise that the store contract checks."""
+"""What the engine needs from a store. The store contract checks each docstring."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -28,11 +28,11 @@ OutcomeT = TypeVar("OutcomeT")
 
 Order = Literal["asc", "desc"]
 Listener = Callable[[Sequence[SessionId], Sequence[RunId]], None]
-"""Called with sessions whose waiters should look again, and runs that should stop."""
+"""Called with sessions whose waiters should check again, and runs that should stop."""
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """A session as the outside may see it: `status` comes from the lane, now."""
+    """A session as clients see it: `status` is the current one, from the lane."""
 
     session: Session
     status: SessionStatus
@@ -41,14 +41,14 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class TurnView(msgspec.Struct, frozen=True):
-    """A turn and its state, now."""
+    """A turn and its current status."""
 
     turn: Turn
     status: TurnStatus
 
 
 class ResponseView(msgspec.Struct, frozen=True):
-    """What one step of a turn answered, or will: the turn, its state now, and its last run."""
+    """The response of one step of a turn: the turn, its current status, and its last run."""
 
     turn: Turn
     turn_status: TurnStatus
@@ -56,7 +56,7 @@ class ResponseView(msgspec.Struct, frozen=True):
     run: Run | None
     step: int
     joined: "ResponseView | None" = None
-    """The response of the turn that this one joined: its answer is the answer of both."""
+    """The response of the turn that this one joined; its answer is the answer of both."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +67,11 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "asc"
     view: Literal["visible", "log"] = "visible"
     turn_id: TurnId | None = None
-    """The turn that all these items are known to be of: then they are found by it."""
+    """The turn that all requested items belong to; it makes the lookup faster."""
 
 
 class ListedItem(msgspec.Struct, frozen=True):
-    """An item as a list shows it: `name` is an id that no other entry of its log goes by."""
+    """An item as a list shows it; `name` is an id that is unique within its log."""
 
     item: StoredItem
     name: str
@@ -79,14 +79,14 @@ class ListedItem(msgspec.Struct, frozen=True):
 
 
 class FeedPlace(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Where a fact stands among all of a tenant's, in the order of their commits."""
+    """The position of an event among all events of a tenant, in commit order."""
 
     txid: int = 0
     position: int = 0
 
 
 class PlacedEvent(msgspec.Struct, frozen=True):
-    """A fact and its place."""
+    """An event and its position."""
 
     event: Event
     place: FeedPlace
@@ -102,11 +102,11 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 20
     order: Order = "desc"
     sort: Literal["created", "activity"] = "created"
-    """What orders the list; by activity it is always descending."""
+    """The sort order; by activity it is always descending."""
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
-    """One item without its content; `torn_body` is there for an answer that broke off."""
+    """One item without its content; `torn_body` is the content of an incomplete answer."""
 
     seq: int
     kind: str
@@ -114,30 +114,30 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     torn_body: bytes | None
     call_id: str | None = None
     is_refused: bool = False
-    """Whether it is hidden because a provider refused it; every other hidden item is left out."""
+    """Whether it is hidden because a provider refused it; other hidden items are left out."""
     is_instruction: bool = False
     """Whether it gives the session's instructions."""
     is_joined: bool = False
-    """Whether it is a user's message behind the tool outputs of its turn, which it may have joined
+    """Whether it is a user's message after the tool outputs of its turn, which it may have joined
     from another client."""
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """What of a session is settled, to compare a request with."""
+    """The settled part of a session's log, for comparison with a request."""
 
     session: Session
     settled_seq: int
     entries: list[OutlineEntry]
     running: list[OutlineEntry] = []
-    """What the turn that runs has in the log so far."""
+    """The items of the running turn so far."""
     open_from: int | None = None
-    """Where the turn begins that runs or waits for its tools."""
+    """The first item of the turn that runs or waits for its tools."""
     is_whole: bool = True
     """Whether the outline begins with the session's first item."""
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """What is visible of a session at its end, oldest first."""
+    """The last visible items of a session, oldest first."""
 
     session: Session
     listed: bytes
@@ -155,14 +155,14 @@ class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GoneWorker(msgspec.Struct, frozen=True, gc=False):
-    """A worker taken for dead, and the lease on which it was judged."""
+    """A worker judged to be dead, and the end of its lease at that time."""
 
     id: WorkerId
     alive_until: float
 
 
 class OwnedRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that has its lane."""
+    """A run that holds its lane."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -170,7 +170,7 @@ class OwnedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionReader(Protocol):
-    """Reads sessions, and what all sessions of a tenant take."""
+    """Reads sessions, and the storage of a tenant."""
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -179,7 +179,7 @@ class SessionReader(Protocol):
         ...
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
-        """Return one page of a tenant's sessions, retired generations only when asked for."""
+        """Return one page of a tenant's sessions; retired generations only on request."""
         ...
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
@@ -187,24 +187,24 @@ class SessionReader(Protocol):
         ...
 
     async def descendants(self, session_id: SessionId) -> list[SessionId]:
-        """Return all sessions that were forked from a session or its forks, erased ones too."""
+        """Return all forks of a session and of its forks, including erased ones."""
         ...
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
-        """Return sessions of all tenants in which nothing has happened for so long, by id.
+        """Return sessions of all tenants that have been idle for this long, by id.
 
-        Sessions that others point into are not among them.
+        Sessions with forks are not included.
         """
         ...
 
     async def stored_bytes(self, tenant: Tenant) -> int:
-        """Return how many bytes the items of a tenant's sessions have; it looks at all of them."""
+        """Return the total bytes of a tenant's items; this reads all of them."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
-        """Return what providers remember for a session."""
+        """Return the provider state of a session."""
         ...
 
 
@@ -212,26 +212,34 @@ class HistoryReader(Protocol):
     """Reads the items of sessions and the records that hide or replace them."""
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
-        """Return a page of a session's items, inherited ones of its parents included.
+        """Return a page of a session's items, including those inherited from its parents.
 
-        The visible view leaves out what records hide; the log has every item, gap-free.
+        The visible view leaves out what records hide; the log view has every item, without gaps.
         The cost grows with the page, not with the history before it.
         """
         ...
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
-        """Return a page of items with a name for each, also where ids are shared or missing.
+        """Return a page of items with a unique name for each, even if ids are shared or missing.
 
-        In the log's view each entry says what hides it.
+        In the log view each entry says which record hides it.
         """
         ...
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
-        """Return the item that goes by a name, hidden or not."""
+        """Return the item with this name, hidden or not."""
         ...
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
-        """Return unnamed sessions that have an item of this id, the newest first, a few of them."""
+        """Return a few keyless sessions that have an item of this id, newest first."""
+        ...
+
+    async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return sessions with a turn that runs or waits, and an item of this id; a few of them.
+
+        The cost does not grow with the number of sessions. Ids of items that the store made, and
+        other ids that end with the place of their item, are not found.
+        """
         ...
 
     async def transcript(
@@ -242,7 +250,7 @@ class HistoryReader(Protocol):
         key: Key | None = None,
         last: int | None = None,
     ) -> Transcript | None:
-        """Return the last so many visible items, or all of them, in one snapshot, as bytes.
+        """Return the `last` visible items, or all of them, in one snapshot, as bytes.
 
         The cost grows with what is returned, not with the history before it.
         """
@@ -258,24 +266,24 @@ class HistoryReader(Protocol):
     ) -> Outline | None:
         """Return the settled log without its content, in one snapshot: visible and refused items.
 
-        Items of a turn that runs are kept apart; those of one that waits for tools are not. With
-        `last`, the outline begins with the last so many items.
+        Items of a running turn are listed separately; those of a turn that waits for tools are not.
+        With `last`, the outline has only that many items, the last ones.
         """
         ...
 
     async def context(self, session: Session) -> Sequence[StoredItem]:
-        """Return the log as a model may be shown it: ranges that were compacted as their summary.
+        """Return the log as a model sees it: compacted ranges are replaced by their summary.
 
-        The cost grows with what is shown, not with what a summary stands for.
+        The cost grows with the result, not with what a summary replaces.
         """
         ...
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
     ) -> HistoryHashRow | None:
-        """Return where a history ends that has one of these hashes, the first of them that is kept.
+        """Return the end of the history with the first of these hashes that is stored.
 
-        What was erased in it since has no hash any more, nor has an erased session.
+        Histories with erased items and erased sessions are not found.
         """
         ...
 
@@ -292,15 +300,15 @@ class HistoryReader(Protocol):
         ...
 
     async def lineage_records(self, session: Session) -> list[Record]:
-        """Return the records in force over everything a session shows, inherited ones first.
+        """Return the records in force over a session's whole log, inherited ones first.
 
-        Those that were undone are left out; an ancestor's reach no further than its shared part.
+        Undone records are left out; those of an ancestor apply only to its shared part.
         """
         ...
 
 
 class TurnReader(Protocol):
-    """Reads turns, their runs and what was answered."""
+    """Reads turns, their runs and their responses."""
 
     async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
         """Return a turn; a foreign one is `None`."""
@@ -317,7 +325,7 @@ class TurnReader(Protocol):
         ...
 
     async def stop_requests(self) -> list[StopRequestRow]:
-        """Return the runs that other processes ask to end, those of the last minute."""
+        """Return the requests of other processes to end runs, from the last minute."""
         ...
 
     async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
@@ -327,7 +335,7 @@ class TurnReader(Protocol):
     async def journal(
         self, turn_id: TurnId, step: int, *, after: int, limit: int
     ) -> list[JournalRow]:
-        """Return the first batches of a response's journal that reach beyond event `after`."""
+        """Return the first batches of a response's journal with events after `after`."""
         ...
 
     async def completion(self, tenant: Tenant, turn_id: TurnId, step: int) -> CompletionRow | None:
@@ -335,26 +343,26 @@ class TurnReader(Protocol):
         ...
 
     async def completions(self, tenant: Tenant, query: CompletionQuery) -> list[CompletionRow]:
-        """Return a page of a tenant's stored completions, in the order they were asked for."""
+        """Return a page of a tenant's stored completions, in the requested order."""
         ...
 
 
 class FeedReader(Protocol):
-    """Reads facts in the order in which they were committed."""
+    """Reads events in commit order."""
 
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
-        """Return a session's facts after a cursor, in order."""
+        """Return a session's events after a cursor, in order."""
         ...
 
     async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
-        """Return the facts of a tenant's visible sessions behind a place, as they were committed.
+        """Return the events of a tenant's visible sessions after a position, in commit order.
 
-        A fact that commits late has a place behind every one that was returned before it.
+        An event that commits late has a position after every event that was returned before it.
         """
         ...
 
     async def feed_end(self, tenant: Tenant) -> FeedPlace:
-        """Return the place of the newest fact that `feed` would return."""
+        """Return the position of the newest event that `feed` would return."""
         ...
 
 
@@ -362,16 +370,16 @@ class ApiKeyReader(Protocol):
     """Reads API keys."""
 
     async def api_keys(self) -> list[ApiKeyRow]:
-        """Return every API key that was ever made, revoked ones included."""
+        """Return all API keys, including revoked ones."""
         ...
 
 
 class Reader(SessionReader, HistoryReader, TurnReader, FeedReader, ApiKeyReader, Protocol):
-    """Reads see everything that was acknowledged, and never wait for a run."""
+    """All reads. They see everything that was acknowledged, and never wait for a run."""
 
 
 class Store(Protocol):
-    """Writes. A command that was answered survives the death of the process and of the power."""
+    """All writes. A command that was answered survives a crash of the process and a power loss."""
 
     @property
     def read(self) -> Reader:
@@ -402,47 +410,48 @@ class Store(Protocol):
         ...
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` about wake-ups and aborts, of this process at once, of others soon."""
+        """Call `listener` with wake-ups and aborts: at once for this process, soon for others."""
         ...
 
-    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what ends that.
+    def on_outbox(self, wake: Callable[[], None], channels: Collection[str]) -> Callable[[], None]:
+        """Call `wake` when there may be messages of these channels; return what ends that.
 
-        A store that can push calls it also for other processes that send nothing themselves.
+        It is called for what this process writes. A store that can push calls it also for what
+        other processes write to channels that they do not send for themselves.
         """
         ...
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call.
 
-        For stores that cannot push; one that pushes through `listen` answers `False`.
+        For stores without notifications; a store that notifies through `listen` returns `False`.
         """
         ...
 
     async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
-        """Begin a worker's life: its lease, and a token that the system drops with the process."""
+        """Register a worker: its lease, and a token that the system releases with the process."""
         ...
 
     async def gone_workers(self) -> list[GoneWorker]:
-        """Return workers whose lease ran out or whose process is dead; no living one ever."""
+        """Return workers whose lease expired or whose process is dead; never a live one."""
         ...
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a gone worker left something, or a hold ran out."""
+        """Return sessions in which a dead worker left something, or in which a hold expired."""
         ...
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
-        """Return the waiting turns that a worker answers for, in the order of their lanes."""
+        """Return the waiting turns that a worker is responsible for, in lane order."""
         ...
 
     async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
-        """Return the runs that still own a lane for this worker."""
+        """Return the runs that hold a lane for this worker."""
         ...
 
     async def dismiss(self, worker: WorkerId) -> None:
-        """End a worker's life: nothing of its own is left open, or others may take it at once."""
+        """Unregister a worker; others may take over at once what it left open."""
         ...
 
     async def close(self) -> None:
-        """Close the store; what was acknowledged stays."""
+        """Close the store; everything that was acknowledged is durable."""
         ...

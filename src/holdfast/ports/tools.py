@@ -12,7 +12,7 @@ from holdfast.core.tools.requested import FunctionTool, RequestedTools
 
 
 class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """On whose behalf a tool runs. Arguments of a call never widen what its caller may see."""
+    """On whose behalf a tool runs. Arguments of a call never extend what its caller may see."""
 
     tenant: Tenant
     session: Session
@@ -26,13 +26,13 @@ class Tool(FunctionTool, frozen=True, kw_only=True):
 
     needs_approval: bool = False
     is_repeatable: bool = False
-    """Whether the operator declared that a second run after a crash does no harm."""
+    """Whether the operator declared that a second run after a crash is harmless."""
     digest: str = ""
-    """Changes with the description and the parameters: an approval holds for what was shown."""
+    """A digest of the description and the parameters: an approval applies to what was shown."""
 
 
 class ToolImage(msgspec.Struct, frozen=True):
-    """An image that a tool returned beside its text."""
+    """An image that a tool returned in addition to its text."""
 
     media_type: str
     content: bytes
@@ -44,16 +44,16 @@ class ToolResult(msgspec.Struct, frozen=True):
     output: str | None = None
     error: str | None = None
     images: tuple[ToolImage, ...] = ()
-    """For the person in a chat; the model is told of them in `output`."""
+    """Images for the person in a chat; `output` mentions them to the model."""
 
 
 class ListedServer(msgspec.Struct, frozen=True):
-    """The tools of one server, as clients are shown them."""
+    """The tools of one server, as clients see them."""
 
     label: str
     tools: list[msgspec.Raw]
     error: str | None = None
-    """Why the server could not be asked for its tools."""
+    """Why the server did not list its tools."""
 
 
 class ToolSet(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class ToolSet(msgspec.Struct, frozen=True):
 
 
 class Toolbox(Protocol):
-    """Finds and runs tools. A tool that fails has an error as its result; nothing is raised."""
+    """Finds and runs tools. A tool that fails returns an error as its result; nothing is raised."""
 
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
         """Raise `InvalidInput` for a tool that this tenant does not have."""

@@ -1,1 +1,1 @@
-"""Child processes: how agents and tool servers are started, identified and ended."""
+"""Child processes: start, identify and end the processes of agents and tool servers."""

@@ -1,4 +1,4 @@
-"""Start a child process that has its own group and dies with the gateway."""
+"""Start a child process that has its own group and is killed with the gateway."""
 
 import asyncio
 import ctypes
@@ -31,10 +31,10 @@ async def start_child(
     max_line_bytes: int,
     account: UnixAccount | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start a process in a session and a group of its own, with pipes for all its streams.
+    """Start a process in a session and group of its own, with pipes for all its streams.
 
-    On Linux the kernel kills it when the gateway dies, however that happens. A process that it
-    started itself is not killed then: it finds its input closed. `kill_group` ends all of them.
+    On Linux the kernel kills it when the gateway dies for any reason. Its own children are not
+    killed then: they find their input closed. `kill_group` ends all of them.
     """
     return await asyncio.create_subprocess_exec(
         *command,
@@ -50,7 +50,7 @@ async def start_child(
 
 
 def _before_exec(account: UnixAccount | None, parent: int) -> Callable[[], None]:
-    """Return what the child does before it becomes the program."""
+    """Return the function that the child runs before exec."""
 
     def prepare() -> None:
         if account is not None:
@@ -58,7 +58,7 @@ def _before_exec(account: UnixAccount | None, parent: int) -> Callable[[], None]
             os.setgid(account.gid)
             os.setuid(account.uid)
         if _prctl is not None:
-            # After setuid, which clears it. The parent may have died before the call.
+            # After setuid, which clears this setting. The parent may have died before the call.
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)

@@ -19,7 +19,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     pid: int
     started: int
-    """Clock ticks from the boot to the start of the process; 0 where the system has no /proc."""
+    """Clock ticks from boot to the start of the process; 0 if the system has no /proc."""
     boot: str = ""
 
     @property
@@ -44,13 +44,13 @@ def identify(pid: int) -> ProcessIdentity:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started; None where it does not run."""
+    """Return when a process started; None if it is not running."""
     stat = _read_stat(pid)
     return None if stat is None or stat.state in "ZX" else stat.started
 
 
 def boot_id() -> str:
-    """Return the id of the current boot; pids and start times of another one mean nothing."""
+    """Return the id of the current boot; pids and start times of another boot are meaningless."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -84,11 +84,11 @@ def kill_group(group: int) -> None:
 
 
 def kill_user(uid: int) -> None:
-    """Kill every process of a system user, also those that made a session of their own."""
+    """Kill every process of a system user, including those with a session of their own."""
     if uid in (0, os.getuid()):
         return
     for _ in range(KILL_PASSES):
-        # What is started while the table is read is found by the next pass.
+        # Processes that start while the table is read are found by the next pass.
         running = [pid for pid in _pids() if _real_user(pid) == uid]
         if not running:
             return
@@ -103,17 +103,17 @@ def _real_user(pid: int) -> int | None:
     if stat is None or stat.state in "ZX":
         return None
     with contextlib.suppress(OSError, ValueError, IndexError):
-        # Not the owner of the folder: that is root for a process that hides its memory.
+        # Not the owner of the folder, which is root for a process that is not dumpable.
         status = (_PROC / str(pid) / "status").read_text("ascii", "replace")
         return int(status.split("\nUid:", 1)[1].split(None, 1)[0])
     return None
 
 
 def kill_leftover(leader: ProcessIdentity, directory: Path) -> bool:
-    """Kill a group that a dead gateway left behind; return whether there was one.
+    """Kill a group that a dead gateway left; return whether there was one.
 
-    Where its leader is gone, a member is recognised by the session's directory in its environment:
-    the number of the group alone could belong to somebody else by now.
+    If its leader has ended, a member is recognised by the session's directory in its environment:
+    the number of the group may have been reused.
     """
     if leader.boot != boot_id():
         return False
@@ -125,16 +125,16 @@ def kill_leftover(leader: ProcessIdentity, directory: Path) -> bool:
 
 
 def mark_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child with a mark, by which `kill_orphans` finds its children."""
+    """Return a child's environment with a mark, by which `kill_orphans` finds its descendants."""
     gateway = identify(os.getpid())
     return {**environment, _MARK: f"{gateway.pid}:{gateway.started}:{gateway.boot}"}
 
 
 def kill_orphans() -> int:
-    """Kill what marked children of dead gateways have left behind; return how many there were.
+    """Kill processes that marked children of dead gateways have left; return how many.
 
     The kernel kills the children themselves with their gateway, but not their own children. A
-    process that has made itself a session, such as a daemon, was meant to stay.
+    process with a session of its own, such as a daemon, was meant to stay.
     """
     count = 0
     for pid in _pids():
@@ -148,7 +148,7 @@ def kill_orphans() -> int:
 
 
 def _marked_gateway(pid: int) -> ProcessIdentity | None:
-    """Return the gateway that started the marked ancestor of a process; None for others."""
+    """Return the gateway that started a process's marked ancestor; None without a mark."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -182,6 +182,6 @@ def _read_stat(pid: int) -> _Stat | None:
         text = (_PROC / str(pid) / "stat").read_text("ascii", "replace")
     except OSError:
         return None
-    # The name in parentheses may contain anything: the fields follow its last parenthesis.
+    # The name in parentheses may contain any character: fields follow the last parenthesis.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]), int(fields[21]))

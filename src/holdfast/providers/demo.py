@@ -1,4 +1,4 @@
-"""The demo model: it needs no key and no network, and its answers show that it has a history."""
+"""The demo model: no key and no network; its answers show that it has the history."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, St
 
 DEMO_MODEL = "holdfast-demo"
 MAX_QUOTED = 1000
-"""Characters of a message that the reply quotes."""
+"""How many characters of a message the reply quotes."""
 
 
 class _Message(msgspec.Struct):
@@ -20,7 +20,7 @@ class _Message(msgspec.Struct):
 
 
 class DemoProvider:
-    """Answers with the first and the last message of the user, and their count."""
+    """Answers with the first and last message of the user, and their count."""
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
         self._new_id = new_id
@@ -79,7 +79,7 @@ def _text(message: _Message) -> tuple[str | None, str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as the reply quotes it: a long one would cost several times its size."""
+    """Return a text as the reply quotes it, clipped because the reply repeats it several times."""
     return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")
 
 

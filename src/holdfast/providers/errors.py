@@ -1,7 +1,7 @@
 """Classify the failures of providers: by code first, by text second, by status last.
 
-Real servers send several of these without a code, and a few under codes that say nothing, so the
-texts matter.
+Real servers send some failures without a code, and others with meaningless codes, so the texts
+matter.
 """
 
 import re
@@ -24,7 +24,7 @@ _REFUSED_PROMPT_CODES = frozenset(
         # OpenAI
         "invalid_prompt", "content_policy_violation", "moderation_blocked",
         "cyber_policy_violation", "bio_policy_violation",
-        # Azure, which nests the more precise one
+        # Azure, which nests the more precise code
         "content_filter", "ResponsibleAIPolicyViolation", "ContentFiltered",
         # Gemini's block reasons
         "PROHIBITED_CONTENT", "SAFETY", "BLOCKLIST", "RECITATION", "SPII",
@@ -90,30 +90,30 @@ def classify(
     message: str = "",
     param: str | None = None,
 ) -> FailureClass:
-    """Return the class of a failure; `status` is None for one that came inside a stream."""
+    """Return the class of a failure; `status` is None for one inside a stream."""
     if code == "string_above_max_length" and _CONTENT.search(param or message):
         return "poison"  # the content is too long, not an id or a name
     if _TOO_LARGE.match(message):
-        return "overflow"  # more than the account may send in a minute: a shorter request helps
+        return "overflow"  # exceeds the account's limit per minute: a shorter request helps
     if is_prompt_refusal(status, code, message):
         return "terminal"
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
     found = class_of(status, message)
     if found is not None:
-        # Gemini sends its quota text together with a time to wait: a rate limit, not an end.
+        # Gemini sends its quota text together with a time to wait: it is a rate limit.
         return "transient" if kind == "RESOURCE_EXHAUSTED" else found
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
-        # One item is at fault, whatever the text says: the rest can be sent without it.
+        # Only one item is at fault, whatever the text says: the others can be sent without it.
         return "poison"
     known = _BY_CODE.get(kind) if kind is not None else None
     if known is not None and not (known == "transient" and status in _REQUEST_STATUSES):
-        return known  # but a rejected request stays rejected, whatever type its error claims
+        return known  # a rejected request is never transient, whatever type its error has
     return _by_status(status, kind, param)
 
 
 def names_item(param: str | None, message: str) -> int | None:
-    """Return the place of the item that a refusal names, in the request's own list."""
+    """Return the index of the item that a refusal names, in the request's own list, or None."""
     for text in (param or "", message):
         found = _PLACE.search(text)
         if found is not None:
@@ -124,8 +124,8 @@ def names_item(param: str | None, message: str) -> int | None:
 def is_prompt_refusal(status: int | None, code: str | None, message: str) -> bool:
     """Return whether a content filter or a policy refused the prompt.
 
-    A refused image is not meant: healing replaces it. A 403 must name a filter, because firewalls
-    and missing permissions are 403 as well.
+    A refused image does not count, because healing replaces it. A 403 must name a filter, because
+    firewalls and missing permissions cause 403 as well.
     """
     if code is not None and code.startswith("image"):
         return False
@@ -174,7 +174,7 @@ def failure_of(
 ) -> ProviderFailure:
     """Return a provider's error response as a failure, with its own message.
 
-    `names_state` says that the request named stored state: a refusal that blames nothing else may
+    `names_state` is True if the request named stored state: a refusal that names no other cause may
     be about that, whatever its message.
     """
     error = _read(body)
@@ -183,7 +183,7 @@ def failure_of(
     if inner in _REFUSED_PROMPT_CODES and code not in _REFUSED_PROMPT_CODES:
         code = inner
     if isinstance(error.metadata, dict) and "flagged_input" in error.metadata:
-        code = "moderation_blocked"  # OpenRouter quotes the input; its text does not matter
+        code = "moderation_blocked"  # OpenRouter quotes the input: use this code, not the text
     message = _text(error.message) or _plain(body) or f"the upstream answered with status {status}"
     param = _text(error.param)
     found = classify(status=status, code=code, kind=kind, message=message, param=param)
@@ -194,7 +194,7 @@ def failure_of(
     failure = ProviderFailure(
         redact(message[:MAX_MESSAGE]),
         failure_class=found,
-        # It is our key that was refused, not the caller's: a fault of the gateway.
+        # The gateway's key was refused, not the caller's: report a fault of the gateway.
         status=502 if is_unauthorized else 400 if is_refusal and status < 500 else status,
         provider_code=_client_code(found, code, status if is_unauthorized else None),
         provider_type=_text(error.type),
@@ -222,13 +222,13 @@ def _client_code(found: FailureClass, code: str | None, auth_status: int | None)
     if found == "overflow" and (code is None or code.isdecimal()):
         return OVERFLOW_CODE
     if auth_status == 401 or code == "invalid_api_key":
-        # The gateway's key, not the client's: the provider's code would blame the client.
+        # The gateway's key, not the client's: the provider's code would mislead the client.
         return UPSTREAM_AUTH_FAILED
     return code or (UPSTREAM_AUTH_FAILED if auth_status == 403 else None)
 
 
 def failure_in_stream(error: Any) -> ProviderFailure:
-    """Return an error that came inside a stream, nested or flat, as a failure."""
+    """Return an error inside a stream, nested or flat, as a failure."""
     fields = error if isinstance(error, dict) else {}
     code, kind = _text(fields.get("code")), _text(fields.get("type"))
     message = _text(fields.get("message")) or "the upstream ended its stream with an error"
@@ -249,7 +249,7 @@ def failure_in_stream(error: Any) -> ProviderFailure:
 
 
 def _status_in_stream(found: FailureClass, code: str | None, kind: str | None, message: str) -> int:
-    """Return the status that a failure would have had before the stream began."""
+    """Return the status that a failure would have had outside a stream."""
     if (
         found == "overflow"
         or kind == "invalid_request_error"
@@ -287,7 +287,7 @@ def _read(body: bytes) -> _Error:
 
 
 def _join_details(detail: Any) -> Any:
-    """Return the findings of a validating server as one text."""
+    """Return the errors of a validating server as one text."""
     if not isinstance(detail, list):
         return detail
     findings = [finding for finding in detail if isinstance(finding, dict)]
@@ -382,7 +382,7 @@ _MEDIA: tuple[str, ...] = (
 
 
 def _finder(*patterns: str) -> Callable[[str], re.Match[str] | None]:
-    """Return a search for patterns; they are compiled by the first failure, not at start."""
+    """Return a search for patterns, which are compiled when first used, not at start."""
     return partial(re.search, "|".join(patterns), flags=re.IGNORECASE | re.DOTALL)
 
 
@@ -396,9 +396,9 @@ _is_about_account = _finder(
     r"\b(account|access|organi[sz]ation|project|subscription) (was|is|has been|were)\b"
 )
 _is_timeout = _finder(r"deadline|cancell?ed|timed? ?out")
-"""Servers written in Go say `context` for what carries a deadline."""
+"""Servers written in Go use the word `context` for cancellations and deadlines."""
 _names_output_limit = _finder(r"max_\w*tokens|completion tokens|output tokens")
-"""The limit of the answer is a parameter, and no fault of the history."""
+"""The output limit is a parameter of the request, not a problem of the history."""
 _names_tool_or_format = _finder(r"\b(tools?|functions?|schema|response_format|parameter)\b")
 _names_parameter = _finder(
     r"\b(tools?|tool_choice|functions?|schema|response_format|parameters?|arguments?|fields?"
@@ -406,12 +406,12 @@ _names_parameter = _finder(
     r"|api[ _-]?key|credentials?|quota|billing|model)\b"
 )
 _names_window = _finder(r"context|tokens?\b|prompt is too long")
-"""A proxy that limits the bytes of a body knows neither tokens nor context windows."""
+"""A proxy that limits the bytes of a body mentions neither tokens nor a context window."""
 _MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})
 
 
 def class_of(status: int | None, message: str) -> FailureClass | None:
-    """Return the class that a server's message tells; None for an unknown message."""
+    """Return the failure class that a server's message indicates, or None if it is unknown."""
     for pattern, found in _KNOWN:
         if re.search(pattern, message, re.IGNORECASE):
             return found
@@ -419,7 +419,7 @@ def class_of(status: int | None, message: str) -> FailureClass | None:
         return "overflow"
     if _is_media_for_sure(message):
         return "poison"
-    # A server error may be about a file of the server's own.
+    # A server error may be about one of the server's own files.
     if status in _MEDIA_STATUSES and _is_media(message) and not _names_tool_or_format(message):
         return "poison"
     return None

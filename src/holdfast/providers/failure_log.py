@@ -22,7 +22,7 @@ def log_failure(
     key: str | None = None,
     body: Sequence[bytes] = (),
 ) -> None:
-    """Log a failed attempt; `body` is the request, whose content is left out of the message."""
+    """Log a failed attempt; content of the request `body` is removed from the message."""
     context = current_request.get()
     code = plain_code(failure.provider_code)
     reason = strip_echo(_shorten(redact(failure.message, key)), body)
@@ -44,7 +44,7 @@ def log_failure(
 
 
 def _shorten(message: str) -> str:
-    """Return the beginning of a message; a word that is cut off could not be compared."""
+    """Return the beginning of a message, without a partial word, which could not be compared."""
     if len(message) <= MAX_REASON:
         return message
     return message[:MAX_REASON].rpartition(" ")[0]

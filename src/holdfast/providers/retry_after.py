@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 MAX_SECONDS = 366 * 86_400.0
@@ -18,7 +17,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def retry_after(headers: Mapping[str, str], details: Any, message: str) -> float | None:
-    """Return how many seconds to wait; None where the server does not say."""
+    """Return how many seconds to wait, or None if the server does not say."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _parse_header(headers.get(name), headers.get("date"))
         if seconds is not None:
@@ -46,7 +45,7 @@ def _parse_number(raw: str) -> float | None:
 
 
 def _seconds_until(raw: str, date: str | None) -> float | None:
-    """Return the seconds up to a date, by the server's clock where it sends its time."""
+    """Return the seconds until a date, by the server's clock if it sends its time."""
     then = _parse_date(raw)
     if then is None:
         return None
@@ -56,6 +55,9 @@ def _seconds_until(raw: str, date: str | None) -> float | None:
 
 
 def _parse_date(raw: str) -> float | None:
+    # Most servers send seconds; this module and those that it imports take 0.4 MB.
+    from email.utils import parsedate_to_datetime
+
     try:
         return parsedate_to_datetime(raw).timestamp()
     except (ValueError, OverflowError, IndexError, TypeError):
@@ -63,7 +65,7 @@ def _parse_date(raw: str) -> float | None:
 
 
 def _from_message(message: str) -> float | None:
-    """Return the wait that a message names, such as `Please try again in 1m30.5s.`"""
+    """Return the time to wait in a message such as `Please try again in 1m30.5s.`"""
     found = _IN_MESSAGE.search(message[:4000])
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Route models to upstreams: the first whose patterns match; the demo model without any."""
+"""Route models to upstreams: the first whose patterns match, or the demo model if there is none."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.http.relay import open_relay
+from holdfast.providers.http.transcriber import UpstreamTranscriber
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.openai_chat.adapter import ChatProvider
@@ -46,7 +47,7 @@ class UpstreamRouter:
         translations = TranslationCache()
         for upstream_settings in settings:
             if upstream_settings.is_agent:
-                # Imported for those who have an agent: it takes memory.
+                # Imported only if there is an agent, to save memory.
                 from holdfast.providers.cli_agents.registry import open_agent
 
                 agent = open_agent(upstream_settings, new_id)
@@ -91,7 +92,7 @@ class UpstreamRouter:
         return found
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
-        """Return the models to fall back to where this one's server fails, in order."""
+        """Return the fallback models for when this model's server fails, in order."""
         found = self._find(model)
         return found[0].fallback if found else ()
 
@@ -101,19 +102,19 @@ class UpstreamRouter:
         return found[0].tools if found else ()
 
     def context_tokens(self, model: str) -> int | None:
-        """Return the context window of a model, where its upstream's settings have one."""
+        """Return the context window of a model, if its upstream's settings have one."""
         routes = self._cached_routes
         found = routes[model] if model in routes else self._find(model)
         return found[0].context_tokens if found else None
 
     def upstream_api(self, model: str) -> ServerApi | None:
-        """Return the API of the model's upstream; None for a command-line agent."""
+        """Return the API of the model's upstream, or None for a command-line agent."""
         found = self._find(model)
         api = found[0].api if found else None
         return api if api in ("responses", "chat") else None
 
     def wire_body(self, call: ModelCall) -> bytes | None:
-        """Return the body that the model's upstream is sent for a call; see `Upstreams`."""
+        """Return the request body that the model's upstream gets for a call; see `Upstreams`."""
         found = self._find(call.model)
         provider = found[1] if found is not None else None
         if isinstance(provider, ResponsesProvider | ChatProvider):
@@ -139,11 +140,16 @@ class UpstreamRouter:
             context.model, context.upstream = model, upstream.name
         return await open_relay(upstream, request)
 
+    def transcriber(self, upstream: str, model: str, seconds: float) -> UpstreamTranscriber:
+        """Return what transcribes recordings with a model of the named upstream."""
+        found = next(one for one in self._upstreams if one.name == upstream)
+        return UpstreamTranscriber(found, model, seconds)
+
     async def models(self) -> ModelListing:
         """Return the models of all upstreams, each from the upstream that serves it.
 
-        An upstream that fails is listed as unavailable; its models are those that its settings
-        name. Raise where every upstream fails.
+        An upstream that fails is listed as unavailable, with the models that its settings name.
+        Raise if every upstream fails.
         """
         if self._demo is not None:
             return ModelListing(await self._demo.models())
@@ -173,17 +179,17 @@ class UpstreamRouter:
             return None
 
     async def start(self) -> None:
-        """Prepare the command-line agents; raise where their settings are not safe."""
+        """Prepare the command-line agents; raise if their settings are unsafe."""
         for agent in self._agents:
             await agent.start()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no command-line agent."""
+        """Whether there are no command-line agents."""
         return not self._agents
 
     async def end_session(self, session_id: str) -> None:
-        """End what runs for a session between its turns."""
+        """Stop what runs for a session between its turns."""
         for agent in self._agents:
             await agent.end_session(session_id)
 
@@ -221,7 +227,7 @@ def _configured(settings: UpstreamSettings) -> list[Model]:
 
 
 def _joined_failure(failures: Sequence[tuple[str, ProviderFailure]]) -> ProviderFailure:
-    """Return the first failure with the messages of all."""
+    """Return the first failure, with the messages of all."""
     first = failures[0][1]
     return ProviderFailure(
         "; ".join(f"upstream {name}: {failure.message}" for name, failure in failures),

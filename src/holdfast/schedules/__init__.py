@@ -1,1 +1,1 @@
-"""Schedules: turns that the clock begins."""
+"""Schedules: turns that start at configured times."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -61,13 +62,17 @@ from holdfast.schedules.times import (
 IDLE_SECONDS = 0.5
 MAX_RUNNING = 4
 FindChat = Callable[[DeliverTo], Awaitable[tuple[Tenant, Key, DeliverTo]]]
-"""Returns whose session a chat is, and the chat's usual id; raises where its channel is unknown."""
+"""Returns the tenant, session key and usual id of a chat; raises if its channel is unknown."""
 OnPaused = Callable[[Tenant, str, str], tuple[OutboxMessage, ...]]
 """Returns the messages to send if a tenant's schedule is paused for a reason."""
 
+ToolNames = Callable[[Tenant], Collection[str]]
+"""Returns the tools that a tenant's schedules may use."""
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+
 
 class Scheduler:
-    """Runs the schedules of a store; every replica has one, and each due time one run."""
+    """Runs the schedules of a store; every replica has one, and each due time gets one run."""
 
     def __init__(
         self,
@@ -77,17 +82,19 @@ class Scheduler:
         *,
         find_chat: FindChat | None = None,
         on_paused: OnPaused = lambda *_: (),
+        tool_names: ToolNames = lambda _: (),
     ) -> None:
         self._gateway = gateway
         self._turns = turns
         self._configured = configured
         self._find_chat = find_chat
         self._on_paused = on_paused
+        self._tool_names = tool_names
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def start(self) -> None:
-        """Store the schedules of the file, then run what is due."""
+        """Store the schedules of the configuration, then start running due ones."""
         await self._sync()
         self._task = asyncio.create_task(self._run(), name="holdfast-schedules")
 
@@ -137,7 +144,7 @@ class Scheduler:
                 running += await self._attempt(row, self._claim(row, now))
 
     async def _attempt(self, row: ScheduleRow, step: Awaitable[bool]) -> bool:
-        """Take a step of one schedule; what goes wrong with it stops no other schedule."""
+        """Run a step of one schedule; its failure must not stop the other schedules."""
         try:
             return await step
         except StoreUnavailable:
@@ -151,7 +158,7 @@ class Scheduler:
     # ── due times ───────────────────────────────────────────────────────────────────────────
 
     async def _skip_if_running(self, row: ScheduleRow, now: float) -> bool:
-        """Skip a due time if the previous run is still going."""
+        """Skip a due time if the previous run has not ended."""
         is_running = await self._is_running(row)
         if is_running:
             await self._skip(row, now, "skipped: the run before was still going")
@@ -174,7 +181,7 @@ class Scheduler:
         await self._gateway.submit(command)
 
     async def _claim(self, row: ScheduleRow, now: float) -> bool:
-        """Claim a due time with the turn that it begins; return whether this process did."""
+        """Claim a due time with the turn that it starts; return whether this process got it."""
         assert row.next_run_at is not None
         spec = read_spec(row.spec)
         due = row.next_run_at
@@ -208,8 +215,8 @@ class Scheduler:
             await self._skip(row, now, f"not accepted: {exc.message}", is_failure=True)
             return False
         if ticket.task is None:
-            # A repeat of an earlier run: the accept claimed nothing. After a clock was set back,
-            # the schedule would otherwise stay due at this time for good.
+            # A repeat of an earlier run: the accept claimed nothing. After the clock was set back,
+            # the schedule would otherwise stay due at this time forever.
             await self._skip(row, now, "skipped: it ran before")
             return False
         return True
@@ -235,7 +242,7 @@ class Scheduler:
         if spec.deliver is not None and self._find_chat is not None:
             _, key, target = await self._find_chat(spec.deliver)
             if key == spec.session:
-                delivery = _delivery(target)  # it is remembered where it is read
+                delivery = _delivery(target)  # the run's own session is that of the chat
         return TurnRequest(api="responses", model=spec.model, fields=fields, delivery=delivery)
 
     def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
@@ -256,7 +263,7 @@ class Scheduler:
     # ── runs ────────────────────────────────────────────────────────────────────────────────
 
     async def _follow(self, row: ScheduleRow, now: float) -> bool:
-        """Settle a run that has ended; return whether it still goes on."""
+        """Settle a run that has ended; return whether it is still running."""
         spec, turn_id = read_spec(row.spec), row.running_turn
         assert turn_id is not None
         view = await self._gateway.read.turn(row.tenant, turn_id)
@@ -270,7 +277,8 @@ class Scheduler:
         if turn is not None:
             outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
-            # Delivered first: after a crash in between it is delivered once all the same.
+            # Deliver before settling: the delivery is idempotent, so a crash in between repeats
+            # nothing.
             try:
                 reason = await self._deliver(spec, turn)
             except (LaneFull, TenantFull, StorageFull) as exc:
@@ -285,7 +293,7 @@ class Scheduler:
         return False
 
     async def _note(self, row: ScheduleRow, reason: str) -> None:
-        """Show what a schedule waits for."""
+        """Record what a schedule waits for."""
         if row.reason != reason:
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
@@ -293,7 +301,7 @@ class Scheduler:
             await self._gateway.submit(command)
 
     async def _deliver(self, spec: ScheduleSpec, turn: Turn) -> str:
-        """Deliver an answer to its conversation; return the reason if that fails."""
+        """Deliver an answer to its conversation; return why not, or an empty text."""
         if spec.deliver is None:
             return ""
         if self._find_chat is None:
@@ -341,14 +349,11 @@ class Scheduler:
 
     async def save(self, tenant: Tenant, values: dict[str, Any]) -> ScheduleRow:
         """Create or change a schedule; it may deliver only to chats that wrote before."""
-        unknown = sorted(set(values) - set(ScheduleSpec.__struct_fields__))
-        if unknown:
-            raise InvalidInput(f"a schedule has no {unknown[0]!r}", param=unknown[0])
-        try:
-            spec = msgspec.convert(values, ScheduleSpec)
-            check_spec(spec)
-        except (msgspec.ValidationError, ValueError) as exc:
-            raise InvalidInput(str(exc)) from exc
+        spec = _parse(values)
+        known_tools = self._tool_names(tenant)
+        for number, tool in enumerate(spec.tools):
+            if tool not in known_tools:
+                raise InvalidInput(f"there is no tool {tool!r}", param=f"tools[{number}]")
         now = self._gateway.clock.now()
         if spec.at and next_time(spec, now, created_at=now) is None:
             raise InvalidInput(f"at: {spec.at} has passed", param="at")
@@ -378,7 +383,7 @@ class Scheduler:
         return row
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
-        """Make a schedule due now; refuse if that would not run it."""
+        """Make a schedule due now; reject it if that would not run it."""
         while True:
             row = await self._gateway.store.schedules.schedule(tenant, name)
             if row is None:
@@ -394,7 +399,7 @@ class Scheduler:
             if await self._gateway.submit(command):
                 self._news.set()
                 return msgspec.structs.replace(row, next_run_at=now, reason=command.reason)
-            # The due time changed in between, so look at the schedule again.
+            # The due time changed meanwhile, so read the schedule again.
 
     async def pause(self, tenant: Tenant, name: str, *, is_paused: bool) -> ScheduleRow:
         """Pause or resume a schedule."""
@@ -410,7 +415,7 @@ class Scheduler:
         return await self._gateway.submit(command)
 
     async def delete(self, tenant: Tenant, name: str) -> bool:
-        """Forget a schedule and end its run."""
+        """Delete a schedule and end its run."""
         row = await self._gateway.store.schedules.schedule(tenant, name)
         is_deleted = await self._gateway.submit(DeleteSchedule(tenant=tenant, name=name))
         if is_deleted and row is not None and row.running_turn is not None:
@@ -418,6 +423,29 @@ class Scheduler:
             if view is not None:
                 await self._turns.cancel(view.turn, code="schedule_deleted")
         return is_deleted
+
+
+def _parse(values: dict[str, Any]) -> ScheduleSpec:
+    """Return a schedule that somebody sent; whatever is wrong is named with its field."""
+    deliver = values.get("deliver")
+    for place, given, known in (
+        ("", values, ScheduleSpec),
+        ("deliver.", deliver if isinstance(deliver, dict) else {}, DeliverTo),
+    ):
+        unknown = sorted(set(given) - set(known.__struct_fields__))
+        if unknown:
+            name = f"{place}{unknown[0]}"
+            raise InvalidInput(f"a schedule has no {name!r}", param=name)
+    try:
+        spec = msgspec.convert(values, ScheduleSpec)
+    except msgspec.ValidationError as exc:
+        found = _PLACE.search(str(exc))
+        raise InvalidInput(str(exc), param=found[1] or None if found else None) from exc
+    try:
+        check_spec(spec)
+    except ValueError as exc:
+        raise InvalidInput(str(exc)) from exc
+    return spec
 
 
 def _delivery(deliver: DeliverTo) -> Delivery:

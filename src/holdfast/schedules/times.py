@@ -1,4 +1,4 @@
-"""When a schedule runs: cron in its zone, a period, or one time."""
+"""Compute when a schedule runs: cron in its time zone, a period, or one time."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -7,9 +7,9 @@ from holdfast.core.ids import read_key
 from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec
 
 MISSED_SECONDS = 24 * 3600.0
-"""Missed times that are older than this are not run."""
+"""Missed times older than this are not run."""
 LATE_SECONDS = 60.0
-"""A due time that is older than this was missed."""
+"""A due time older than this was missed."""
 MIN_PERIOD_SECONDS = 1.0
 MAX_PERIOD_SECONDS = 366 * 86400.0
 MAX_NAME = 64
@@ -17,7 +17,7 @@ MAX_TIMEOUT_SECONDS = 30 * 86400.0
 MAX_KEEP_RUNS = 10_000
 CRON_FIELDS = 5
 HOUR_FIELD = 2
-"""Among the six fields of cronsim, which begin with the seconds."""
+"""Index among the six fields of cronsim, which begin with the seconds."""
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -55,7 +55,7 @@ def _is_name(name: str) -> bool:
 
 
 def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float | None:
-    """Return the first time behind `after`; `None` if there is none."""
+    """Return the first time after `after`; `None` if there is none."""
     if spec.at:
         at = _at(spec)
         return at if at > after else None
@@ -69,13 +69,14 @@ def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float |
 def _next_cron(spec: ScheduleSpec, after: float) -> float | None:
     """Return the next time of a cron expression.
 
-    A time that does not exist runs at the next one that does, together with all others of its gap.
-    Over a fold the hours that are named run once, and all hours (`*`) twice. cronsim decides by
-    the minutes as well, and has no run for `*/30 2 * * *` in a gap: it is asked for wall times.
+    A time that does not exist (the gap in spring) runs at the next one that does, once for all
+    times of the gap. When an hour repeats in autumn, named hours run once and every hour (`*`) runs
+    twice. cronsim also decides by the minutes, and has no run for `*/30 2 * * *` in a gap, so it is
+    asked for wall times.
     """
     zone = _zone(spec)
     start = datetime.fromtimestamp(after, UTC).astimezone(zone)
-    # Most gateways have no schedules: what only they need is imported with the first one.
+    # Most gateways have no schedules, so import this only with the first one.
     from cronsim import CronSim, CronSimError
 
     try:
@@ -92,7 +93,7 @@ def _next_cron(spec: ScheduleSpec, after: float) -> float | None:
 
 
 def latest_missed(spec: ScheduleSpec, due: float, now: float, *, created_at: float) -> float:
-    """Return the last time that is not behind `now`, from a due time on."""
+    """Return the latest scheduled time from `due` on that is not after `now`."""
     latest = due
     if now - due > MISSED_SECONDS:
         first = next_time(spec, now - MISSED_SECONDS, created_at=created_at)
@@ -141,9 +142,9 @@ def _at(spec: ScheduleSpec) -> float:
 
 
 def _existing(local: datetime, zone: tzinfo) -> float:
-    """Return a wall time of a zone; one that the zone leaves out in spring is the next that exists.
+    """Return the timestamp of a wall time; one that does not exist becomes the next that does.
 
-    Of two that are called the same in autumn it is the first.
+    Of two equal wall times in autumn it is the first.
     """
     while (time := local.replace(tzinfo=zone).timestamp()) and not _exists(local, time, zone):
         local = local.replace(second=0, microsecond=0) + timedelta(minutes=1)
@@ -155,8 +156,8 @@ def _exists(local: datetime, time: float, zone: tzinfo) -> bool:
 
 
 def time_name(at: float) -> str:
-    """Return a scheduled time as keys and ids contain it."""
+    """Return a scheduled time in the form used in keys and ids."""
     time = datetime.fromtimestamp(at, UTC)
-    # Two runs by hand within one second have two names.
+    # Two manual runs within one second need different names.
     fraction = f".{time.microsecond:06}" if time.microsecond else ""
     return f"{time:%Y-%m-%dT%H:%M:%S}{fraction}Z"

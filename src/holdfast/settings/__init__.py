@@ -33,6 +33,7 @@ from holdfast.settings.sections import (
     SearchSettings,
     ServerSettings,
     StoreSettings,
+    TranscribeSettings,
     data_directory,
     default_store_url,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "StoreSettings",
+    "TranscribeSettings",
     "config_path",
     "default_store_url",
     "load",
@@ -78,6 +80,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
+    transcribe: TranscribeSettings = field(default_factory=TranscribeSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
@@ -124,6 +127,7 @@ def load(
     settings = _read_sections(sources, path, env, with_secrets=with_secrets)
     sources.reject_unknown()
     sources.check(lambda: _check_scope(settings))
+    sources.check(lambda: _check_transcribe(settings))
     sources.reject_unknown_variables(COMMAND_VARIABLES | _named_variables(settings))
     sources.raise_problems()
     return settings
@@ -148,6 +152,7 @@ def _read_sections(
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
         search=sources.section("search", SearchSettings),
+        transcribe=sources.section("transcribe", TranscribeSettings),
         upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
@@ -181,6 +186,17 @@ def _check_scope(settings: Settings) -> None:
                 f"{channel.name!r}: set its groups to 'off' and its direct to 'pairing' or "
                 "'allow', or remove its built-in tools"
             )
+
+
+def _check_transcribe(settings: Settings) -> None:
+    """Refuse an upstream for voice messages that does not exist or cannot have the endpoint."""
+    name = settings.transcribe.upstream
+    servers = [upstream.name for upstream in settings.upstreams if not upstream.is_agent]
+    if name and name not in servers:
+        known = ", ".join(map(repr, servers)) or "there is none"
+        raise InvalidSetting(
+            f"transcribe.upstream: no [[upstream]] with a url is named {name!r} ({known})"
+        )
 
 
 def _people(sources: Sources) -> Mapping[str, tuple[str, ...]]:

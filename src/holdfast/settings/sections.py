@@ -213,6 +213,24 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TranscribeSettings:
+    """`[transcribe]`: voice messages of channels as text."""
+
+    upstream: str = ""
+    """Name of the `[[upstream]]` that has `POST /audio/transcriptions`; empty means off."""
+    model: str = "whisper-1"
+    """Model that transcribes."""
+    seconds: float = 60.0
+    """How long one recording may take, repeated attempts included."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise InvalidSetting("transcribe.model must not be empty")
+        if not 0 < self.seconds <= 600:
+            raise InvalidSetting("transcribe.seconds must be positive and at most 600")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtelSettings:
     """`[otel]`: OpenTelemetry traces, one per turn; needs the extra `otel`."""
 

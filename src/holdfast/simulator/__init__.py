@@ -1,1 +1,1 @@
-"""A model provider that misbehaves on command. Imports nothing else of ours."""
+"""A model provider that misbehaves on command. It imports no other package of Holdfast."""

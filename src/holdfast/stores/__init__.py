@@ -1,1 +1,1 @@
-"""Where it is kept: one SQL store on SQLite and PostgreSQL."""
+"""Storage: one SQL store on SQLite and PostgreSQL."""

@@ -1,4 +1,4 @@
-"""A store as it looks from outside: before it is opened, and nothing in it is changed."""
+"""Inspect a store without opening or changing it."""
 
 import shutil
 import sqlite3
@@ -13,7 +13,7 @@ from holdfast.stores.sqlite.driver import DIALECT
 
 
 async def inspect_store(url: str) -> StoreInspection:
-    """Return how the store of a URL looks."""
+    """Inspect the store of a URL."""
     if url == MEMORY:
         return StoreInspection(kind="memory")
     if url.startswith("sqlite:"):

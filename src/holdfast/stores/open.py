@@ -1,4 +1,4 @@
-"""From a URL to an open, migrated store."""
+"""Open and migrate the store that a URL names."""
 
 import os
 import sqlite3
@@ -18,10 +18,10 @@ MEMORY = "memory:"
 
 
 async def open_store(url: str, *, clock: Clock) -> SqlStore:
-    """Return the store that `url` names, its schema up to date.
+    """Open the store that `url` names and bring its schema up to date.
 
-    `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`, whose
-    time is the database's own and not `clock`'s.
+    The URL is `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or
+    `postgresql://…`. A PostgreSQL store uses the database's time instead of `clock`.
     """
     if not isinstance(url, str):
         raise InvalidSetting(f"a store url is text, not {type(url).__name__}")
@@ -34,7 +34,7 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that names no store, without looking whether there is one."""
+    """Reject a URL that cannot name a store; do not check whether the store exists."""
     if url.startswith("sqlite:"):
         sqlite_path(url)
         return
@@ -46,7 +46,7 @@ def check_url(url: str) -> None:
 
 
 def check_known(url: str) -> None:
-    """Refuse a URL of a kind that we do not know, or whose driver is not installed."""
+    """Reject a URL of an unknown kind, or one whose driver is not installed."""
     known = ("sqlite:", "postgresql:", "postgresql+", "postgres:")
     if url != MEMORY and not url.startswith(known):
         raise InvalidSetting(
@@ -120,7 +120,7 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
 
 
 def _make_room(path: Path) -> None:
-    """Make the folder of a file that may be made."""
+    """Create the folder of a file that may be created."""
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     try:
@@ -130,10 +130,10 @@ def _make_room(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory and the missing ones above it, for their owner only.
+    """Create a directory and its missing parents, for their owner only.
 
-    Files of a store contain conversations and key hashes. `Path.mkdir` would leave the modes of
-    the directories above to the umask, and who may write there may put another one in its place.
+    Files of a store contain conversations and key hashes. `Path.mkdir` would leave the modes of the
+    parents to the umask, and anybody who can write to a parent can replace the directory.
     """
     if not path.parent.exists():
         make_private_directory(path.parent)
@@ -147,7 +147,7 @@ async def _open_postgres(url: str) -> SqlStore:
 
 
 def _without_secret(url: str) -> str:
-    """Return the URL with what may be a password left out."""
+    """Return the URL without anything that may be a password."""
     scheme, found, rest = url.partition("://")
     if not found or "@" not in rest:
         return url

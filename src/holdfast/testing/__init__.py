@@ -1,1 +1,1 @@
-"""The public contract kit: tests for any store or provider, and what they need."""
+"""The public contract kit: tests for any store or provider, and their helpers."""

@@ -1,7 +1,7 @@
-"""What any channel must pass: the promises of `ports.channel`, as tests to run on an adapter.
+"""The contract of channels: the promises of `ports.channel`, as tests to run on an adapter.
 
-A test module inherits `ChannelContract` and gives it a fixture `platform`: a `Platform` with the
-adapter and the means to act as the people and the servers behind it.
+A test module inherits `ChannelContract` and provides a fixture `platform`: a `Platform` with the
+adapter and methods to act as the people and servers of the platform.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ class Platform(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Have a person write a direct message."""
+        """Send a direct message as a person."""
         ...
 
     def repeat_last(self) -> None:
-        """Deliver the last message once more."""
+        """Deliver the last message again."""
         ...
 
     def is_acknowledged(self) -> bool:
-        """Whether the platform will not deliver the last message again."""
+        """Whether the platform will not redeliver the last message."""
         ...
 
     def texts(self) -> list[str]:
-        """Return the messages that arrived, as they read now."""
+        """Return the messages that arrived, with their current text."""
         ...
 
     def files(self) -> list[tuple[str, bytes]]:
-        """Return the files that arrived: names and contents."""
+        """Return the files that arrived, as names and contents."""
         ...
 
     def block(self) -> None:
-        """Have the person block the bot."""
+        """Block the bot as the person."""
         ...
 
     def go_away(self) -> None:
@@ -67,7 +67,7 @@ class Platform(Protocol):
 
 
 class CollectingInbox:
-    """Keeps what arrives; `failures` messages are refused first."""
+    """Collects what arrives; rejects the first `failures` messages."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -77,7 +77,7 @@ class CollectingInbox:
         self.news = asyncio.Event()
 
     async def handle(self, message: InboundMessage) -> None:
-        """Take a message, or fail like a store that is away."""
+        """Add a message, or fail like a store that is unavailable."""
         self.news.set()
         if self.failures:
             self.failures -= 1
@@ -85,13 +85,13 @@ class CollectingInbox:
         self.messages.append(message)
 
     async def press(self, press: ButtonPress) -> PressResult:
-        """Take a press of a button."""
+        """Add a press of a button."""
         self.news.set()
         self.presses.append(press)
         return PressResult("Allowed.", "done")
 
     async def reject(self, update_id: str, reason: str) -> None:  # noqa: ARG002 - of the port
-        """Take something that cannot be read."""
+        """Add an update that cannot be read."""
         self.news.set()
         self.rejected.append(update_id)
 
@@ -103,7 +103,7 @@ class CollectingInbox:
 
 
 class ChannelContract:
-    """An adapter translates and decides nothing."""
+    """An adapter translates and makes no decisions."""
 
     async def test_a_message_that_was_not_handled_is_not_acknowledged(
         self, platform: Platform

@@ -1,4 +1,4 @@
-"""The search index follows the log, finds what may be seen, and forgets what was erased."""
+"""The search index follows the log, finds visible items, and drops erased ones."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.01
 
 
 async def index(caller: StoreClient) -> None:
-    """Index everything that is committed."""
+    """Index all committed entries."""
     while await caller.store.search.backlog():
         await caller.submit(await next_backlog(caller))
 
@@ -28,7 +28,8 @@ async def index(caller: StoreClient) -> None:
 async def next_backlog(caller: StoreClient) -> IndexLog:
     """Return the command that indexes the next entries.
 
-    On PostgreSQL, an open transaction anywhere in the server keeps later entries from being read.
+    On PostgreSQL, an open transaction anywhere in the server prevents later entries from being
+    read.
     """
     async with asyncio.timeout(HELD_BACK_SECONDS):
         while True:
@@ -67,7 +68,7 @@ async def _hide(caller: StoreClient, session: Session, seq: int, *, erase: bool)
 
 
 class SearchContract:
-    """What is in the log and visible is found; everything else is not."""
+    """Visible items of the log are found; everything else is not."""
 
     async def test_words_are_found_whatever_their_case_accents_and_script(
         self, caller: StoreClient

@@ -52,7 +52,7 @@ def text_of(item: StoredItem) -> str:
 
 
 class StoreClient:
-    """One worker of a store; it remembers its last command, so that tests can submit it again."""
+    """One worker of a store; it records its last command, so that tests can submit it again."""
 
     def __init__(self, store: Store, name: str = "", *, tenant: str = DEFAULT_TENANT) -> None:
         self.store = store
@@ -71,7 +71,7 @@ class StoreClient:
         await self.store.enlist(self.worker, lease_seconds)
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Submit a command and remember it."""
+        """Submit a command and record it."""
         self.last = command
         return await self.store.submit(command)
 

@@ -1,1 +1,1 @@
-"""Tools that the gateway runs: built-in ones, and those of MCP servers."""
+"""Tools that the gateway runs: built-in ones and those of MCP servers."""

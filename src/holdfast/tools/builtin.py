@@ -1,4 +1,4 @@
-"""The built-in tools: what a model may ask about its own sessions. All of them only read."""
+"""The built-in tools, with which a model can read its own sessions. All of them only read."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from holdfast.tools.scope import Scope, SessionScope
 
 Arguments = dict[str, object]
 Windows = Callable[[str], int | None]
-"""Returns the context window of a model in tokens, if it is known."""
+"""Returns the context window of a model in tokens, or None if unknown."""
 
 MAX_TEXT = 4000
 """Characters of one item that `sessions_history` returns."""
@@ -34,7 +34,7 @@ class MemorySearch(Protocol):
     """Searches the text of sessions. The caller's scope is applied by the search itself."""
 
     async def search(self, caller: ToolCaller, arguments: Arguments) -> dict[str, Any]:
-        """Return the best matches with the ids by which `get` returns their text."""
+        """Return the best matches, with ids for `get`."""
         ...
 
     async def get(self, caller: ToolCaller, arguments: Arguments) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class BuiltinTools:
         return list(self._run)
 
     def tool(self, name: str) -> Tool:
-        """Return a tool as the model is shown it. All of them only read, so they are safe."""
+        """Return a tool as the model sees it. All of them only read, so they are safe."""
         description, parameters = DESCRIPTIONS[name]
         digest = blake2b(description.encode() + bytes(parameters), digest_size=8).hexdigest()
         return Tool(
@@ -187,7 +187,7 @@ class BuiltinTools:
         }
 
     async def _last_heal(self, view: SessionView) -> dict[str, Any] | None:
-        """Return how the last failure of a provider was handled, within the recent turns."""
+        """Return how the last provider failure in the recent turns was handled."""
         turns = await self._read.turns(view.session.id, after=0, limit=RECENT_TURNS, order="desc")
         for turn in turns:
             for run in reversed(await self._read.runs(turn.turn.id)):
@@ -271,7 +271,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _line(item: StoredItem) -> dict[str, Any] | None:
-    """Return an item in few words; None where another item stands for it."""
+    """Return an item in short form; None if another item stands for it."""
     body: bytes | None = item.body
     if item.kind in GATEWAY_KINDS:
         body = client_item(item.kind, item.body)

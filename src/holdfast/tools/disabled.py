@@ -1,4 +1,4 @@
-"""Log tools that cannot be offered: once when it begins, not at every turn."""
+"""Log tools that cannot be offered: once when it starts, not at every turn."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ Place = tuple[str, ...]
 
 
 class DisabledTools:
-    """The tools that are disabled now, as far as they were logged."""
+    """The tools that are currently disabled and were logged."""
 
     def __init__(self) -> None:
         self._known: set[tuple[Place, str]] = set()
@@ -18,7 +18,7 @@ class DisabledTools:
     def note(
         self, place: Place, disabled: Collection[str], offered: Collection[str], reason: str
     ) -> None:
-        """Log the tools that were not disabled before; forget those that are offered again."""
+        """Log newly disabled tools; remove those that are offered again."""
         if self._known:
             self._known.difference_update((place, name) for name in offered)
         for name in disabled:

@@ -1,4 +1,4 @@
-"""`memory_search` and `memory_get`: the search index, within what their caller may see."""
+"""`memory_search` and `memory_get`: search the sessions that their caller may see."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ MAX_TEXT = 4000
 
 
 class SessionMemory:
-    """Searches what was said, in the sessions that a caller may see."""
+    """Searches the items of the sessions that a caller may see."""
 
     def __init__(self, gateway: Gateway, scope: Scope = "key") -> None:
         self._gateway = gateway
@@ -27,7 +27,7 @@ class SessionMemory:
         self._sessions = SessionScope(gateway.read, scope)
 
     async def search(self, caller: ToolCaller, arguments: Arguments) -> dict[str, Any]:
-        """Return items that match, with the ids by which `get` returns their text."""
+        """Return matching items, with ids for `get`."""
         role, text = arguments.get("role"), arguments.get("query")
         if not isinstance(text, str):
             raise InvalidInput("query must be text")
@@ -74,7 +74,7 @@ class SessionMemory:
         return {"session_id": view.session.id, "items": lines}
 
     def _limits_of(self, caller: ToolCaller) -> dict[str, Any]:
-        """Return the part of a query that keeps it within the caller's scope."""
+        """Return the filters that keep a query within the caller's scope."""
         session = caller.session
         if self._scope == "tenant":
             return {}

@@ -1,4 +1,4 @@
-"""Which sessions a built-in tool may see: those of its caller's own key, unless widened."""
+"""Which sessions a built-in tool may see: by default only those of its caller's own key."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from holdfast.ports.tools import ToolCaller
 Scope = Literal["key", "agent", "tenant"]
 PAGE = 100
 MAX_SESSIONS = 1000
-"""How many sessions a tool looks at, at most."""
+"""The most sessions that a tool reads."""
 
 
 def agent_of(key: str | None) -> str | None:
@@ -45,7 +45,7 @@ class SessionScope:
         self._scope = scope
 
     async def acting(self, caller: ToolCaller) -> ToolCaller:
-        """Return the caller whose sessions count: an internal session acts for its parent."""
+        """Return the caller whose sessions count; an internal session acts for its parent."""
         session = caller.session
         if session.is_visible or session.parent_id is None:
             return caller

@@ -1,4 +1,4 @@
-"""All tools of one gateway: finds those that a request names, and runs them."""
+"""All tools of one gateway: find those that a request names, and run them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class ServerTools(Protocol):
     """The MCP servers of all tenants."""
 
     def preload(self) -> None:
-        """Begin to load the client library beside the event loop."""
+        """Start importing the client library in a thread."""
         ...
 
     def has(self, tenant: Tenant, label: str) -> bool:
@@ -34,7 +34,7 @@ class ServerTools(Protocol):
     async def tools(
         self, caller: ToolCaller, requested: RequestedServer
     ) -> tuple[list[Tool], ListedServer | None]:
-        """Return the tools of a server; an error in place of a list if it cannot be reached."""
+        """Return the tools of a server, or an error in place of the list if it is unreachable."""
         ...
 
     async def call(
@@ -48,7 +48,7 @@ class ServerTools(Protocol):
         ...
 
     async def end_orphans(self) -> None:
-        """End processes that servers of a gateway left behind when it was killed."""
+        """Kill the processes of servers that a killed gateway left running."""
         ...
 
     async def close(self) -> None:
@@ -95,14 +95,14 @@ class GatewayTools:
         return self._servers.status() if self._servers is not None else ()
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
-        """Return the tools of a turn; of two with one name the first is taken."""
+        """Return the tools of a turn; of two with one name, the first."""
         tools: dict[str, Tool] = {}
         listed: list[ListedServer] = []
         known = self.builtin.names
         names = known if requested.has_all_builtins else requested.builtins
         found = [self.builtin.tool(name) for name in names if name in known]
         if self._servers is not None:
-            # Side by side: several servers that do not start cost no more time than one.
+            # Concurrently: several servers that fail to start cost no more time than one.
             answers = await asyncio.gather(
                 *(self._servers.tools(caller, server) for server in requested.servers)
             )
@@ -130,12 +130,12 @@ class GatewayTools:
         return await self._servers.call(caller, tool, arguments)
 
     async def start(self) -> None:
-        """End what an earlier gateway left behind; servers start when they are needed."""
+        """Kill processes that an earlier gateway left; servers start on demand."""
         if self._servers is not None:
             await self._servers.end_orphans()
 
     def preload(self) -> None:
-        """Load what servers need in a thread; call it last, because the start needs the CPU."""
+        """Import the servers' library in a thread; call it last, as the start needs the CPU."""
         if self._servers is not None:
             self._servers.preload()
 

@@ -50,7 +50,7 @@ class ImportedConversation:
 
 @dataclass(frozen=True, slots=True)
 class UnreadSource:
-    """A file or database among others that could not be read and is not imported."""
+    """One of several files or databases that could not be read and is not imported."""
 
     problem: str
 

@@ -117,7 +117,7 @@ def _indexed_session(
 
 
 def _transcript_path(folder: Path, session_id: str, file_name: Any) -> Path | None:
-    """Return a session's file beside the index, ignoring the directory that the index gives."""
+    """Return a session's file next to the index, ignoring the directory in the index."""
     indexed_name = Path(file_name).name if isinstance(file_name, str) else ""
     for name in (indexed_name, f"{session_id}.jsonl"):
         if name and "/" not in name and (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""Facts of the log as the messages that webhooks send."""
+"""Convert facts of the log to the messages of webhooks."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def event_name(event: Event) -> str:
 
 
 def is_wanted(settings: WebhookSettings, event: Event, key: str | None) -> bool:
-    """Whether a webhook is sent an event of a session with this key."""
+    """Whether a webhook receives an event of a session with this key."""
     if event_name(event) not in settings.events or settings.tenant != event.tenant:
         return False
     return (key or "").startswith(settings.key_prefix)
@@ -34,7 +34,7 @@ def is_wanted(settings: WebhookSettings, event: Event, key: str | None) -> bool:
 def event_fact(
     settings: WebhookSettings, event: Event, key: str | None, content: Mapping[str, str]
 ) -> Fact:
-    """Return an event as a message; facts of one key are sent in order, over its generations."""
+    """Return an event as a message; facts of one key are sent in order, across its generations."""
     data = {
         "session_id": event.session_id,
         "key": key,
@@ -56,7 +56,7 @@ def event_fact(
 def paused_message(
     settings: WebhookSettings, tenant: Tenant, schedule: str, reason: str, at: float
 ) -> OutboxMessage | None:
-    """Return the message that a schedule was paused, if the webhook is sent that."""
+    """Return the message that a schedule was paused, or None if the webhook does not want it."""
     if PAUSED not in settings.events or settings.tenant != tenant or settings.key_prefix:
         return None
     data = {"schedule": schedule, "reason": reason}
@@ -74,7 +74,7 @@ def _message(
 
 
 def turn_texts(items: list[StoredItem]) -> dict[str, str]:
-    """Return what a turn was asked and answered, as text of bounded length."""
+    """Return the input and output of a turn as text of bounded length."""
     bodies = [item.body for item in items]
     return {
         "input_text": input_text(bodies)[:MAX_TEXT_CHARACTERS],

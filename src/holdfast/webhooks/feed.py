@@ -1,7 +1,7 @@
-"""Follow the log and write the facts that webhooks are sent to the outbox.
+"""Follow the log and write the facts for webhooks to the outbox.
 
-Every process follows; a cursor that moves in the commit of the messages makes each fact one
-message. Nothing of a turn waits for it.
+Every process follows the log. The cursor moves in the commit that writes the messages, so each fact
+becomes one message. No turn waits for this.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class WebhookFeed:
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
 
     async def run(self) -> None:
-        """Follow until cancelled; after a failure go on from the stored cursor."""
+        """Follow the log until cancelled; after a failure continue from the stored cursor."""
         tenants = {Tenant(webhook.tenant) for webhook in self._webhooks}
         async with asyncio.TaskGroup() as group:
             for tenant in tenants:
@@ -115,7 +115,7 @@ class WebhookFeed:
         ]
 
     async def _session(self, tenant: Tenant, session_id: SessionId) -> Session | None:
-        """Return a session from the cache; callers use only fields that never change."""
+        """Return a session from the cache; callers use only its immutable fields."""
         known = self._sessions.get(session_id)
         if known is None:
             view = await self._gateway.read.session(tenant, session_id=session_id)

@@ -1,4 +1,4 @@
-"""Post a fact to its server, and map the answer to the outcome of the delivery."""
+"""Post a fact to its server, and translate the reply into a delivery outcome."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from holdfast.webhooks.signing import read_keys, signed_headers
 
 CALL_SECONDS = 15.0
 MAX_ANSWER_BYTES = 64 * 1024
-"""Nothing of an answer is used but its status."""
+"""Only the status of a reply is used."""
 MAX_RETRY_AFTER_SECONDS = 3600.0
 
 
@@ -26,7 +26,7 @@ class WebhookSender:
         self._now = now
 
     async def send(self, row: OutboxRow) -> str | None:
-        """Post one fact; every attempt has the same id and a time of its own."""
+        """Post one fact; every attempt has the same id and its own timestamp."""
         body = row.text.encode()
         headers = {
             "content-type": "application/json",
@@ -45,7 +45,7 @@ class WebhookSender:
 
 
 def _judge(status: int, retry_after: str) -> None:
-    """Raise the delivery error that a status other than 2xx stands for."""
+    """Raise the delivery error for a status other than 2xx."""
     if 200 <= status < 300:
         return
     text = f"the server answered {status}"

@@ -11,7 +11,7 @@ MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
 
 
 def read_keys(secret: str) -> list[bytes]:
-    """Return the keys of a secret; several, separated by blanks, while they are rotated."""
+    """Return the keys of a secret: several, separated by blanks, during a rotation."""
     keys: list[bytes] = []
     for part in secret.split():
         try:

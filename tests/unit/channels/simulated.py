@@ -1,4 +1,4 @@
-"""A channel that is connected to its simulated platform, as the channel contract wants it."""
+"""A channel that is connected to its simulated platform, for the channel contract."""
 
 from typing import Any, Generic, TypeVar
 
@@ -8,18 +8,18 @@ ChannelType = TypeVar("ChannelType", bound=Channel)
 
 
 class SimulatedChannel(Generic[ChannelType]):
-    """An adapter, and the means to act as the people and the servers behind it."""
+    """An adapter, and methods to act as the people and servers of its platform."""
 
     def __init__(self, simulator: Any, channel: ChannelType) -> None:
         self.simulator = simulator
         self.channel = channel
 
     def say(self, text: str) -> None:
-        """Have a person write a direct message."""
+        """Send a direct message as a person."""
         self.simulator.say(text)
 
     def repeat_last(self) -> None:
-        """Deliver the last message once more."""
+        """Deliver the last message again."""
         self.simulator.deliver_again()
 
     def texts(self) -> list[str]:

@@ -13,7 +13,8 @@ from holdfast.settings import load
 async def main(url):
     async with open_application(load(None, flags={"store": {"url": url}})):
         print(*sorted({"gzip", "zipfile", "zoneinfo", "tomllib", "difflib",
-            "mimetypes", "cronsim", "holdfast.console.files", "holdfast.doctor.store_checks",
+            "mimetypes", "cronsim", "uvicorn", "websockets", "click", "multiprocessing", "email",
+            "shutil", "holdfast.console.files", "holdfast.doctor.store_checks",
             "holdfast.engine.embedded.api",
             "holdfast.stores.inspect"} & sys.modules.keys()))
 

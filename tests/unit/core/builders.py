@@ -1,4 +1,4 @@
-"""Build the input of decisions: a session, a turn, a run and the facts around them."""
+"""Build the input of decisions: a session, a turn, a run and their facts."""
 
 from typing import Any, TypeVar
 
@@ -31,8 +31,8 @@ ErrorT = TypeVar("ErrorT", bound=HoldfastError)
 
 
 def a_session(**fields: Any) -> Session:
-    """Return a live, idle session with a key; `fields` say what is different."""
-    # Epochs are numbers of entries: a log has at least as many.
+    """Return a live, idle session with a key; `fields` override the defaults."""
+    # Epochs are entry numbers, so a log has at least as many entries.
     session = begin_session(SESSION, TENANT, now=NOW - 100, key=KEY)
     return replace(session, **({"version": fields.get("epoch", 1)} | fields))
 
@@ -51,7 +51,7 @@ def a_turn(**fields: Any) -> Turn:
 
 
 def a_started_turn(**fields: Any) -> Turn:
-    """Return a turn whose one input item is in the log, and whose first attempt is under way."""
+    """Return a turn whose one input item is in the log, and whose first attempt is running."""
     started: dict[str, Any] = {
         "input": None, "attempts": 1, "first_seq": 1, "kept_seq": 1, "last_seq": 1,
         "started_at": NOW - 40,
@@ -67,7 +67,7 @@ def a_run(session: Session, turn: Turn, **fields: Any) -> Run:
 
 
 def running(active: Turn | None = None, **fields: Any) -> Facts:
-    """Return facts of a session in which a living worker runs `active`."""
+    """Return facts of a session in which a live worker runs `active`."""
     turn = active or a_started_turn()
     lane: dict[str, Any] = {
         "active_turn_id": turn.id, "active_run_id": RUN, "owner": turn.owner, "epoch": 2,
@@ -99,7 +99,7 @@ def idle(**fields: Any) -> Facts:
 
 
 def waiting(*positions: int) -> Waiting:
-    """Return a queue with turns at these places."""
+    """Return a queue with turns at these positions."""
     return Waiting(len(positions), min(positions), max(positions))
 
 
@@ -123,7 +123,7 @@ def a_fence(facts: Facts) -> Fence:
 def stored(
     seq: int, item: NewItem, *, turn_number: int = 1, is_partial: bool = False
 ) -> StoredItem:
-    """Return `item` as it stands in the log."""
+    """Return `item` as it is stored in the log."""
     return StoredItem(
         SESSION, seq, turn_number, item.kind, item.item_id, item.call_id, item.fingerprint,
         is_partial, item.body,
@@ -131,7 +131,7 @@ def stored(
 
 
 def answer(decision: Decision[Any], kind: type[OutcomeT]) -> OutcomeT:
-    """Return the outcome, which must be of this kind."""
+    """Return the outcome, which must be of this type."""
     assert isinstance(decision.outcome, kind), decision.outcome
     return decision.outcome
 

@@ -21,7 +21,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class UnsureStore:
-    """A store that executes commands and loses the answers that `is_silent` selects."""
+    """A store that executes commands and drops the answers that `is_silent` selects."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -31,7 +31,7 @@ class UnsureStore:
         return getattr(self._inner, name)
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Execute the command, then lose its answer if it is selected."""
+        """Execute the command, then drop its answer if it is selected."""
         outcome = await self._inner.submit(command)
         if self.is_silent(command):
             raise StoreUnavailable("the answer was lost")

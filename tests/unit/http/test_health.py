@@ -1,6 +1,9 @@
 """Readiness tests a write; liveness needs no store."""
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.transaction.commands import Renew
@@ -61,3 +64,19 @@ async def test_readiness_checks_in_the_same_second_share_one_write(monkeypatch: 
         for _ in range(5):
             assert (await gateway.client.get("/readyz")).status_code == 200
         assert disks[0].renewals == before + 1
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_load_balancer_may_ask_for_the_head_alone(path: str) -> None:
+    async with open_gateway() as gateway:
+        whole = await gateway.client.get(path)
+        reader, writer = await asyncio.open_connection(*gateway.server.address)
+        # A second request on the connection: the first answer must end with its head.
+        for last in (b"", b"Connection: close\r\n"):
+            writer.write(b"HEAD %b HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (path.encode(), last))
+        head, again, rest = (await reader.read()).split(b"\r\n\r\n")
+        writer.close()
+    for answer in (head, again):
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\ncontent-length: %d" % len(whole.content) in answer.lower()
+    assert rest == b""

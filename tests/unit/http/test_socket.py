@@ -12,7 +12,14 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.engine.settings import ContextSettings, StreamSettings
-from tests.in_process import RunningGateway, ScriptedModel, open_gateway
+from tests.in_process import (
+    RunningGateway,
+    ScriptedModel,
+    called,
+    open_gateway,
+    said,
+    text_of,
+)
 from tests.socket_client import SocketClient
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 
@@ -311,3 +318,50 @@ async def test_text_that_is_not_utf8_closes_the_connection_without_a_traceback(
     reported = capsys.readouterr().err
     assert "Invalid UTF-8" in reported
     assert "Traceback" not in reported
+
+
+def _caller() -> ScriptedModel:
+    def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if text_of(items[-1]) == "look":
+            return [called("look", "c1")]
+        return [said(f"re:{text_of(items[-1])}")]
+
+    return ScriptedModel(script)
+
+
+HERE = {"type": "function_call_output", "call_id": "c1", "output": "here"}
+
+
+@pytest.mark.parametrize("generates", [False, True])
+async def test_a_late_output_takes_the_place_of_a_synthetic_one_in_a_cached_response(
+    *, generates: bool
+) -> None:
+    async with open_gateway(_caller()) as gateway, connected(gateway) as client:
+        stored = (await gateway.respond("look", key=None)).json()
+        client.create("wait", store=False, generate=generates, previous_response_id=stored["id"])
+        second = (await client.response())[-1]["response"]
+        client.create([HERE], store=False, previous_response_id=second["id"])
+        last = (await client.response())[-1]
+        assert last["type"] == "response.completed", last
+        answer = ["re:wait"] if generates else []
+        assert gateway.model.shown[-1] == ["look", "look()", "=here", "wait", *answer]
+
+
+@pytest.mark.parametrize("generates", [False, True])
+async def test_a_session_stores_no_synthetic_output_of_a_cached_response(
+    *, generates: bool
+) -> None:
+    headers = {"X-Session-Key": "k"}
+    async with (
+        open_gateway(_caller()) as gateway,
+        connected(gateway, headers=headers) as client,
+    ):
+        stored = (await gateway.respond("look")).json()
+        client.create("wait", store=False, generate=generates, previous_response_id=stored["id"])
+        second = (await client.response())[-1]["response"]
+        client.create([HERE], store=False, previous_response_id=second["id"])
+        last = (await client.response())[-1]
+        assert last["type"] == "response.completed", last
+        assert gateway.model.shown[-1][:3] == ["look", "look()", "=here"]
+        assert "=here" in await gateway.log()
+        assert not any("interrupted" in text for text in await gateway.log())

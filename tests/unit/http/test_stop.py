@@ -16,9 +16,7 @@ async def test_connections_that_wait_to_be_accepted_are_served() -> None:
         config = server_config(
             application, ConnectionLimits(), body_bytes=DEFAULT_BODY_BYTES, grace_seconds=60.0
         )
-        config.load()
         server = Server(config, application, grace_seconds=60.0)
-        server.lifespan = config.lifespan_class(config)
         listener = open_listener("127.0.0.1", 0)
         address = listener.getsockname()
         await server.startup(sockets=[listener])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.model.synthetic_outputs import INTERRUPTED
 from holdfast.engine.settings import LaneSettings
 from tests.in_process import ScriptedModel, called, open_gateway, said
 
@@ -83,6 +84,28 @@ async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
         await gateway.respond([_out("c2", "B")])
         assert gateway.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
         assert (await gateway.log())[:4] == ["both", "look()", "look()", "=A"]
+
+
+@pytest.mark.parametrize("way", ["responses", "chat", "parent"])
+async def test_some_of_several_outputs_continue_the_turn_and_the_rest_may_follow(way: str) -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        last = (await gateway.respond("both", key=None if way == "parent" else "k")).json()
+        for call_id, output in (("c1", "A"), ("c2", "B")):
+            if way == "chat":
+                message = {"role": "tool", "tool_call_id": call_id, "content": output}
+                reply = await gateway.chat([message])
+            elif way == "parent":
+                reply = await gateway.respond(
+                    [_out(call_id, output)], key=None, previous_response_id=last["id"]
+                )
+                last = reply.json()
+            else:
+                reply = await gateway.respond([_out(call_id, output)])
+            assert reply.status_code == 200, reply.text
+        first, second = gateway.model.shown[1:]
+    # The client goes on without the second output: its call has a synthetic one until then.
+    assert first == ["both", "look()", "look()", "=A", f"={INTERRUPTED}"]
+    assert second == ["both", "look()", "look()", "=A", "=B", "seen 5"]
 
 
 @pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])

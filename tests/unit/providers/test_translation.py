@@ -11,7 +11,7 @@ from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.openai_chat.input import (
     MISSING_TURN,
     ChatForm,
-    ChatInputCache,
+    ChatInputWriter,
     TranslationCache,
 )
 from holdfast.providers.openai_chat.messages import UNSUPPORTED_PART
@@ -151,7 +151,7 @@ def test_fields_without_a_responses_counterpart_are_refused_by_name(
 def messages(
     *items: Json, instructions: str | None = None, is_strict: bool = True, alternates: bool = False
 ) -> list[Json]:
-    cache = ChatInputCache(TranslationCache())
+    cache = ChatInputWriter(TranslationCache())
     history = [msgspec.json.encode(item) for item in items]
     if is_strict:
         cache.check(history, "u")

@@ -266,3 +266,26 @@ def test_an_unknown_variable_is_answered_with_what_may_be_meant(name: str, hint:
     assert rejected.value.message.startswith(f"environment variable {name} is not a setting; ")
     assert hint in rejected.value.message
     assert len(rejected.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[transcribe]\nupstream = "whisper"', "no [[upstream]] with a url is named 'whisper'"),
+        (
+            '[[upstream]]\nname = "a"\napi = "codex"\n[transcribe]\nupstream = "a"',
+            "no [[upstream]] with a url is named 'a'",
+        ),
+        ('[transcribe]\nmodel = ""', "transcribe.model must not be empty"),
+        ("[transcribe]\nseconds = 0", "transcribe.seconds must be positive"),
+        ("[transcribe]\nseconds = 601", "transcribe.seconds must be positive and at most 600"),
+    ],
+)
+def test_voice_goes_only_to_an_upstream_that_exists(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={})
+    assert message in refused.value.message

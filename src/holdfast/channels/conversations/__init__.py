@@ -1,1 +1,1 @@
-"""Which session the messages of a chat belong to, also after the chat got another id."""
+"""Which session the messages of a chat belong to, even after the chat's id changed."""

@@ -1,8 +1,8 @@
 """Groups that continue under another id: Telegram gives a supergroup a new one.
 
-The session keeps the key that was made of the group's first id. Telegram says in the old group and
-in the new one that they are the same. Webhooks may deliver a message of the new group before both
-notes; it opens a session of its own, which is copied into the first one once the notes arrived.
+The session keeps the key made from the group's first id. Telegram announces the change in the old
+group and in the new one. Webhooks may deliver a message of the new group before both notices; it
+opens a session of its own, which is copied into the first one once a notice has arrived.
 """
 
 from collections.abc import Sequence
@@ -24,36 +24,36 @@ from holdfast.ports.channel import InboundMessage
 
 
 class MovedChats:
-    """The chats of one channel that were moved."""
+    """The chats of one channel whose ids changed."""
 
     def __init__(self, gateway: Gateway, settings: ChannelSettings) -> None:
         self._gateway = gateway
         self._channel = settings.name
         self._tenant = Tenant(settings.tenant)
         self._predecessors: dict[str, str] = {}
-        """The first id of each chat, by its present one."""
+        """The first id of each chat, by its current one."""
         self._successors: dict[str, str] = {}
         self._copied: dict[Key, int] = {}
-        """Up to where the log of each session that a moved chat opened was copied."""
+        """How far the log of each session that a moved chat opened was copied."""
 
     def note(self, old: str, new: str) -> None:
-        """Learn that a chat continues under another id."""
+        """Note in this process that a chat continues under another id."""
         self._predecessors[new], self._successors[old] = old, new
 
     async def remember(self, old: str, new: str) -> None:
-        """Record that a chat continues under another id, for every process."""
+        """Record in the store, for every process, that a chat continues under another id."""
         await self._gateway.submit(RememberChat(channel=self._channel, chat=old, successor=new))
         self.note(old, new)
 
     def current_id(self, chat: str) -> str:
-        """Return the id under which a chat goes on, where it was moved."""
+        """Return the current id of a chat, which differs if the chat moved."""
         return self._successors.get(chat, chat)
 
     async def with_first_id(self, message: InboundMessage) -> InboundMessage:
-        """Return a message with the first id of its chat, under which its session is known."""
+        """Return a message with the first id of its chat, from which its session key is made."""
         chat = message.place.chat
         if not message.is_direct and chat not in self._predecessors:
-            # Another process may have been told of the move.
+            # Another process may have received the notice.
             old = await self._gateway.store.channels.predecessor(self._channel, chat)
             if old is not None:
                 self.note(old, chat)
@@ -63,10 +63,10 @@ class MovedChats:
         )
 
     async def copy_session(self, source: Key, target: Key) -> None:
-        """Append what was said in the session `source` to `target`, each turn once.
+        """Append the items of the session `source` to `target`, each turn once.
 
         While one of the two is busy nothing is copied: the next message tries again. The source
-        stays as it is.
+        stays unchanged.
         """
         view = await self._gateway.read.session(self._tenant, key=source)
         if view is None or view.session.active_turn_id is not None or view.queued_turns:

@@ -33,7 +33,7 @@ def session_key(settings: ChannelSettings, people: People, message: InboundMessa
 
 
 def is_direct_chat(kind: str, chat: str) -> bool:
-    """Whether the platform's id of a chat is that of a person."""
+    """Whether a chat id of the platform is that of a person."""
     if kind == "signal":
         return not (len(chat) == SIGNAL_GROUP_LENGTH and chat.endswith("="))
     return not chat.startswith(("C", "G") if kind == "slack" else "-")

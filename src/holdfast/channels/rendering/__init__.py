@@ -1,1 +1,1 @@
-"""Markdown for chat platforms: split into messages, rendered to each platform's form."""
+"""Markdown for chat platforms: split into messages, rendered to each platform's format."""

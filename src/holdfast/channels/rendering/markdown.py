@@ -1,4 +1,4 @@
-"""Render Markdown with a parser to the forms that platforms understand."""
+"""Render Markdown with a parser to the formats that platforms support."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -14,30 +14,30 @@ class Style(NamedTuple):
 
     escape: Callable[[str], str]
     marks: Mapping[str, tuple[str, str]]
-    """What stands before and behind bold, italic, struck, code, block and heading."""
+    """The marks before and after bold, italic, struck, code, block and heading."""
     link: Callable[[str, str], str]
     """Returns a link from its rendered text and its address."""
     quote: Callable[[str], str]
     """Returns a block quote from its rendered text."""
     max_length: int
-    """Length of a message in UTF-16 units; tables are aligned only as far as that leaves room."""
+    """Maximum length of a message in UTF-16 units; tables are aligned only if they fit."""
 
 
 @lru_cache(maxsize=1)
 def _parser() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    # Raw HTML is text: nothing of an answer may become markup of a platform by itself.
+    # Raw HTML is treated as text: nothing in an answer may become a platform's markup.
     return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 def render(text: str, style: Style) -> str:
-    """Return Markdown in a platform's form."""
+    """Return Markdown in a platform's format."""
     parser = _parser()
     tokens = parser.parse(text)
     deepest = max((token.level + 1 for token in tokens if token.nesting > 0), default=0)
     if deepest >= parser.options.maxNesting:
-        return style.escape(text)  # the parser left out what is nested deeper
+        return style.escape(text)  # the parser omits content that is nested deeper
     length = len(style.escape(text).encode("utf-16-le")) // 2
     return _Renderer(style, style.max_length - length).render(tokens).strip("\n")
 
@@ -48,7 +48,7 @@ class _Renderer:
     def __init__(self, style: Style, spare: int) -> None:
         self._style = style
         self._spare = spare
-        """By how much the text may become longer."""
+        """By how many units the text may grow."""
         self._out: list[str] = []
         self._lists: list[int | None] = []
         """The number of the next item of each open list; None for bullets."""
@@ -152,13 +152,13 @@ class _Renderer:
         name, _, side = kind.rpartition("_")
         mark = {"em": "italic", "strong": "bold", "s": "struck"}.get(name, "")
         if mark == "bold" and self._is_heading:
-            return ""  # A heading is bold as a whole; the same mark twice is no mark.
+            return ""  # A heading is bold already; the same mark twice would cancel itself.
         return self._mark(mark, side == "close")
 
     def _table(self, tokens: "Sequence[Token]") -> None:
-        """Write a table as aligned text in a code block: no platform has tables.
+        """Write a table as aligned text in a code block, because no platform has tables.
 
-        One long cell makes every row long. Where a message has no room for that, columns are not
+        One long cell makes every row long. If the message has no room for that, columns are not
         aligned.
         """
         rows: list[list[str]] = []

@@ -5,15 +5,15 @@ import re
 _FENCE = re.compile(r"^(\s*)(```+|~~~+)(.*)$")
 _LINK = re.compile(r"!?\[[^\]\n]*\]\([^)\n]*\)|https?://\S+")
 SPARE_UNITS = 16
-"""Room for a fence that is closed at the end of a part."""
+"""Room for a fence that has to be closed at the end of a part."""
 
 
 ENTITY_UNITS = 5
-"""Length of the longest entity that a character becomes: `&amp;`."""
+"""Length of the longest entity that replaces a character: `&amp;`."""
 
 
 def units(text: str, *, is_utf16: bool, escapes: str = "") -> int:
-    """Return the length of a text in the platform's units."""
+    """Return the length of a text in the units that the platform counts."""
     length = len(text.encode("utf-16-le")) // 2 if is_utf16 else len(text)
     return length + (ENTITY_UNITS - 1) * sum(map(text.count, escapes))
 
@@ -23,7 +23,7 @@ def split_markdown(
 ) -> list[str]:
     """Return the parts of a text, each at most `max_units` long, none of them empty.
 
-    A code block that does not fit is closed at the end of a part and opened again in the next.
+    A code block that does not fit is closed at the end of a part and reopened in the next.
     """
     if units(text, is_utf16=is_utf16, escapes=escapes) <= max_units:
         return [text]
@@ -44,7 +44,7 @@ class _Splitter:
         self._lines: list[str] = []
         self._size = 0
         self._opening: str | None = None
-        """The line that opened the code block in which we are."""
+        """The line that opened the current code block; None outside of one."""
 
     def add(self, line: str) -> None:
         fence = _FENCE.match(line)
@@ -77,7 +77,7 @@ class _Splitter:
 
     def _close_part(self) -> None:
         if self._opening is not None and self._lines[-1] == self._opening:
-            self._lines.pop()  # an empty block: it begins in the next part
+            self._lines.pop()  # an empty block: open it in the next part
         elif self._opening is not None:
             fence = _FENCE.match(self._opening)
             assert fence is not None
@@ -105,7 +105,7 @@ class _Splitter:
     def _cut(self, line: str, room: int) -> int:
         end = len(line)
         if self._units(line) > room:
-            # Characters beyond the first plane take two units, so count what fits.
+            # Characters outside the basic plane take two units, so count what fits.
             end, size = 0, 0
             for character in line:
                 size += self._units(character)

@@ -1,4 +1,4 @@
-"""Markdown in the forms of the platforms: Telegram's HTML, Slack's mrkdwn."""
+"""Markdown in the formats of the platforms: Telegram's HTML, Slack's mrkdwn."""
 
 from html import escape
 
@@ -30,7 +30,7 @@ TELEGRAM = Style(
 
 
 def escape_slack(text: str) -> str:
-    """Return a text in which nothing is a link, a mention or another control sequence."""
+    """Return a text without links, mentions and other control sequences."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,8 +1,8 @@
 """The Signal channel: JSON-RPC calls and the event stream of a signal-cli daemon.
 
-signal-cli acknowledges messages to Signal's server by itself, when it hands them on. An event that
-could not be made durable is kept here and handed on again; daemons that number their events are
-asked for those behind the last one that was handled, so that a crash loses nothing there either.
+signal-cli acknowledges messages to Signal's server by itself when it passes them on. An event that
+could not be made durable is kept here and retried. Daemons that number their events are asked for
+those after the last one that was handled, so that a crash loses nothing there either.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ from holdfast.ports.http_client import HttpCaller, HttpUnavailable
 
 MAX_FILE_BYTES = 100_000_000
 SILENCE_SECONDS = 45.0
-"""The daemon sends a comment every 15 seconds."""
+"""A stream that is silent for longer is dead: the daemon sends a comment every 15 seconds."""
 MAX_UNITS = 2000
-"""UTF-16 units; the daemon makes an attachment of longer texts."""
+"""The longest text in UTF-16 units; the daemon turns longer ones into an attachment."""
 REPLAY_SECONDS = 600.0
-"""A new process ignores replayed events that are older than this: an earlier one handled them."""
+"""A new process ignores replayed events that are older: an earlier process handled them."""
 ANY_EVENT = "0"
-"""An event id that no daemon gives: it answers with all events that it remembers."""
+"""An event id that no daemon uses; it then replays all events that it still has."""
 MAX_PENDING = 1000
 MAX_IDLE_SECONDS = 60.0
 """How long the stream stays open while nothing can be handled."""
@@ -122,7 +122,7 @@ class SignalChannel:
         self._last_id = ANY_EVENT
         self._started_ms = time.time() * 1000
         self._pending: deque[_PendingEvent] = deque()
-        """Events that are not committed yet; an older daemon does not send them again."""
+        """Events that are not committed yet; an older daemon does not resend them."""
         self._news = asyncio.Event()
         self._reading: asyncio.Task[NoReturn] | None = None
         self._is_receiving = False
@@ -131,7 +131,7 @@ class SignalChannel:
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     async def receive(self, inbox: Inbox) -> None:
-        """Handle the events of the stream; the daemon receives messages only for a reader."""
+        """Handle the events of the stream; the daemon receives messages only while it is read."""
         self._is_receiving = True
         try:
             while True:
@@ -146,7 +146,8 @@ class SignalChannel:
                     news.cancel()
                 self._news.clear()
                 if self._reading.done() and not self._pending:
-                    # Raise only now: events that were read before the failure are handled first.
+                    # Raise only now, so that events which were read before the failure are handled
+                    # first.
                     reading, self._reading = self._reading, None
                     reading.result()
         except asyncio.CancelledError:
@@ -157,10 +158,10 @@ class SignalChannel:
             self._idle_since = time.monotonic()
 
     async def _read(self) -> NoReturn:
-        """Keep events in memory as they arrive.
+        """Read events into memory as they arrive.
 
-        While the store is away the stream stays open for a while: an older daemon forgets what it
-        has written to a connection that is closed.
+        While the store is unavailable the stream stays open for a while: an older daemon does not
+        resend what it wrote to a connection that closed.
         """
         url = f"{self._base}/api/v1/events?account={quote(self._account, safe='')}"
         headers = {"last-event-id": self._last_id}
@@ -185,7 +186,7 @@ class SignalChannel:
         raise DeliveryDelayed("the event stream of signal-cli ended", 1.0)
 
     def _is_abandoned(self) -> bool:
-        """Whether to stop reading; what was not read waits on Signal's server."""
+        """Whether to stop reading; unread messages wait on Signal's server."""
         if len(self._pending) >= MAX_PENDING:
             return True
         return not self._is_receiving and time.monotonic() - self._idle_since > MAX_IDLE_SECONDS
@@ -198,12 +199,12 @@ class SignalChannel:
                 message = read_message(envelope, self._account)
                 if message is not None:
                     await inbox.handle(message)
-            # Only now: an event that was not handled is handed on again.
+            # Remove it only now: an event that was not handled is retried.
             self._pending.popleft()
             self._last_id = event.id or self._last_id
 
     def _is_old(self, delivered_ms: int) -> bool:
-        """Whether an event is one that the daemon repeats from long before this process began."""
+        """Whether the daemon replays an event from long before this process started."""
         return 0 < delivered_ms < self._started_ms - REPLAY_SECONDS * 1000
 
     async def webhook(
@@ -242,7 +243,7 @@ class SignalChannel:
         return str(await self._send(parameters, seconds=UPLOAD_SECONDS))
 
     def _quote(self, reply_to: str) -> dict[str, Any]:
-        """Return the parameters of an answer to a message."""
+        """Return the parameters of a reply to a message."""
         if not reply_to:
             return {}
         timestamp, _, author = reply_to.partition(":")
@@ -285,7 +286,7 @@ class SignalChannel:
         return content
 
     async def check(self) -> str:
-        """Return the account; raise where the daemon does not have it."""
+        """Return the account; raise if the daemon does not have it."""
         try:
             raw = await self._call("listAccounts", {})
         except DeliveryRefused as exc:
@@ -311,7 +312,7 @@ class SignalChannel:
     # ── calls ───────────────────────────────────────────────────────────────────────────────
 
     async def _send(self, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS) -> int:
-        """Send to one chat and return the message's time; a group counts if anybody got it."""
+        """Send to one chat and return the message's time; in a group one recipient is enough."""
         raw = await self._call("send", parameters, seconds=seconds)
         sent = msgspec.json.decode(raw, type=_Sent)
         if sent.results and all(one.type != "SUCCESS" for one in sent.results):
@@ -321,7 +322,7 @@ class SignalChannel:
     async def _call(
         self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
     ) -> bytes:
-        """Return the result of a method; every failure says whether it concerns the message."""
+        """Return the result of a method; each failure says whether it is about the message."""
         body = {
             "jsonrpc": "2.0",
             "id": str(next(self._ids)),
@@ -359,7 +360,7 @@ def _content(text: str, *, plain: bool) -> dict[str, Any]:
 
 
 def _raise(method: str, error: _RpcError) -> NoReturn:
-    """Raise the delivery error that an error code of the daemon stands for."""
+    """Raise the delivery error for an error code of the daemon."""
     text = f"{method}: {error.message} ({error.code})"
     results = error.data.response.results if error.data and error.data.response else []
     if error.code == RATE_LIMIT:
@@ -372,7 +373,7 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
     if error.code == UNTRUSTED_KEY:
         raise DeliveryImpossible(f"{text}; trust the new safety number with signal-cli first")
     if error.code == INVALID_PARAMS and "account" in error.message:
-        # A wrong account concerns everything that is sent: it waits until it is right.
+        # A wrong account affects every message: wait until it is corrected.
         raise DeliveryDelayed(text, WRONG_ACCOUNT_SECONDS)
     if "group" in error.message.lower():
         raise DeliveryImpossible(text)
@@ -380,7 +381,7 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
 
 
 def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
-    """Raise the delivery error of a message that no recipient got."""
+    """Raise the delivery error for a message that no recipient got."""
     kinds = {one.type for one in results}
     text = f"send: {', '.join(sorted(kinds))}"
     if "RATE_LIMIT_FAILURE" in kinds:

@@ -1,4 +1,4 @@
-"""Envelopes of signal-cli as messages."""
+"""Read messages from envelopes of signal-cli."""
 
 import msgspec
 
@@ -6,11 +6,11 @@ from holdfast.channels.platform_json import decode_json
 from holdfast.ports.channel import Attachment, ChatPlace, InboundMessage
 
 PLACEHOLDER = "\ufffc"
-"""Stands in a text where somebody is mentioned."""
+"""Marks the place of a mention in a text."""
 
 
 class Mention(msgspec.Struct):
-    """Somebody who is mentioned, at a place counted in UTF-16 units."""
+    """A mention; its position is counted in UTF-16 units."""
 
     name: str = ""
     number: str | None = None
@@ -20,7 +20,7 @@ class Mention(msgspec.Struct):
 
 
 class SignalQuote(msgspec.Struct, rename="camel"):
-    """The message that is answered."""
+    """The message that is replied to."""
 
     id: int = 0
     author_number: str | None = None
@@ -45,7 +45,7 @@ class GroupInfo(msgspec.Struct, rename="camel"):
 
 
 class DataMessage(msgspec.Struct, rename="camel"):
-    """What is read of a message."""
+    """The fields that are read from a message."""
 
     timestamp: int
     message: str | None = None
@@ -63,7 +63,7 @@ class EditMessage(msgspec.Struct, rename="camel"):
 
 
 class Envelope(msgspec.Struct, rename="camel"):
-    """What is read of an envelope; receipts, typing, calls and stories have no message."""
+    """The fields read from an envelope; receipts, typing, calls and stories have no message."""
 
     source: str | None = None
     source_number: str | None = None
@@ -75,7 +75,7 @@ class Envelope(msgspec.Struct, rename="camel"):
 
 
 class ReceivedEvent(msgspec.Struct):
-    """One event of the stream; a subscription wraps it once more."""
+    """One event of the stream; with a subscription it is nested one level deeper."""
 
     envelope: Envelope | None = None
     account: str | None = None
@@ -87,14 +87,14 @@ def read_event(raw: bytes) -> Envelope | None:
     try:
         event = decode_json(raw, ReceivedEvent)
     except msgspec.DecodeError:
-        return None  # of a form that no version of signal-cli has for messages
+        return None  # no version of signal-cli sends messages in this form
     return event.envelope or (event.result.envelope if event.result is not None else None)
 
 
 def read_message(envelope: Envelope, account: str) -> InboundMessage | None:
-    """Return the message of an envelope; `None` for everything that nobody wrote to us.
+    """Return the message of an envelope; `None` for anything that is not a message to us.
 
-    A person is known by the UUID, which stays; the number may change or be hidden at any time.
+    A person is identified by the UUID, which is stable; the number may change or be hidden.
     """
     edit = envelope.edit_message
     data = edit.data_message if edit is not None else envelope.data_message
@@ -138,7 +138,7 @@ def _mentions(data: DataMessage, account: str) -> bool:
 
 
 def _text(data: DataMessage, account: str) -> str:
-    """Return the text with names in place of mentions, and without ours at its beginning."""
+    """Return the text with names in place of mentions, and without a leading mention of us."""
     units = (data.message or "").encode("utf-16-le")
     for mention in sorted(data.mentions, key=lambda one: one.start, reverse=True):
         start, end = mention.start * 2, (mention.start + mention.length) * 2
@@ -151,7 +151,7 @@ def _text(data: DataMessage, account: str) -> str:
 
 
 def _reply_to(quote: SignalQuote | None, account: str) -> str:
-    """Return the id of the message that is answered: ours are known by their time alone."""
+    """Return the id of the message that is replied to; ours are identified by their time alone."""
     if quote is None or not quote.id:
         return ""
     if _is_us(quote.author_number, quote.author_uuid, account):

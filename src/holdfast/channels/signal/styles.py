@@ -4,7 +4,7 @@ from holdfast.channels.rendering.markdown import Style, render
 
 _STYLES = ("BOLD", "ITALIC", "STRIKETHROUGH", "MONOSPACE")
 _OPEN, _CLOSE = 0xE100, 0xE200
-"""Characters for private use: they mark where a style begins and ends while text is rendered."""
+"""Private-use characters that mark where a style begins and ends during rendering."""
 _MARKS = {chr(base + index) for base in (_OPEN, _CLOSE) for index in range(len(_STYLES))}
 
 

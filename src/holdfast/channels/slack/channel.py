@@ -42,20 +42,20 @@ from holdfast.ports.channel import (
 from holdfast.ports.http_client import HttpCaller
 
 MAX_UNITS = 3500
-"""Below the 4,000 characters that Slack takes: rendering may add some."""
+"""Below the 4,000 characters that Slack accepts, because rendering may add some."""
 MAX_SECTION = 3000
-"""Characters of one section of a message with buttons."""
+"""The most characters in one section of a message with buttons."""
 EDIT_SECONDS = 3.0
 SENDS_PER_SECOND = 50 / 60
 """Slack allows about fifty calls of `chat.update` a minute."""
 KEEPS_SECONDS = 300.0
-"""Slack delivers an event again for about five minutes."""
+"""Slack redelivers an event for about five minutes."""
 MAX_FILE_BYTES = 1_000_000_000
 MAX_REMEMBERED = 2000
 MAX_STAMP = 15
-"""Digits of the time of a signed request."""
+"""The most digits in the timestamp of a signed request."""
 MAX_CLOCK_DIFFERENCE = 300.0
-"""Seconds by which the time of a signed request may differ from ours."""
+"""Maximum seconds between the timestamp of a signed request and our clock."""
 SHORT_CONNECTION_SECONDS = 10.0
 
 
@@ -152,10 +152,10 @@ class SlackChannel:
         self._direct: dict[str, str] = {}
         """Ids of direct chats, by person."""
         self._types: dict[str, str] = {}
-        """Types of conversations, for events that do not name them."""
+        """Types of conversations, for events that do not include them."""
         self._names: dict[str, str] = {}
         self._threads: dict[str, str] = {}
-        """Threads below our own messages, whose first text was looked up."""
+        """Threads under our own messages whose first text was already fetched."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -172,7 +172,7 @@ class SlackChannel:
                     await self._handle(event, inbox)
                 elif envelope.type == "interactive":
                     await self._press(encode_json(envelope.payload), inbox)
-                # Only now: an envelope that was not handled is delivered again.
+                # Acknowledge only now: an envelope that was not handled is redelivered.
                 await connection.acknowledge(envelope)
         if time.monotonic() - started < SHORT_CONNECTION_SECONDS:
             raise DeliveryDelayed("the socket was closed as soon as it was open")
@@ -186,7 +186,7 @@ class SlackChannel:
         return self._http.proxy_url(url.replace("ws", "http", 1))
 
     async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
-        """Handle one event that Slack posts; its signature is the proof."""
+        """Handle one event that Slack posts, authenticated by its signature."""
         self._verify(headers, body)
         if body.startswith(b"payload="):
             form = parse_qs(body.decode("utf-8", "replace"))
@@ -196,7 +196,7 @@ class SlackChannel:
         try:
             callback = decode_json(body, EventCallback)
         except msgspec.DecodeError:
-            return b"{}"  # signed, but of a kind that we did not subscribe to
+            return b"{}"  # signed, but of a type that we did not subscribe to
         if callback.type == "url_verification":
             return msgspec.json.encode({"challenge": callback.challenge})
         await self._handle(bytes(callback.event), inbox)
@@ -217,7 +217,7 @@ class SlackChannel:
         try:
             event = decode_json(raw, SlackEvent)
         except msgspec.DecodeError:
-            return  # not a message: no version of the API sends one in this form
+            return  # no version of the API sends a message in this form
         account = await self._me()
         message = read_event(event, account, await self._type_of(event))
         if message is None:
@@ -231,7 +231,7 @@ class SlackChannel:
         await inbox.handle(message)
 
     async def _with_parent(self, message: InboundMessage, event: SlackEvent) -> InboundMessage:
-        """Return the first reply in a thread below a message of ours with that message's text.
+        """Add the text of our message to the first reply in the thread under it.
 
         A schedule or an operator may have sent it: then the thread begins a conversation.
         """
@@ -249,14 +249,14 @@ class SlackChannel:
         return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
     async def _press(self, raw: bytes, inbox: Inbox) -> None:
-        """Act on a button press; remove buttons that have no use any more.
+        """Act on a button press; remove buttons that have become useless.
 
-        Slack shows nothing for a press by itself: what came of it is told to this person alone.
+        Slack itself shows nothing after a press, so the result is shown to this person only.
         """
         try:
             actions = decode_json(raw, BlockActions)
         except msgspec.DecodeError:
-            return  # a view, a shortcut: nothing of ours
+            return  # a view or shortcut: not for us
         press = read_press(actions, await self._me())
         if press is None:
             return
@@ -280,7 +280,7 @@ class SlackChannel:
                 await self._api.call("chat.update", update, _Anything)
 
     async def _type_of(self, event: SlackEvent) -> str:
-        """Return what kind of conversation an event is from; mentions do not say it."""
+        """Return the type of the event's conversation, which mentions do not include."""
         if event.channel_type:
             _remember(self._types, event.channel, event.channel_type)
             return event.channel_type
@@ -302,7 +302,7 @@ class SlackChannel:
         return _remember(self._types, event.channel, kind)
 
     async def _named(self, message: InboundMessage) -> InboundMessage:
-        """Return a message with the name of its sender, if Slack tells it."""
+        """Return a message with the name of its sender, if Slack provides it."""
         if message.sender_name or message.is_own or message.is_bot or message.is_anonymous:
             return message
         return msgspec.structs.replace(message, sender_name=await self._name_of(message.sender))
@@ -338,7 +338,7 @@ class SlackChannel:
         buttons: Sequence[Button] = (),
     ) -> str:
         """Send a message; in a channel it goes to the thread of its place."""
-        del reply_to  # the thread says it
+        del reply_to  # the thread determines the place
         arguments: dict[str, Any] = {
             "channel": await self._conversation(place.chat),
             "unfurl_links": False,
@@ -380,7 +380,7 @@ class SlackChannel:
             ticket = await self._open_upload(file)
             await self._api.upload(ticket.upload_url, file.content)
         except DeliveryDelayed as exc:
-            exc.is_uncertain = False  # nothing is shown yet
+            exc.is_uncertain = False  # nothing is visible yet
             raise
         arguments: dict[str, Any] = {
             "files": [{"id": ticket.file_id, "title": file.name}],
@@ -399,7 +399,7 @@ class SlackChannel:
             )
         except DeliveryDelayed as exc:
             if MISSING_SCOPE in exc.message:
-                # It would hold up the conversation until the app is installed again.
+                # A retry would block the conversation until the app is installed again.
                 hint = "add the scope files:write and install the app again"
                 raise DeliveryImpossible(f"{exc.message}; {hint}") from exc
             raise
@@ -408,7 +408,7 @@ class SlackChannel:
         return ticket
 
     async def _conversation(self, chat: str) -> str:
-        """Return the id of a chat; a person stands for the direct chat with that person."""
+        """Return the id of a chat; for a person, that of the direct chat with that person."""
         if not chat.startswith(("U", "W")):
             return chat
         known = self._direct.get(chat)
@@ -423,7 +423,7 @@ class SlackChannel:
         """Do nothing: Slack shows no typing for messages of apps."""
 
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
-        """Return a file; its address is asked for each time and never stored."""
+        """Return a file; its address is requested each time and never stored."""
         arguments = {"file": attachment.reference}
         found = (await self._api.call("files.info", arguments, _FileInfo, is_read=True)).file
         if found.size > max_bytes:
@@ -433,14 +433,14 @@ class SlackChannel:
         return await self._api.download(found.url_private, max_bytes)
 
     def _is_slack(self, url: str) -> bool:
-        """Whether an address may be given our token."""
+        """Whether our token may be sent to an address."""
         ours, theirs = urlsplit(self._api.base_url), urlsplit(url)
         if (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc):
             return True
         return theirs.scheme == "https" and (theirs.hostname or "").endswith(".slack.com")
 
     async def check(self) -> str:
-        """Return the bot's name, after a look at both tokens."""
+        """Return the bot's name after checking both tokens."""
         self._account = None
         account = await self._me()
         if self._app_token:
@@ -448,7 +448,7 @@ class SlackChannel:
         return account.name
 
     async def check_webhook(self) -> None:
-        """Raise if the token is not valid: Slack tells nothing of failed deliveries."""
+        """Raise if the token is invalid; Slack does not report failed deliveries."""
         self._account = None
         await self._me()
 
@@ -457,7 +457,7 @@ class SlackChannel:
 
 
 def _remember(known: dict[str, str], name: str, value: str) -> str:
-    """Remember a value, in bounded memory."""
+    """Cache a value, in bounded memory."""
     if len(known) >= MAX_REMEMBERED:
         known.clear()
     known[name] = value
@@ -466,7 +466,7 @@ def _remember(known: dict[str, str], name: str, value: str) -> str:
 
 def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any]:
     if plain:
-        # Also where the blocks are refused: the text says how to answer in words.
+        # Used even if the blocks are refused: the text explains how to answer in words.
         return {"text": escape_slack(text), "mrkdwn": False}
     rendered = to_slack(text)
     if not buttons:
@@ -475,7 +475,7 @@ def _text(text: str, buttons: Sequence[Button], *, plain: bool) -> dict[str, Any
 
 
 def _blocks(rendered: str, buttons: Sequence[Button]) -> list[dict[str, Any]]:
-    """Return a text with buttons below it."""
+    """Return the blocks of a text with buttons below it."""
     parts = split_markdown(rendered, MAX_SECTION)
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in parts]
     elements = [

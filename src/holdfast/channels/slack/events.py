@@ -139,7 +139,13 @@ def _read_edit(event: SlackEvent, account: Account, channel_type: str) -> Inboun
     found = _to_message(event, message, account, channel_type)
     unique_id = f"{found.unique_id}:{message.edited.ts}"
     return msgspec.structs.replace(
-        found, unique_id=unique_id, is_edit=True, original_id=found.unique_id
+        found,
+        unique_id=unique_id,
+        is_edit=True,
+        original_id=found.unique_id,
+        first_sent_at=found.sent_at,
+        sent_at=_seconds(message.edited.ts),
+        was_mention=before is not None and _mentions(event, before, account),
     )
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a Slack app: what an operator pastes when the app is created."""
+"""The manifest of a Slack app, which an operator pastes when creating the app."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ EVENTS = ("app_mention", "message.channels", "message.groups", "message.im", "me
 
 
 def app_manifest(name: str) -> dict[str, Any]:
-    """Return the manifest of an app that speaks socket mode."""
+    """Return the manifest of an app that uses socket mode."""
     return {
         "display_information": {"name": name},
         "features": {

@@ -17,12 +17,12 @@ CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 3.0
 CHECK_SECONDS = 1.0
 LOST_SECONDS = 15.0
-"""How long a connection may be replaced by another one before it counts as lost."""
+"""How long a reconnect may take before the connection counts as lost."""
 MAX_WAITING = 1000
-"""Envelopes in memory; those beyond are left to Slack, which delivers them again."""
+"""The most envelopes in memory; Slack redelivers further ones later."""
 OpenUrl = Callable[[], Awaitable[str]]
 
-# The library logs addresses that contain tickets, and the content of messages.
+# The library logs addresses with tickets in them, and the content of messages.
 _silent = logging.getLogger("holdfast.slack_sdk")
 _silent.addHandler(logging.NullHandler())
 _silent.setLevel(logging.CRITICAL + 1)
@@ -30,7 +30,7 @@ _silent.propagate = False
 
 
 class _Client(SocketModeClient):
-    """The library's client, with addresses from our own calls of the Web API."""
+    """The library's client, with connection URLs from our own Web API calls."""
 
     def __init__(self, open_url: OpenUrl, proxy: Callable[[str], str | None]) -> None:
         super().__init__(app_token="", logger=_silent, auto_reconnect_enabled=False)
@@ -39,7 +39,7 @@ class _Client(SocketModeClient):
 
     async def issue_new_wss_url(self) -> str:
         url = await self._open_url()
-        # The library would use a proxy for every host, also for those that need none.
+        # The library would use a proxy for every host, even for those that need none.
         self.proxy = self._proxy_of(url)
         return url
 
@@ -53,7 +53,7 @@ class SocketConnection:
         self._waiting: asyncio.Queue[SocketModeRequest] = asyncio.Queue(MAX_WAITING)
 
     async def _enqueue(self, _: AsyncBaseSocketModeClient, envelope: SocketModeRequest) -> None:
-        # The library runs listeners side by side: only the queue keeps the order.
+        # The library runs listeners concurrently; the queue keeps the order.
         try:
             self._waiting.put_nowait(envelope)
         except asyncio.QueueFull:
@@ -61,7 +61,7 @@ class SocketConnection:
 
     async def __aenter__(self) -> "SocketConnection":
         try:
-            # Asked here, because the library retries without end and says nothing.
+            # Request the URL here: the library would retry forever without reporting anything.
             self._client.wss_uri = await self._client.issue_new_wss_url()
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._client.connect()  # type: ignore[no-untyped-call]  # of the library
@@ -85,7 +85,7 @@ class SocketConnection:
         client = self._client
         tasks = [client.message_processor, client.current_session_monitor, client.message_receiver]
         try:
-            # Bounded: a peer that is gone does not answer the closing frame.
+            # Bounded: a dead peer does not answer the close frame.
             async with asyncio.timeout(CLOSE_SECONDS):
                 await client.close()  # type: ignore[no-untyped-call]  # of the library
         except TimeoutError:
@@ -97,9 +97,9 @@ class SocketConnection:
         await client.aiohttp_client_session.close()
 
     async def next(self) -> SocketModeRequest | None:
-        """Return the next envelope; `None` when the connection is lost.
+        """Return the next envelope, or `None` if the connection is lost.
 
-        The library replaces a connection that Slack asks to give up; that may take a moment.
+        The library replaces a connection when Slack asks for it; that may take a moment.
         """
         lost_for = 0.0
         while lost_for < LOST_SECONDS:
@@ -116,7 +116,7 @@ class SocketConnection:
         return None
 
     async def acknowledge(self, envelope: SocketModeRequest) -> None:
-        """Tell Slack that an envelope was handled; where that fails, it is delivered again."""
+        """Tell Slack that an envelope was handled; if that fails, it is redelivered."""
         try:
             await self._client.send_socket_mode_response({"envelope_id": envelope.envelope_id})
         except (ConnectionError, aiohttp.ClientError, RuntimeError) as exc:

@@ -1,4 +1,4 @@
-"""Calls of Slack's Web API; every failure says whether it concerns the message."""
+"""Calls of Slack's Web API; each failure says whether it is about the message itself."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
@@ -24,7 +24,7 @@ _CREDENTIALS = frozenset(
         "token_revoked",
     }
 )  # fmt: skip
-"""Errors of the account: all messages wait until the operator has corrected it."""
+"""Account errors: all messages wait until the operator has fixed the account."""
 _IMPOSSIBLE = frozenset(
     {
         "cannot_dm_bot", "channel_not_found", "invalid_channel", "is_archived",
@@ -39,7 +39,7 @@ _OUTAGES = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 _FORMATTING = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_too_long", "no_text"})
-"""Errors of a rendered text whose source can still be sent as it is."""
+"""Errors about a rendered text; its source can still be sent unrendered."""
 
 T = TypeVar("T")
 
@@ -66,9 +66,9 @@ class WebApi:
         token: str | None = None,
         is_read: bool = False,
     ) -> T:
-        """Call a method and return what its reply holds.
+        """Call a method and return its decoded reply.
 
-        Arguments are form fields, which every method understands; values with structure are JSON.
+        Arguments are form fields, which every method accepts; structured values are JSON.
         """
         fields = {
             name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -93,12 +93,12 @@ class WebApi:
         return read_reply(method, result, answer)
 
     async def download(self, url: str, max_bytes: int) -> bytes:
-        """Return a file from Slack's own hosts, with the token that they ask for."""
+        """Return a file from Slack's own hosts, which require the token."""
         headers = {"authorization": f"Bearer {self._token}"}
         return await download_file(self._http, url, max_bytes, headers=headers)
 
     async def upload(self, url: str, content: bytes) -> None:
-        """Put the bytes of a file where Slack asked for them; nobody sees it yet."""
+        """Upload the bytes of a file to the given URL; the file is not visible yet."""
         headers = {"content-type": "application/octet-stream"}
         result = await post(
             self._http, "upload", url, headers=headers, body=content, seconds=UPLOAD_SECONDS,
@@ -120,7 +120,7 @@ def _retry_after(result: HttpResult) -> float:
 
 
 def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
-    """Raise the delivery error that an error code of the Web API stands for."""
+    """Raise the delivery error for an error code of the Web API."""
     text = f"{method}: {error or result.status}"
     if error in ("ratelimited", "rate_limited"):
         raise DeliveryDelayed(text, _retry_after(result))
@@ -131,6 +131,6 @@ def _raise(method: str, error: str, result: HttpResult) -> NoReturn:
     if error in _GONE:
         raise MessageGone(text)
     if error in _OUTAGES or result.status >= 500:
-        # Slack says itself that something may have been done before such an error.
+        # According to Slack, something may have been done before such an error.
         raise DeliveryDelayed(text, is_uncertain=True)
     raise DeliveryRefused(text, is_formatting=error in _FORMATTING)

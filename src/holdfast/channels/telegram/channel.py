@@ -37,7 +37,6 @@ from holdfast.ports.channel import (
     DeliveryError,
     DeliveryImpossible,
     DeliveryRefused,
-    InboundMessage,
     Inbox,
     MessageGone,
     OutgoingFile,
@@ -50,7 +49,6 @@ POLL_SECONDS = 25
 KEEPS_SECONDS = 24 * 3600.0
 MAX_UNITS = 3900
 """Below Telegram's 4,096 UTF-16 units: rendering may add some."""
-MAX_ALBUMS = 100
 MAX_NOTICE = 200
 """Characters of the notice that a pressed button shows."""
 MAX_FILE_BYTES = 50_000_000
@@ -119,8 +117,6 @@ class TelegramChannel:
         self._secret = settings.secret
         self._http = http
         self._bot: User | None = None
-        self._albums: dict[str, str] = {}
-        """The last albums that mention us, with their senders."""
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -161,22 +157,7 @@ class TelegramChannel:
             return
         message = read_message(update, bot)
         if message is not None:
-            await inbox.handle(self._with_mention(message, update))
-
-    def _with_mention(self, message: InboundMessage, update: Update) -> InboundMessage:
-        """Return a picture of an album with the mention that its first picture has.
-
-        Telegram puts the caption, and so the mention, on one of them only.
-        """
-        album = update.message.media_group_id if update.message is not None else None
-        if album is None:
-            return message
-        if message.is_mention:
-            self._albums[album] = message.sender
-            if len(self._albums) > MAX_ALBUMS:
-                del self._albums[next(iter(self._albums))]
-        is_mention = self._albums.get(album) == message.sender
-        return msgspec.structs.replace(message, is_mention=is_mention)
+            await inbox.handle(message)
 
     async def _press(self, query: CallbackQuery, bot: User, inbox: Inbox) -> None:
         """Answer a button press; remove buttons that have no use any more."""

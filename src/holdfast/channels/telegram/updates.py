@@ -197,8 +197,10 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         quote=text if is_forward else quote,
         attachments=attachments,
         is_album=message.media_group_id is not None,
+        album=message.media_group_id or "",
         is_edit=is_edit,
         original_id=unique_id if is_edit else "",
+        first_sent_at=float(message.date) if message.date and is_edit else None,
         moved_to=str(message.migrate_to_chat_id or ""),
     )
 

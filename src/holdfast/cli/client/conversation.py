@@ -1,4 +1,4 @@
-"""A chat conversation with a gateway: a message is sent again until it is answered, once.
+"""A chat conversation with a gateway: each message is retried until it has its one answer.
 
 Every message has an idempotency key, so a retry after a restart attaches to the same turn.
 """
@@ -41,7 +41,7 @@ class AnswerEnd:
 
 
 class AnswerRestarted:
-    """The answer starts again; what was received so far is void."""
+    """The answer starts again; everything received so far is void."""
 
 
 class StreamInterrupted(CommandFailed):

@@ -39,22 +39,22 @@ class GatewayClient:
         self._parts = urlsplit(target.url)
 
     def get(self, path: str, **query: Any) -> Any:
-        """Return the JSON that a path answers."""
+        """Return the JSON reply to GET on a path."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._request_json(
             "GET", f"{path}?{urlencode(given, doseq=True)}" if given else path
         )
 
     def post(self, path: str, body: Value | None = None) -> Any:
-        """Post to a path and return the JSON it answers."""
+        """Post to a path and return the JSON reply."""
         return self._request_json("POST", path, body or {})
 
     def delete(self, path: str) -> Any:
-        """Send DELETE to a path and return the JSON it answers."""
+        """Send DELETE to a path and return the JSON reply."""
         return self._request_json("DELETE", path)
 
     def text(self, path: str) -> str:
-        """Return the text that a path answers."""
+        """Return the reply to GET on a path as text."""
         with self.request("GET", path) as response:
             return response.read().decode("utf-8", "replace")
 

@@ -67,7 +67,7 @@ def _database_copy(url: str) -> Copy:
     inspection = asyncio.run(inspect_store(url))
     if inspection.is_bare:
         raise CommandFailed("the database has no store")
-    # A store of another version is copied too: that is the backup before an upgrade.
+    # A store of another version is copied too: an upgrade needs a backup first.
     is_current = not inspection.pending and inspection.refusal is None
     tables = set(wanted_columns()) if is_current else {"sessions"}
     if inspection.is_first_schema:

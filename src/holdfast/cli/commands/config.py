@@ -38,7 +38,7 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
     from holdfast.cli.config_checks import check_configuration
     from holdfast.settings import config_path, load
 
-    # Without the secrets that must be set: those that are not are results too.
+    # Load without required secrets: missing ones are results of the check too.
     results = asyncio.run(check_configuration(load(config, with_secrets=False)))
     path = config_path(config)
     source = os.path.abspath(path) if path is not None else "defaults and environment"

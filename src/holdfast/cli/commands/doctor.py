@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FATAL = frozenset(
     {"store_missing", "store_damaged", "schema_too_new", "schema_too_old", "store_in_memory"}
 )
-"""Findings that leave no store to open."""
+"""Findings after which the store cannot be opened."""
 
 
 def doctor(
@@ -58,7 +58,7 @@ def doctor(
 
 
 async def _check_servers(settings: "Settings") -> "list[Finding]":
-    """Return the MCP servers that cannot be used: each is started once."""
+    """Return the MCP servers that cannot be used; each is started once."""
     if not settings.mcp:
         return []
     from holdfast.doctor.findings import Finding
@@ -76,7 +76,7 @@ async def _check(
 ) -> "tuple[list[Finding], set[Finding]]":
     """Return the findings, and which of them were fixed."""
     from holdfast.app import open_configured_store
-    from holdfast.doctor.configuration import check_agents
+    from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.fixing import fix, fix_before_open
     from holdfast.doctor.store_checks import check_contents, check_inspection
     from holdfast.stores.inspect import inspect_store
@@ -97,6 +97,8 @@ async def _check(
                 store, turn_seconds=settings.heals.turn_seconds, is_deep=is_deep
             )
         ]
+        if not settings.keys:
+            contents += await check_agent_access(settings.upstreams, store.read)
         if is_fixing:
             failures |= await fix(store, contents, settings.lanes)
     finally:
@@ -114,7 +116,7 @@ def _is_fixed(finding: "Finding", failures: "dict[Finding, str]", is_fixing: boo
 async def _watch(
     settings: "Settings", every: float, *, is_fixing: bool, is_deep: bool, as_json: bool
 ) -> None:
-    """Report findings that the previous check did not have."""
+    """Report findings that are new since the previous check."""
     from holdfast.core.errors import HoldfastError
     from holdfast.doctor.findings import finding_value
 

@@ -46,7 +46,7 @@ def export(
     client = connect(url, config)
     selected = _select(client, names, generations)
     if names or export_format == "openai":
-        # Resolve every name before writing: an unknown one must not leave half a file.
+        # Resolve every name before writing: an unknown one must not leave a partial file.
         resolved = list(selected)
         if export_format == "openai" and len(resolved) != 1:
             raise CommandFailed("--format openai exports exactly one session", exit_code=2)
@@ -91,7 +91,7 @@ def _write(
     count = 0
     # Escape control characters on a terminal only; a file or a pipe gets every byte.
     escape = (lambda line: printable(line, keep="\n\t")) if file.isatty() else str
-    # Ask for the first session before the header: an error must not follow a part of an export.
+    # Fetch the first session before the header: an error must not follow a partial export.
     first = list(islice(sessions, 1))
     if export_format == "jsonl":
         print(export_header(), file=file)

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ async def serve(settings: Settings) -> None:
             )
             _freeze_startup_objects()
             _return_large_blocks()
-            # Install the handlers first: whoever reads the line below may send a signal at once.
+            # Install the handlers first: a reader of the line below may send a signal immediately.
             with server.capture_signals():
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
                 _print_examples(host, port, settings, await application.requires_key())
@@ -102,10 +101,10 @@ def _freeze_startup_objects() -> None:
 
 
 def _return_large_blocks() -> None:
-    """Have the allocator give large blocks back to the system when they are freed.
+    """Make the allocator return large blocks to the system when they are freed.
 
-    By default glibc keeps blocks of up to 32 MB in its heap, so that a few large bodies would
-    stay part of the process. Other C libraries have no such option and need none.
+    By default glibc keeps blocks of up to 32 MB in its heap, so that a few large bodies would keep
+    the process large. Other C libraries have no such option and need none.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(MALLOPT_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
@@ -122,10 +121,11 @@ async def _require_keys_beyond_loopback(settings: Settings, application: Applica
 
 
 def _program(name: str) -> str:
-    """Return the name or path that runs a program of this environment in another terminal."""
+    """Return the name or path to run a program of this environment from another terminal."""
     own = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    is_on_path = found is not None and Path(found).parent.resolve() == own.parent.resolve()
+    folders = map(Path, os.get_exec_path())
+    found = next((folder for folder in folders if os.access(folder / name, os.X_OK)), None)
+    is_on_path = found is not None and found.resolve() == own.parent.resolve()
     return name if is_on_path or not own.exists() else str(own)
 
 

@@ -78,7 +78,7 @@ def _tools(client: GatewayClient) -> list[dict[str, Any]]:
 
 
 def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return a row for each MCP server; the built-in tools are always there."""
+    """Return a row for each MCP server; the built-in tools are always available."""
     rows: list[tuple[str, str]] = []
     for server in tools[1:]:
         detail = server["error"] or f"{server['tools']} tool(s)"
@@ -87,7 +87,7 @@ def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _channels(client: GatewayClient) -> list[dict[str, Any]]:
-    """Return the channels with their states; none without an admin key."""
+    """Return the channels with their states; empty without an admin key."""
     try:
         found: list[dict[str, Any]] = client.get("/v1/channels")["data"]
     except RequestRejected as exc:

@@ -13,7 +13,7 @@ from holdfast.cli.output.terminal import (
 )
 
 Value = dict[str, Any]
-"""A JSON object of the gateway."""
+"""A JSON object from the gateway."""
 TEXT_WIDTH = 2000
 
 
@@ -113,7 +113,7 @@ def _turn_details(turn: Value) -> list[str]:
 
 
 def print_items(entries: Sequence[Value], *, is_log: bool) -> None:
-    """Print items; in the log view, also what hides each."""
+    """Print items; in the log view, also the record that hides each."""
     if not entries:
         print_line("no items")
     for entry in entries:

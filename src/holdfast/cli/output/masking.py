@@ -22,5 +22,5 @@ def _mask_parameter(part: str) -> str:
 
 
 def create_key_hint(store_url: str) -> str:
-    """Return how to create an API key in a store: a command of its own would use the default."""
+    """Return a command to create an API key in this store; without options it uses the default."""
     return f"create one with `holdfast keys create --store {mask_url(store_url)}`"

@@ -42,7 +42,7 @@ def report_failure(exc: Exception) -> int:
 
 
 def print_failure(message: str) -> None:
-    """Print why a command failed, and which gateway or store it used if that is not said."""
+    """Print why a command failed, and its gateway or store unless the message names it."""
     used = [target for target in _targets if _address(target) not in message]
     first, *rest = message.splitlines() or [""]
     print_error(f"{first} ({', '.join(used)})" if used else first)
@@ -70,19 +70,19 @@ def console() -> "Console":
     """Return a console for tables, without colours if they are disabled."""
     from rich.console import Console
 
-    # Without colours there are no escape codes at all: bold goes too.
+    # Without colours there are no escape codes at all, not even for bold text.
     colors: Literal["auto"] | None = None if colors_disabled() else "auto"
     return Console(highlight=False, markup=False, emoji=False, color_system=colors)
 
 
 def note_target(target: str) -> None:
-    """Remember which gateway or store the command uses, for `print_targets`."""
+    """Record the gateway or store of the command, for `print_targets`."""
     if target not in _targets:
         _targets.append(target)
 
 
 def clear_targets() -> None:
-    """Forget the gateways and stores of an earlier command."""
+    """Clear the gateways and stores of an earlier command."""
     _targets.clear()
 
 
@@ -110,7 +110,7 @@ def highlight(text: str, spans: Sequence[Sequence[int]]) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print one line on standard error, whatever the text contains."""
+    """Print one line on standard error, whatever characters the text has."""
     print(f"holdfast: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 

@@ -16,7 +16,7 @@ class WordWrapper:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """Return what can be printed after `text`; the last, unfinished word is held back."""
+        """Return the text that can be printed now; the last, unfinished word is held back."""
         out: list[str] = []
         for char in text:
             if char in " \t\n":

@@ -11,7 +11,7 @@ from holdfast.cli.output.terminal import CommandFailed, print_json, print_line, 
 app = typer.Typer(help="Approvals of tool calls.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Id or code of the approval.")]
 MAX_ARGUMENTS = 200
-"""Characters of a call's arguments that the table shows; `--json` prints all of them."""
+"""Characters of a call's arguments in the table; `--json` prints all of them."""
 
 
 @app.command("list")

@@ -32,7 +32,7 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     turn_number: int
     """The turn that is being answered."""
     summary_tokens: int = 0
-    """The share of the summary."""
+    """The tokens reserved for the summary."""
     elides_first: bool = False
     """Whether outputs are truncated before whole turns are left out."""
     is_whole: bool = False
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(items: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
-    """Return how to bring items within a budget, or as near as possible; None if not smaller."""
+    """Return a plan that brings items within or close to a budget, or None if it saves nothing."""
     sizes = [budget.scale.item(item.body) for item in items]
     before = sum(sizes)
     cuts: dict[int, int] = {}
@@ -109,7 +109,7 @@ _read_role = msgspec.json.Decoder(_Role).decode
 
 
 def role_of(item: StoredItem) -> str | None:
-    """Return the role of a message; None for anything else, and for a summary."""
+    """Return the role of a message, or None for a summary and for any other item."""
     if item.kind != "message" or item.turn_number == SUMMARY_TURN:
         return None
     return _read_role(item.body).role
@@ -164,7 +164,7 @@ def whole_cuts(items: Sequence[StoredItem]) -> Iterator[int]:
 def _cut(
     items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], budget: TokenBudget
 ) -> int:
-    """Return how many of the first items a summary replaces; 0 where that saves nothing."""
+    """Return how many of the first items a summary replaces, or 0 if that saves nothing."""
     if budget.is_whole:
         return len(items) if _is_progress(items, kept, len(items)) else 0
     left = sum(sizes) + budget.summary_tokens
@@ -203,7 +203,7 @@ def _truncate_outputs(
     excess: int,
     cuts: dict[int, int],
 ) -> None:
-    """Truncate outputs, oldest first, until `excess` tokens are saved; the newest keeps most."""
+    """Truncate outputs, oldest first, to save `excess` tokens; the newest is cut the least."""
     outputs = [place for place in places if items[place].kind in SHORT_KINDS]
     for place in outputs:
         if excess <= 0:

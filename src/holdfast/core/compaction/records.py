@@ -142,9 +142,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
-    """Return a log as a model is shown it: compacted, outputs truncated, triggers left out.
+    """Return a log as it is shown to a model: compacted, with truncated outputs, without triggers.
 
-    `items` are the visible ones behind the compacted range, and those that it keeps.
+    `items` are the visible items after the compacted range, and those that the compaction keeps.
     """
     cuts = {seq: kept for elision in records.elisions for seq, kept in elision.cuts}
     head = records.in_force.compaction
@@ -172,7 +172,7 @@ def _instructions_first(shown: list[StoredItem], span: Span | None) -> list[Stor
 
 
 def _shown_item(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:
-    """Return one item as it is shown; None if it is not."""
+    """Return one item as it is shown to a model, or None if it is not shown."""
     if item.kind in NOT_SHOWN or item.body == ERASED_ITEM:
         return None
     if is_ours(item):
@@ -234,7 +234,7 @@ _read_carried = msgspec.json.Decoder(_Carried).decode
 
 
 _WRAPPING = 160
-"""The most bytes that such an item has around its summary."""
+"""Upper bound on the bytes of such an item, not counting its summary."""
 
 
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
@@ -261,7 +261,7 @@ def is_ours(item: StoredItem) -> bool:
 
 
 def carried_text(body: bytes) -> str | None:
-    """Return the summary in a `compaction` item of ours; None for others."""
+    """Return the summary in a `compaction` item of ours, or None for other items."""
     carried = _carried(body)
     return carried.text if carried is not None else None
 
@@ -296,6 +296,6 @@ def _expand(item: StoredItem, records: InForce) -> StoredItem | None:
 
 
 def expand(body: bytes) -> bytes:
-    """Return an item as a model is shown it where there is no log: summaries become messages."""
+    """Return an item as a model sees it where there is no log: summaries become messages."""
     text = carried_text(body)
     return body if text is None else message("user", SUMMARY_OPENING + text).body

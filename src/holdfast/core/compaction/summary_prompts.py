@@ -1,4 +1,4 @@
-"""Texts of a compaction: the transcript to summarize, and the note where no model does so."""
+"""Texts of a compaction: the transcript to summarize, and the summary by rule without a model."""
 
 import re
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def _part(part: Any) -> str:
 
 
 def standing_instructions(items: Sequence[StoredItem]) -> str:
-    """Return the system and developer messages among items: they stay in force."""
+    """Return the system and developer messages among items; they stay in force."""
     texts = [
         content_text(item_value(item.body).get("content"))
         for item in items
@@ -102,7 +102,7 @@ def standalone_summary(items: Sequence[StoredItem], keeps: Sequence[int], text: 
 
 
 def with_first_request(plan: Plan, text: str, size: int) -> str:
-    """Return a summary that quotes the first request, where that is not sent itself."""
+    """Return a summary that quotes the first request, for when that request is not sent itself."""
     request = _earlier_summary(plan)[0]
     if request is None and plan.first is not None:
         request = clip(content_text(item_value(plan.first.body).get("content")), size)
@@ -110,7 +110,7 @@ def with_first_request(plan: Plan, text: str, size: int) -> str:
 
 
 def elision_note(plan: Plan, size: int) -> str:
-    """Return the summary by rule: the earlier summary, and how much is left out."""
+    """Return a summary made by rule: the earlier summary, and how much is left out."""
     messages, calls = 0, 0
     for item in plan.replaced:
         if item.kind == "message":

@@ -7,13 +7,13 @@ import msgspec
 
 BYTES_PER_TOKEN = 4.0
 TOKENS_PER_ITEM = 3
-"""The tokens of a message beside its text."""
+"""The tokens of a message in addition to its text."""
 WRAPPING_BYTES = 64
 """The bytes of an item's JSON that are not text: type, role, field names."""
 IMAGE_TOKENS = 1000
 """The estimate for an inline image or file, whatever its size."""
 FEWEST_TOKENS = 64
-"""Nothing is learned from smaller calls."""
+"""Smaller calls do not change the scale."""
 _MIN_SCALE, _MAX_SCALE = 1.5, 8.0
 _WEIGHT_OF_NEW = 0.3
 _COUNTED = ("instructions", "tools", "text", "tool_choice", "reasoning")
@@ -45,7 +45,8 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
         text_tokens = tokens - items * TOKENS_PER_ITEM
         seen = min(max(size / text_tokens, _MIN_SCALE), _MAX_SCALE)
         if seen < self.bytes_per_token:
-            # More tokens than estimated: adopted at once, because an underestimate overflows.
+            # More tokens than estimated: adopt the scale at once, because an underestimate
+            # overflows.
             return Scale(seen)
         return Scale(self.bytes_per_token + (seen - self.bytes_per_token) * _WEIGHT_OF_NEW)
 
@@ -54,7 +55,7 @@ DEFAULT_SCALE = Scale()
 
 
 def is_informative(items: int, tokens: int) -> bool:
-    """Whether the token count of a call says anything about the scale of texts."""
+    """Whether the token count of a call says anything about the bytes per token of text."""
     return tokens - items * TOKENS_PER_ITEM >= FEWEST_TOKENS
 
 
@@ -68,7 +69,7 @@ def _measure(body: bytes) -> tuple[int, int]:
 
 def text_bytes(items: Iterable[bytes], fields: Mapping[str, msgspec.Raw]) -> int:
     """Return how many bytes of a request are text; inline images are not."""
-    # Runs for every item of every call: a function call each would be most of its cost.
+    # Runs for every item of every call: one more function call per item would dominate the cost.
     sizes = [
         len(body) if b";base64," not in body else _measure(body)[0]
         for body in items

@@ -32,7 +32,7 @@ class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_compactions(session: Session, records: Sequence[Record]) -> list[CompactionView]:
-    """Return a session's own compactions, oldest first; erased ones are gone."""
+    """Return a session's own compactions, oldest first, without the erased ones."""
     heads = [
         RecordHead(r.session_id, r.no, r.kind, r.from_seq, r.to_seq, r.undoes, session.head_seq)
         for r in records

@@ -51,6 +51,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.first_turns import start_first_turn
 from holdfast.core.transaction.outgoing import report_approvals
 from holdfast.core.transaction.plain_turns import start_plainly
 from holdfast.core.transaction.session_draft import Draft
@@ -60,17 +61,20 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
-    """Decide on one arrival."""
+    """Decide about one incoming request."""
     session = facts.session
-    if session is not None and facts.active is None and facts.turn is None and not facts.repeat:
-        decision = start_plainly(command, session, facts.waiting, facts.now)
+    if facts.active is None and facts.turn is None and not facts.repeat:
+        if session is None:
+            decision = start_first_turn(command, facts.next_generation, facts.now)
+        else:
+            decision = start_plainly(command, session, facts.waiting, facts.now)
         if decision is not None:
             return decision
     return accept_any(command, facts)
 
 
 def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
-    """Decide on an arrival of any form, step by step."""
+    """Decide about any incoming request, step by step."""
     if command.again or facts.repeat is not None or facts.turn is not None:
         again = _repeated(command, facts)
         if again is not None:
@@ -92,13 +96,13 @@ def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     if command.items and command.items[0].kind == APPROVAL:
-        # An answer to an approval request alone is no reason to call a model.
+        # An answer to an approval request that nothing waits for is no reason to call a model.
         return refuse(ApprovalNotFound(_NO_APPROVAL))
     return _accept_known(command, facts, facts.session)
 
 
 def _why_refused(command: Accept, facts: Facts) -> HoldfastError | None:
-    """Return why a turn may not be accepted, if it may not; most checks concern few turns."""
+    """Return the error if a turn must be rejected, or None."""
     refusal = unclaimable(command, facts) if command.schedule is not None else None
     refusal = refusal or unusable(command, facts)
     if refusal is None and not command.is_compared:
@@ -112,7 +116,7 @@ def _why_refused(command: Accept, facts: Facts) -> HoldfastError | None:
 
 
 def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
-    """Return the decision about an arrival that came before, if it did."""
+    """Return the decision about a repeated request, or None if the request is new."""
     if command.again and facts.run is not None and facts.run.id == command.run_id:
         return resubmitted(facts)
     if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
@@ -125,10 +129,10 @@ def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
 
 
 def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
-    """Refuse input that was not compared with the log and may repeat what is there.
+    """Return an error for input that may repeat the log but was not compared with it.
 
-    The same body may come from a client that has stopped the answer in flight; the same input after
-    a failure takes the place of the first one.
+    The same body may come from a client that has stopped the answer in flight; input that is sent
+    again after a failure replaces the first one.
     """
     session, active = facts.session, facts.active
     if session is None:
@@ -142,7 +146,7 @@ def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
 
 
 def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
-    """Return an error if the log has changed since the request was compared with it."""
+    """Return an error if the log has changed since the request was compared with it, or None."""
     session = facts.session
     if session is not None and command.after_turn not in (None, session.turn_count):
         return SessionMoved("another turn came between this one and its parent")
@@ -157,10 +161,10 @@ def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
 def _accept_child(
     command: Accept, facts: Facts, session: Session, parent: Parent
 ) -> Decision[Admission]:
-    """Continue after an earlier answer: in place if it is the head, else in a new fork."""
+    """Continue after an earlier answer: in the same session if that is its head, else in a fork."""
     if session.tenant != command.tenant or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {session.id}"))
-    # A compaction since then changes what is shown of the log, not what it says.
+    # A compaction since then does not matter: it changes what is shown of the log, not the log.
     full = tenant_full(command.limits, facts)
     if full is not None:
         return refuse(full)
@@ -220,7 +224,7 @@ def _accept_after_reset(command: Accept, facts: Facts, session: Session) -> Deci
 def _admit(
     command: Accept, facts: Facts, draft: Draft, *, is_rolled_over: bool
 ) -> Decision[Admission]:
-    """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
+    """Put a new turn into the lane: start it, or queue it at the end or the front, as requested."""
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
         is_free = _abandon_calls(command, facts, draft)
@@ -269,7 +273,7 @@ def _admit(
 def _enqueue(
     command: Accept, draft: Draft, turn: Turn, *, is_collecting: bool
 ) -> Decision[Admission]:
-    """Let a turn wait: for its lane, or on a free lane for the rest of a burst."""
+    """Queue a turn until its lane is free, or until the rest of its burst has arrived."""
     turn = replace(turn, input=pack_items(command.items))
     draft.save_turn(turn, event="turn.queued", is_new=True)
     waits = queued(draft, turn)
@@ -279,7 +283,7 @@ def _enqueue(
 
 
 def _abandon_calls(command: Accept, facts: Facts, draft: Draft) -> bool:
-    """End the wait for tool calls that the client goes on without; return whether it did."""
+    """End the wait for tool calls that the client abandons; return whether there was one."""
     active = facts.active
     if active is None or active.id != command.abandons or not draft.session.is_held:
         return False
@@ -292,7 +296,7 @@ def _abandon_calls(command: Accept, facts: Facts, draft: Draft) -> bool:
 
 
 def _claim_due_time(claim: ScheduleClaim | None, facts: Facts, draft: Draft, turn: Turn) -> None:
-    """Advance the schedule that a turn is the run of, in the same commit."""
+    """Advance the schedule whose run this turn is, in the same commit."""
     row = facts.schedule
     if claim is None or row is None:
         return
@@ -314,7 +318,7 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
 
 
 def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
-    """Cancel the turn that holds the lane; a rollback also takes its items out of the view."""
+    """Cancel the turn that holds the lane; a rollback also hides its items."""
     message = f"another turn asked to {command.on_busy}"
     stopped = stop_active(
         draft, facts, "cancelled", code=CUT_IN_CODES[command.on_busy], message=message,
@@ -330,7 +334,7 @@ def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
 
 
 def _joins(command: Accept, facts: Facts) -> bool:
-    """Whether the input answers calls for which the lane is held."""
+    """Whether the input has outputs or approvals that the lane is held for."""
     session = facts.session
     if facts.active is None or session is None or not session.is_held:
         return False
@@ -344,7 +348,7 @@ def _joins(command: Accept, facts: Facts) -> bool:
 
 
 def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
-    """Continue the held turn with the outputs its calls were waiting for."""
+    """Continue the held turn with the outputs that it was waiting for."""
     turn = facts.active
     assert turn is not None
     last = draft.append(command.items, turn.number)
@@ -398,12 +402,12 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
 
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
-    """Return the new turn; its input is in the log, or packed in the queue."""
+    """Return the new turn. Its input is in the log, or packed in the queue row."""
     rewind, request = None, b""
     if isinstance(command, Accept):
         rewind, request = command.rewind, command.request
     if rewind is not None and rewind[1] > session.head_seq:
-        rewind = None  # It is about another generation's log: this one never was that long.
+        rewind = None  # It refers to another generation's log: this one was never that long.
     return replace(
         BLANK_TURN,
         id=command.turn_id,
@@ -433,7 +437,7 @@ def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> 
 
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:
-    """Write items at the head as a turn that has nothing left to do."""
+    """Append items at the head as a turn that is completed at once."""
     session = draft.session
     position = tail_position(session.turn_count, Waiting())
     turn = new_turn(command, session, position, draft.now)

@@ -1,4 +1,4 @@
-"""API keys: who asks, and for which tenant. Keys are kept as hashes and shown once."""
+"""API keys: who sends a request, and for which tenant. Keys are stored as hashes and shown once."""
 
 import hashlib
 
@@ -17,7 +17,7 @@ class NotAuthenticated(HoldfastError):
 
 
 class NotAllowed(HoldfastError):
-    """The key is good, but not for this."""
+    """The key is valid, but it does not allow this."""
 
     code = "not_allowed"
 
@@ -29,12 +29,12 @@ class ApiKeyNotFound(NotFound):
 
 
 def hash_key(key: str) -> bytes:
-    """Return what is kept of a key: it is long and random, so one round is enough."""
+    """Return the stored hash of a key; keys are long and random, so one round is enough."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def add_api_key(command: AddApiKey, facts: Facts) -> Decision[ApiKeyRow]:
-    """Record a new key; from now on every request needs one."""
+    """Record a new key; from then on every request needs one."""
     if facts.api_key is not None:
         return Decision(facts.api_key)
     row = ApiKeyRow(
@@ -44,7 +44,7 @@ def add_api_key(command: AddApiKey, facts: Facts) -> Decision[ApiKeyRow]:
 
 
 def revoke_api_key(command: RevokeApiKey, facts: Facts) -> Decision[ApiKeyRow]:
-    """Revoke a key for good; its row stays, so that a gateway that had keys never runs without."""
+    """Revoke a key for good. Its row stays, so that requests without a key remain rejected."""
     row = facts.api_key
     if row is None:
         return refuse(ApiKeyNotFound(f"no API key {command.id}"))

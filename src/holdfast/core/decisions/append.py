@@ -1,4 +1,4 @@
-"""How items are added with no run: one short turn, begun and completed in the same commit."""
+"""Append items without a run: one turn, started and completed in the same commit."""
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def append(command: Append, facts: Facts) -> Decision[Appended]:
-    """Add items with no run: one turn, begun and completed in the same commit."""
+    """Append items as one turn that is started and completed in the same commit."""
     session = facts.session
     if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
         return _appended_before(command, facts)
@@ -39,14 +39,14 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
 
 
 def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
-    """Answer a batch that came before with the turn that it was."""
+    """Answer a repeated batch with the turn that it became."""
     row, session, turn = facts.repeat, facts.session, facts.turn
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if turn is None or session is None or session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this batch was deleted"))
     if turn.outcome != "completed":
-        # Its turn waits in the queue, or was interrupted there: the lane decides about it.
+        # Its turn is queued or was interrupted in the queue: it may still get the lane.
         return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
     if row is None and not command.again:
         turn = replace(turn, retry_claim=turn.retry_claim | claim_of(command.retry_count))

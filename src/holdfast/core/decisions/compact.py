@@ -1,4 +1,4 @@
-"""Compaction as a decision: a record over the log, made by the run that owns it, and undone."""
+"""Decide about compactions: write records over the log for the run that owns it, or undo them."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 NOTHING = (1, 0)
-"""The range of a record that is about another record, not about items."""
+"""The range of a record that refers to another record, not to items."""
 
 
 def compact(command: Compact, facts: Facts) -> Decision[Session]:
-    """Write the records, if the run still owns the session and they shrink what is shown."""
+    """Write the records, if the run still owns the session and they shorten what is shown."""
     if not command.fence.holds(facts.session):
         return fenced(command.fence, facts, tried="compact", count=0)
     session = facts.session
@@ -41,7 +41,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     if short is not None:
         span = (min(seq for seq, _ in short.cuts), max(seq for seq, _ in short.cuts))
         draft.record("elision", span, turn_id=turn_id, body=write_body(short))
-    # What a provider remembers is the log as it was shown before.
+    # The provider's state holds the log as it was shown before.
     draft.add(ProviderStateDropped(session.id))
     compaction = made or short
     assert compaction is not None
@@ -62,7 +62,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
 
 
 def _is_possible(command: Compact, facts: Facts, session: Session) -> bool:
-    """Whether the ranges are in the log, go on from the last compaction, and save anything."""
+    """Whether the ranges are in the log, continue the last compaction, and save tokens."""
     made, short = command.compaction, command.elision
     if made is None and short is None:
         return False
@@ -86,7 +86,7 @@ def _requested_id(command: Compact) -> str | None:
 
 
 def _id_of(record: Record) -> str | None:
-    """Return the id of the compaction that a record belongs to; None without a body."""
+    """Return the id of the compaction that a record belongs to, or None without a body."""
     if record.body is None:
         return None
     if record.kind == "compaction":

@@ -1,7 +1,7 @@
 """Turns that an external agent loop runs; it only appends items, in batches.
 
-The end of such a run is not reported, so it never holds the lane. Its items stand in one piece all
-the same: where others came behind it, its block moves to the head with what is added.
+The end of such a run is not reported, so it never holds the lane. Its items still form one block:
+if later items follow it, the block moves to the head together with the new batch.
 """
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
-    """Add a batch to its turn, once, in the session that the turn began in."""
+    """Append a batch to its turn, once, in the session in which the turn began."""
     turn, session = facts.turn, facts.session
     if facts.repeat is not None:
         return _repeated(command, facts, facts.repeat)
@@ -56,9 +56,10 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
 
 
 def decide_from_last_batch(command: AppendBatch, now: float) -> Decision[Appended] | None:
-    """Return the decision unchanged if the session was not written since the last batch.
+    """Decide from the result of the last batch, without reading facts; None if that is not enough.
 
-    Every write to a session or its lane changes its version, so comparing versions is enough.
+    The store rejects the decision if the session was written since: every write to a session or its
+    lane changes its version, so comparing versions is enough.
     """
     known = command.known
     if known is None or known.is_repeat or command.again:
@@ -139,7 +140,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
 
 
 def _first_turn(command: AppendBatch, session: Session, facts: Facts) -> Turn:
-    """Return the turn as its first batch begins it: completed, because its end is not reported."""
+    """Return the turn of a first batch: completed at once, because its end is not reported."""
     return replace(
         BLANK_TURN,
         id=command.spare_turn_id or command.turn_id,

@@ -1,8 +1,8 @@
 """Hide or erase a range of a log, with every summary of it, also in forks.
 
-A range that is hidden leaves the view of its own session; a fork keeps what it was made with. A
-range that is erased is gone for every fork that shares it. A summary is a record, and may be an
-item besides, which a client was answered with: neither outlives the range that it summarizes.
+A hidden range disappears from the view of its own session; older forks still show it. An erased
+range is gone in every fork that shares it. A summary is a record, and may also be an item that was
+returned to a client: both go with the range that they summarize.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def hide(command: Hide, facts: Facts) -> Decision[Session]:
-    """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
+    """Hide a range by a record; erasing also blanks its content for good."""
     session = facts.session
     if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
@@ -66,7 +66,7 @@ def _erasures(log: Log, span: Span) -> Iterable[Change]:
 
 
 def _carriers(log: Log, span: Span) -> list[StoredItem]:
-    """Return the items of a log that carry a summary of a range of it."""
+    """Return the items of a log that contain a summary of a range."""
     ends = _ends(log.heads)
     return [
         item
@@ -97,7 +97,7 @@ def is_changed(session: Session, heads: Iterable[RecordHead], shown_records: int
 def is_changed_within(
     session: Session, heads: Iterable[RecordHead], shown_records: int | None, to_seq: int
 ) -> bool:
-    """Whether that was in the part of the log that ends with an item."""
+    """Whether anything up to `to_seq` was hidden or shown again since a run read its context."""
     return shown_records is not None and any(
         _changes(session, head, shown_records) and head.from_seq <= to_seq for head in heads
     )
@@ -114,7 +114,7 @@ def without_hidden(
     heads: Sequence[RecordHead],
     shown_records: int | None,
 ) -> tuple[NewItem, ...]:
-    """Return a run's new items; blank a summary of a range that was hidden meanwhile."""
+    """Return a run's new items, with summaries blanked if their range was hidden meanwhile."""
     if shown_records is None:
         return tuple(items)
     first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)

@@ -1,7 +1,7 @@
-"""Find repeats: a request that is sent again gets its one turn: its answer, a wait, or a resume.
+"""Find repeats: a request that is sent again gets its one turn, its answer, a wait or a resume.
 
-Repeats are known by their idempotency key, by an SDK's own retry count, by the tool outputs that
-they bring a second time, or, for a command whose outcome was lost, by its ids.
+A repeat is recognized by its idempotency key, by an SDK's retry count, by tool outputs that were
+sent before, or, for a command whose outcome was lost, by its ids.
 """
 
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ MAX_CLAIM = 60
 
 
 def resubmitted(facts: Facts) -> Decision[Admission]:
-    """Answer an accept that was committed before but whose answer was lost."""
+    """Answer an accept that was committed before, but whose reply was lost."""
     turn, session, run = facts.turn, facts.session, facts.run
     assert turn is not None
     assert session is not None
@@ -42,7 +42,7 @@ def resubmitted(facts: Facts) -> Decision[Admission]:
 
 
 def found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission]:
-    """Answer an accept whose first commit put its turn into the queue."""
+    """Answer an accept that was committed before, and whose turn was queued then."""
     session = facts.session
     if session is not None and turn.is_open and session.active_turn_id != turn.id:
         return Decision(Queued(turn, session, session.hold_until))
@@ -50,7 +50,7 @@ def found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission
 
 
 def is_unmarked_repeat(command: Accept, facts: Facts) -> bool:
-    """Whether a request came before, although no idempotency key says so."""
+    """Whether a request without a matching idempotency key is a repeat."""
     if command.same_as is not None:
         return facts.turn is not None
     return is_implicit_repeat(command, facts)
@@ -71,7 +71,7 @@ def is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
 
 
 def claim_of(retry_count: int) -> int:
-    """Return the bit of an SDK's retry count; very high counts share one."""
+    """Return the bit that stands for an SDK's retry count; very high counts share one bit."""
     return 1 << min(retry_count, MAX_CLAIM)
 
 
@@ -98,14 +98,14 @@ def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
 
 
 def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
-    """Return the note that a retry with this count has been answered, where it is new."""
+    """Return the change that records the retry count as answered, or nothing if it is known."""
     if turn is facts.turn:
         return ()
     return (RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now),)
 
 
 def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
-    """Resume an interrupted turn, even before its owner is known to be dead; else wait for it."""
+    """Resume an interrupted turn, even if its owner was not known to be dead; else wait for it."""
     settled = end_dead_owner(draft, facts, worker=command.worker, limits=command.limits)
     is_noticed = settled.turn is not None and settled.turn.id == turn.id
     if settled.turn is not None and is_noticed:
@@ -135,7 +135,7 @@ def _reopen(
         is_retryable=False,
         ended_at=None,
         owner=command.worker,
-        # Only attempts that lost their worker count against a turn, not those that ended.
+        # Only attempts that lost their worker count towards the limit, not those that ended.
         attempts=turn.attempts if turn.error_code == WORKER_LOST else 0,
         position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
     )

@@ -1,4 +1,4 @@
-"""Which session an arrival means: the one it names, the live one of its key, or a new one."""
+"""Which session a request means: the one it names, the live one of its key, or a new one."""
 
 from holdfast.core.errors import (
     HoldfastError,
@@ -16,7 +16,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
-    """Answer with the one live session of a key; the loser of a race gets the winner's."""
+    """Return the one live session of a key; all callers in a race get the same session."""
     if facts.session is not None:
         return Decision(facts.session)
     draft = new_draft(command, facts)
@@ -26,7 +26,7 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
 
 
 def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
-    """Return why the named session cannot accept the arrival; None if it can."""
+    """Return why the named session cannot accept the request, or None if it can."""
     session = facts.session
     if session is None:
         if command.session_id is None:
@@ -40,7 +40,7 @@ def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
 
 
 def unexpected(command: Accept | AppendBatch, facts: Facts) -> HoldfastError | None:
-    """Return an error if the live session is not the one that the caller expects."""
+    """Return an error if the live session is not the one that the caller expects, or None."""
     session = facts.session
     if command.expected_id is None or (
         session is not None and not session.exists_for(command.tenant)
@@ -53,7 +53,7 @@ def unexpected(command: Accept | AppendBatch, facts: Facts) -> HoldfastError | N
 
 
 def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
-    """Return the draft of the session that an arrival makes, the next one of its key."""
+    """Return the draft of a new session: the next generation of its key."""
     session = begin_session(
         command.candidate_id,
         command.tenant,
@@ -66,7 +66,7 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
 
 
 def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
-    """Return why a tenant may not store or open more; None if it may."""
+    """Return an error if a tenant may not store more or open another turn, or None."""
     if limits.full_bytes:
         return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
     most = limits.max_tenant_turns

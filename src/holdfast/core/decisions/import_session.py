@@ -1,7 +1,7 @@
-"""Import sessions from elsewhere: each once, and never over anything that was done here.
+"""Import sessions from another store: each once, without overwriting anything in this one.
 
-The id of an imported session comes from its source, so the same source finds what it brought
-before: to go on with, or to leave alone because it was erased, reset or continued since.
+The id of an imported session is derived from its source, so a later import finds the session again.
+It extends the session, or leaves it alone if it was erased, reset or continued here.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 IMPORTER = WorkerId("import")
-"""Owner of imported turns; it is no worker, so it never expires."""
+"""The owner of imported turns. It is not a worker, so it never expires."""
 
 
 def session_id_for(tenant: Tenant, source: str, created_at: float) -> SessionId:
-    """Return the id that a session of a source always gets in a tenant; it sorts by age."""
+    """Return the stable id of a source's session in a tenant; ids sort by creation time."""
     digest = hashlib.blake2b(f"{tenant}\0{source}".encode(), digest_size=10).hexdigest()
     return SessionId(f"ses_{max(int(created_at * 1000), 0):011x}{digest}")
 
 
 def take_over(command: Import, facts: Facts) -> Decision[Imported]:
-    """Add a session from elsewhere, or what it has gained since the last import."""
+    """Import a session, or the turns that its source has added since the last import."""
     decision = _take_over(command, facts)
     return Decision(decision.outcome) if command.is_dry_run else decision
 
@@ -45,7 +45,7 @@ def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
     if session.deleted_at is not None:
         return Decision(Imported(session.id, "erased"))
     if command.again and session.version == 1 and facts.imported_turns == len(command.turns):
-        # An earlier attempt of this command created it; its answer was lost.
+        # An earlier attempt of this command created the session; its reply was lost.
         return Decision(Imported(session.id, _status(command, session), session.head_seq))
     return _extend(command, facts, session)
 
@@ -99,14 +99,14 @@ def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
 
 
 def _first_source(command: Import) -> Source:
-    """Return what started the conversation, as far as its first turn says."""
+    """Return the source of the first turn, or `user` if it is unknown."""
     first = command.turns[0].source if command.turns else None
     return first or "user"
 
 
 def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:
-    """Add what the source has gained, if what is here is what it had."""
-    # The export was made from this very session.
+    """Append the source's new turns, if the session is still as it was imported."""
+    # Without imported turns, the export was made from this session itself: all turns are known.
     known = facts.imported_turns or session.turn_count
     new = command.turns[known:]
     if not _is_untouched(session, facts):
@@ -125,7 +125,7 @@ def _extend(command: Import, facts: Facts, session: Session) -> Decision[Importe
 
 
 def _head_after(command: Import, known: int) -> int | None:
-    """Return how long the log is with the first turns, if nothing of theirs comes later."""
+    """Return the log's length after the first turns, or None if items of theirs come later."""
     order = _order(command)
     at = next((at for at, (index, _) in enumerate(order) if index >= known), len(order))
     if any(index < known for index, _ in order[at:]):
@@ -140,7 +140,7 @@ def _order(command: Import) -> Order:
 
 
 def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) -> int:
-    """Append the turns behind the `known` ones, hide what is to be hidden, and say so once."""
+    """Append the turns after the `known` ones, hide the source's hidden ranges, add one event."""
     before = draft.session.head_seq
     _write_turns(draft, command, known)
     _record_user_activity(draft, command.last_user_activity_at)
@@ -221,7 +221,7 @@ def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
 
 
 def _write_run(draft: Draft, turn_id: TurnId, past: ImportedRun, block: Span | None) -> None:
-    """Write a run of the source; later epochs are higher, so that its late writes are refused."""
+    """Write a run of the source; new runs get higher epochs, so it cannot write any more."""
     session = draft.session
     usage = past.usage
     draft.save_run(
@@ -254,7 +254,7 @@ def _write_run(draft: Draft, turn_id: TurnId, past: ImportedRun, block: Span | N
 
 
 def _count(draft: Draft, usage: Usage | None) -> None:
-    """Raise usage to the source's total, which also counts usage without a run."""
+    """Raise the session's usage to the source's total, which includes usage without a run."""
     if usage is not None:
         session = draft.session
         draft.set(
@@ -266,7 +266,7 @@ def _count(draft: Draft, usage: Usage | None) -> None:
 
 
 def _record_user_activity(draft: Draft, at: float | None) -> None:
-    """Record the user's last activity, which decides about resets; unknown stays unknown."""
+    """Record the user's last activity, which reset policies use; None changes nothing."""
     if at is not None:
         draft.set(last_user_activity_at=max(at, draft.session.last_user_activity_at or at))
 

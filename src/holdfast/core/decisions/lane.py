@@ -1,4 +1,4 @@
-"""The lane: who has it, who is next, and how it is given up.
+"""The lane: who holds it, who is next, and how it is released.
 
 Every function works on a draft of the session's row; the row's one fenced write is the guard.
 """
@@ -26,22 +26,22 @@ WORKER_LOST = "worker_lost"
 HOLD_EXPIRED = "tool_wait_expired"
 APPROVAL_EXPIRED = "approval_expired"
 CLOCK_TOLERANCE_SECONDS = 60.0
-"""A turn that began so much later than now began before the clock was set back."""
+"""A turn that started this much later than now was started before the clock was set back."""
 
 _Block = tuple[int, int, int]
-"""Where the items of a turn begin, up to where they are finished, and where they end."""
+"""The first item of a turn, its last finished item, and its last item."""
 
 _encode_items = msgspec.msgpack.Encoder().encode
 _decode_items = msgspec.msgpack.Decoder(tuple[NewItem, ...]).decode
 
 
 def pack_items(items: Sequence[NewItem]) -> bytes:
-    """Return items as the bytes in which a queued turn keeps them."""
+    """Serialize items for the queue row of a turn."""
     return _encode_items(tuple(items))
 
 
 def unpack_items(packed: bytes | None) -> tuple[NewItem, ...]:
-    """Return what `pack_items` packed."""
+    """Deserialize what `pack_items` returned."""
     return _decode_items(packed) if packed else ()
 
 
@@ -85,7 +85,7 @@ def begin(
 
 
 def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False) -> Started:
-    """Return the outcome of a turn that has the lane; everything it begins with is written."""
+    """Return the outcome for a turn that got the lane; all of its changes are in the draft."""
     fence = Fence(run.session_id, run.generation, run.id, run.epoch)
     return Started(turn, draft.session, run, fence, is_rolled_over)
 
@@ -99,14 +99,14 @@ def is_next(turn: Turn, session: Session, waiting: Waiting) -> bool:
 def start_waiting(
     draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts
 ) -> Started:
-    """Give a free lane to a turn that waited for it."""
+    """Give a free lane to a turn that was queued."""
     turn, run = begin(draft, turn, run_id=run_id, worker=worker, facts=facts)
     draft.save_turn(turn, run, "turn.started", attempts=turn.attempts)
     return started(draft, turn, run)
 
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
-    """Return the run that a worker begins now; its answer will follow the head."""
+    """Return a new run; its answer is appended at the head."""
     return replace(
         BLANK_RUN,
         id=run_id,
@@ -122,7 +122,7 @@ def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
 
 
 def _place_again(draft: Draft, turn: Turn, facts: Facts) -> _Block:
-    """Move the items of a turn that began before to the head of the log, as one block."""
+    """Move the items of a restarted turn to the head of the log, as one block."""
     hidden, block = facts.hidden, facts.turn_items
     assert turn.first_seq is not None
     assert turn.kept_seq is not None
@@ -132,8 +132,8 @@ def _place_again(draft: Draft, turn: Turn, facts: Facts) -> _Block:
         if turn.kept_seq < turn.last_seq:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
         return turn.first_seq, turn.kept_seq, turn.last_seq
-    # Later turns follow the old block, or hid it: append it again instead of interleaving.
-    # If all of it is hidden, the repeated request still means the whole input.
+    # Later turns follow the old block, or hid it: append the block again, so that turns do not
+    # interleave. If all of it is hidden, the repeated request still needs its whole input.
     kept = visible_items(block, hidden) if is_seen else _input_and_output(block, turn.kept_seq)
     hidden = tuple(draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id))
     first = draft.head_seq + 1
@@ -145,7 +145,7 @@ def _place_again(draft: Draft, turn: Turn, facts: Facts) -> _Block:
 
 
 def _as_instruction(item: StoredItem, facts: Facts) -> NewItem:
-    """Return a stored item as a new one, still marked if it gives the instructions in force."""
+    """Return a stored item as a new one, marked if it belongs to the instructions in force."""
     span = facts.instructions
     is_instruction = span is not None and span[0] <= item.seq <= span[1]
     return replace(item.as_new(), is_instruction=is_instruction)
@@ -170,12 +170,12 @@ def visible_items(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[S
 
 
 def _input_and_output(block: Sequence[StoredItem], kept_seq: int) -> list[StoredItem]:
-    """Return what a turn was given and had finished, less what was erased."""
+    """Return the input and finished output of a turn, without erased items."""
     return [item for item in block if item.seq <= kept_seq and item.body != ERASED_ITEM]
 
 
 def keep_partial(draft: Draft, turn: Turn, partial: bytes | None) -> Turn:
-    """Append what a run had not finished; it stays marked, and a later attempt hides it."""
+    """Append the unfinished output of a run, marked as partial; a later attempt hides it."""
     if not partial:
         return turn
     return replace(turn, last_seq=draft.append(unpack_items(partial), turn.number, is_partial=True))
@@ -194,7 +194,7 @@ def end_turn(
 ) -> Turn:
     """End a turn, whether it held the lane or waited, and write the run that ended it.
 
-    `partial` is what it had begun to say.
+    `partial` is its unfinished output.
     """
     ended = replace(
         turn,
@@ -221,7 +221,7 @@ def end_turn(
 def stop_active(
     draft: Draft, facts: Facts, outcome: Outcome, *, code: str, message: str, is_retryable: bool
 ) -> Turn:
-    """Take the lane from the turn that holds it; what its run had finished and begun is kept."""
+    """Take the lane from the turn that holds it; keep its finished and unfinished output."""
     assert facts.active is not None
     turn = _release_lane(draft, facts, outcome, code)
     partial = facts.active_run.partial if facts.active_run is not None else None
@@ -258,7 +258,7 @@ def _release_lane(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Tu
 
 
 def _why_hold_ended(session: Session) -> tuple[str, str]:
-    """Return code and message of a turn whose hold ran out."""
+    """Return the error code and message for a turn whose hold expired."""
     pending = read_pending_calls(session)
     approvals = [call_id for call_id in pending if call_id.startswith(APPROVAL_PREFIX)]
     if not approvals:
@@ -269,7 +269,7 @@ def _why_hold_ended(session: Session) -> tuple[str, str]:
 
 
 class Settled(NamedTuple):
-    """A lane without dead owners: whether it is free, who waits, and whose turn was settled."""
+    """The state of a lane after dead owners were removed, and the turn that this ended."""
 
     is_free: bool
     waiting: Waiting
@@ -281,8 +281,9 @@ def end_dead_owner(
 ) -> Settled:
     """Free the lane if its holder is gone.
 
-    A run whose worker died ends as interrupted; without a waiting connection it goes back to
-    the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
+    A run whose worker died ends as interrupted. If no connection waits for its turn, the turn
+    returns to the front of its queue, for a bounded number of attempts. An expired hold ends its
+    turn.
     """
     session, turn = draft.session, facts.active
     if turn is None:
@@ -296,7 +297,7 @@ def end_dead_owner(
         )
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
-        # The asking worker is alive, even if its lease ran out while the store was unavailable.
+        # This worker is alive, even if its lease expired while the store was unavailable.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"
@@ -316,9 +317,9 @@ def end_dead_owner(
 
 
 def _is_hold_over(session: Session, turn: Turn, now: float) -> bool:
-    """Whether a hold has run out, or was made before the clock was set back.
+    """Whether a hold has expired, or began before the clock was set back.
 
-    Without the second rule a step of a day would keep the lane for a day.
+    Without the second rule, setting the clock back by a day would block the lane for a day.
     """
     if session.hold_until is None:
         return False
@@ -334,17 +335,17 @@ def _with_front(waiting: Waiting, position: int) -> Waiting:
 
 
 def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
-    """Return the last queue position; a resumed turn gets one beyond its number."""
+    """Return a queue position after all others; a resumed turn's may exceed its number."""
     return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
 
 
 def front_position(facts: Facts, waiting: Waiting) -> int:
-    """Return a queue position before all others, including the turn that held the lane."""
+    """Return a queue position before all others and before the turn that holds the lane."""
     places = [waiting.first_position, facts.active.position if facts.active else None]
     known = [place for place in places if place is not None]
     return min(known, default=1) - 1
 
 
 def queued(draft: Draft, turn: Turn) -> Queued:
-    """Return the outcome of a turn that has to wait."""
+    """Return the outcome for a turn that has to wait."""
     return Queued(turn, draft.session, draft.session.hold_until)

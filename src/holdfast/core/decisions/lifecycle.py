@@ -1,7 +1,7 @@
-"""Reset, restore, delete, fork: the life of a session under its key.
+"""Reset, restore, delete and fork sessions.
 
-Each raises the epoch of every session it touches, so that an earlier run, even one of a generation
-that is restored, can change nothing.
+Reset, restore and delete raise the epoch of every session they touch, so that no earlier run can
+write any more, not even after its generation was restored.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from holdfast.core.transaction.session_draft import Draft
 
 
 def retire(draft: Draft, *, reason: str) -> None:
-    """Take a session out of its key's life; it stays listed, readable and restorable."""
+    """Retire a session: its key no longer leads to it; it stays listed, readable and restorable."""
     session = draft.session
     draft.raise_epoch()
     draft.set(is_live=False, retired_at=draft.now)
@@ -49,7 +49,7 @@ def retire(draft: Draft, *, reason: str) -> None:
 
 
 def reset(command: Reset, facts: Facts) -> Decision[Session]:
-    """Begin the next generation; every turn accepted before ends cancelled."""
+    """Start the next generation; every turn that is still open ends as cancelled."""
     session = facts.session
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
@@ -86,7 +86,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
 
 
 def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | None:
-    """Answer a repeat with the session that the first command created; `None` for a first one."""
+    """Answer a repeat with the session that the first command created; None for a first one."""
     if command.again and facts.live is not None and facts.live.id == command.new_id:
         return Decision(facts.live)
     row = facts.repeat
@@ -103,7 +103,7 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
 
 
 def _remember(command: Reset | Fork, draft: Draft) -> None:
-    """Bind the caller's idempotency key to the session that this request makes."""
+    """Bind the caller's idempotency key to the session that this command creates."""
     if command.idempotency_key is None:
         return
     named = TurnId(draft.session.id)
@@ -137,7 +137,7 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
 
 
 def _decide_both(old: Draft, new: Draft) -> Decision[Session]:
-    """Close two drafts in one decision; the old session releases the key first."""
+    """Combine two drafts in one decision; the old session releases the key first."""
     first, second = old.decide(old.session), new.decide(new.session)
     return Decision(
         new.session,
@@ -148,7 +148,7 @@ def _decide_both(old: Draft, new: Draft) -> Decision[Session]:
 
 
 def delete(command: Delete, facts: Facts) -> Decision[Session]:
-    """Erase a session's content and leave a tombstone that no late writer gets past."""
+    """Erase a session's content and leave a tombstone that rejects late writers."""
     session = facts.session
     if session is None or session.tenant != command.tenant:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
@@ -205,7 +205,7 @@ def _mark_deleted(draft: Draft) -> None:
 
 
 def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
-    """End every open turn as cancelled; `code` is a stable word for the cause."""
+    """End every open turn as cancelled; `code` is the stable error code of the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
@@ -215,7 +215,7 @@ def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") ->
 
 
 def fork(command: Fork, facts: Facts) -> Decision[Session]:
-    """Begin a session that points into this one's history; nothing is copied."""
+    """Create a session that points into this one's history; nothing is copied."""
     session = facts.session
     repeated = _answer_repeat(command, facts)
     if repeated is not None:
@@ -237,7 +237,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
 def fork_of(
     session: Session, new_id: SessionId, after: int, *, now: float, hidden: Sequence[Span]
 ) -> Session:
-    """Return a keyless session whose history begins as a pointer into this one's."""
+    """Return a keyless session whose history begins with a pointer into this one's."""
     shown = sum(last - first + 1 for first, last in visible_spans(hidden, 1, after))
     return replace(
         begin_session(new_id, session.tenant, now=now, started_by=session.started_by),
@@ -251,14 +251,14 @@ def fork_of(
 
 
 def finished_seq(session: Session, active: Turn | None) -> int:
-    """Return where the history ends that is not still being written."""
+    """Return the end of the history before the turn in progress."""
     if active is not None and active.first_seq is not None:
         return active.first_seq - 1
     return session.head_seq
 
 
 def settled_seq(session: Session, active: Turn | None) -> int:
-    """Return where the history ends that no run is writing; a held turn's part of it is settled."""
+    """Return the end of the history that no run is writing; a held turn's items are included."""
     return session.head_seq if session.is_held else finished_seq(session, active)
 
 

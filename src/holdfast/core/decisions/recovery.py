@@ -1,4 +1,4 @@
-"""Who continues: the next turn of a lane, and the workers that take over from a dead one."""
+"""Start the next turn of a lane, and recover what dead workers left."""
 
 from msgspec.structs import replace
 
@@ -48,7 +48,7 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
         draft, facts, worker=command.worker, limits=command.limits
     )
     if session.active_turn_id == turn.id:
-        # Its own earlier run is still in progress, or was settled just now: the caller looks again.
+        # Its own earlier run is still in progress, or was ended just now: the caller claims again.
         return _still_queued(draft, queued(draft, settled or turn), settled)
     if not is_free or waiting.first_position != turn.position:
         return _still_queued(draft, queued(draft, turn), settled)
@@ -70,24 +70,24 @@ def _why_ended(turn: Turn) -> HoldfastError:
 def _still_queued(
     draft: Draft, outcome: Queued, settled: Turn | None
 ) -> Decision[Started | Queued]:
-    """Decide that a turn still waits; write what a dead owner left, if there was one."""
+    """Decide that a turn still waits; write the end of a dead owner's turn, if there was one."""
     return draft.decide(outcome) if settled else Decision(outcome)
 
 
 def _gather(draft: Draft, turn: Turn, facts: Facts) -> Turn | Queued:
-    """Return the turn with all of its burst, or until when more of it is waited for."""
+    """Return the turn merged with its burst, or `Queued` if the burst may not be complete."""
     if not collects(turn):
         return turn
     burst = burst_of(turn, facts.open_turns)
     ready = ready_at(burst)
-    # Messages from the future arrived before the clock was set back: they waited long enough.
+    # Messages from the future arrived before the clock was set back: they have waited enough.
     is_ahead = burst[-1].accepted_at > facts.now + CLOCK_TOLERANCE_SECONDS
     waits = facts.now < ready and not is_ahead
     return Queued(turn, draft.session, ready) if waits else merge(draft, burst)
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:
-    """Settle what dead workers left in this session; touch nothing of a living one."""
+    """End or adopt what dead workers left in this session; leave live workers' turns alone."""
     session = facts.session
     if session is None or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
@@ -112,7 +112,7 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
 
 
 def _inherit(draft: Draft, turn: Turn, command: Recover) -> None:
-    """Take over a waiting turn, or keep it as interrupted if its client is gone with its worker."""
+    """Adopt a waiting turn, or end it as interrupted if its client was lost with its worker."""
     if turn.source in RUN_AGAIN and command.limits.can_run_again:
         draft.save_turn(replace(turn, owner=command.worker))
         return

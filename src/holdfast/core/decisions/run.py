@@ -1,4 +1,4 @@
-"""What a run may write, and how it ends: fenced in every write, all or nothing at the end."""
+"""What a run may write, and how it ends: every write is fenced, and the end is atomic."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -59,7 +59,7 @@ _NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
-    """Append what a run has finished so far; remember what it has begun."""
+    """Append what a run has finished so far, and save its unfinished output."""
     if not command.fence.holds(facts.session):
         return fenced(command.fence, facts, tried="extend", count=len(command.items))
     session, turn, run = facts.session, facts.active, facts.active_run
@@ -72,7 +72,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if row is not None and row.turn_id != turn.id:
-        return Decision(session)  # an earlier attempt of this turn wrote it; it is written again
+        return Decision(session)  # another turn wrote it (an earlier attempt's is written again)
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items or command.merges:
@@ -96,7 +96,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
 
 
 def _merge(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> list[Turn]:
-    """Append the input of waiting turns that join the running one; return how they end."""
+    """Append the input of waiting turns that join the running one; return those turns."""
     merged: list[Turn] = []
     for waiting in sorted(facts.open_turns, key=lambda each: each.position):
         is_waiting = waiting.id in command.merges and waiting.id != turn.id
@@ -114,7 +114,7 @@ def _end_merged(draft: Draft, merged: Sequence[Turn]) -> None:
 
 
 def _keep_step(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> None:
-    """Count, keep and send what a step in the middle of a turn brings."""
+    """Count the usage, save the provider state and queue the messages of a step within a turn."""
     if command.outbox:
         queue_parts(draft, command.outbox, turn.id, turn.step)
     if command.usage is not None and command.usage.is_countable:
@@ -129,7 +129,7 @@ def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
 
 
 def _is_extended(command: Extend, session: Session) -> bool:
-    """Whether the whole command was carried out before: its items are in the log."""
+    """Whether the command was carried out before: all its items are in the log."""
     return bool(command.items) and not _missing(command, session)
 
 
@@ -150,7 +150,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
 def finish_any(
     command: Finish, facts: Facts, session: Session, turn: Turn, run: Run
 ) -> Decision[Ended]:
-    """End a run that holds its lane in any way, step by step."""
+    """End a run that holds its lane, in the general case, step by step."""
     draft = Draft(session, now=facts.now)
     if command.usage is not None and not count_usage(draft, command.usage, command.counted):
         command = replace(command, usage=None)
@@ -190,9 +190,9 @@ def finish_any(
 
 
 def _hide_refused(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> Facts:
-    """Hide the input that a provider refused, and what was answered to it.
+    """Hide the input that a provider refused, and the answer to it.
 
-    A conversation at the provider may contain the input all the same: it is not continued.
+    A conversation at the provider may contain that input, so provider state is dropped.
     """
     spans = merge_spans((seq, seq) for seq in command.left_out)
     if command.refused_from is not None:
@@ -205,21 +205,21 @@ def _hide_refused(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> Fa
 
 
 def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started | None:
-    """Begin the named successor if it is next in the queue; otherwise wake the waiters."""
+    """Start the named successor if it is next in the queue; otherwise wake the waiters."""
     turn, named, session = facts.turn, command.successor, draft.session
     is_free = session.active_turn_id is None
     if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
         draft.wake()
         return None
     if collects(turn):
-        # It may have to wait for the rest of its burst, which only a claim looks for.
+        # It may have to wait for the rest of its burst, which only a claim checks.
         draft.wake()
         return None
     return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
 
 
 def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
-    """Write what later requests look for: the completion, the history hash, provider state."""
+    """Write what later requests look up, and queue the messages that a channel sends."""
     kept, session = command.completion, draft.before
     if kept is not None:
         row = CompletionRow(
@@ -235,7 +235,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:
-    """Save provider state, unless it covers items that were hidden meanwhile."""
+    """Save provider state, or drop all of it if items were hidden meanwhile."""
     if is_changed(draft.before, facts.heads, command.shown_records):
         draft.add(ProviderStateDropped(draft.before.id))
         return
@@ -244,9 +244,9 @@ def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, fa
 
 
 def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
-    """Return the items that are not in the log yet; the answer to an earlier commit may be lost.
+    """Return the items that are not in the log yet; the reply to an earlier commit may be lost.
 
-    While a run holds its fence nobody else appends, so all items after `after_seq` are its own.
+    While a run's fence holds, only that run appends, so all items after `after_seq` are its own.
     """
     if command.after_seq is None:
         return command.items
@@ -254,7 +254,7 @@ def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
 
 
 def _hold(draft: Draft, turn: Turn, run: Run, command: Finish) -> Turn:
-    """Keep the lane for the client's tools."""
+    """Hold the lane until the client's tools have answered."""
     draft.set(
         active_run_id=None,
         owner=None,
@@ -286,7 +286,7 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
 
 
 def _after_step(run: Run, usage: Usage | None) -> Run:
-    """Return the run with what one of its steps used: a crash must not lose it."""
+    """Return the run with the usage of one step added, so that a crash does not lose it."""
     if usage is None or not usage.is_countable:
         return replace(run, partial=None) if run.partial is not None else run
     return replace(
@@ -300,7 +300,7 @@ def _after_step(run: Run, usage: Usage | None) -> Run:
 
 
 def count_usage(draft: Draft, usage: Usage, counted: Usage | None = None) -> bool:
-    """Add what a run used, less what was counted before; return False if it is not countable."""
+    """Add a run's usage, minus what was counted before; return False if it is implausible."""
     if not usage.is_countable:
         return False
     session, done = draft.before, counted or _NOTHING_USED
@@ -322,7 +322,7 @@ def _finish_fenced(command: Finish, facts: Facts) -> Decision[Ended]:
 
 
 def fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[OutcomeT]:
-    """Refuse a late writer, and note on its own run what it tried."""
+    """Reject a late write, and record the attempt with its run."""
     error = RunFenced(_why(fence, facts.session))
     if facts.run is None or (facts.session is not None and facts.session.deleted_at is not None):
         return refuse(error)
@@ -341,7 +341,7 @@ def _why(fence: Fence, session: Session | None) -> str:
 
 
 def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
-    """Forget what a provider refused, if the run still owns the session."""
+    """Drop provider state that its provider refused, if the run still owns the session."""
     if not command.fence.holds(facts.session):
         return fenced(command.fence, facts, tried="drop_provider_state", count=0)
     assert facts.session is not None
@@ -385,7 +385,7 @@ def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
 
 
 def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
-    """Record that a provider cannot take these items; what holds them at a provider goes too."""
+    """Record that a provider cannot process these items; drop provider state that contains them."""
     why = msgspec.json.encode({"code": heal.code, "message": heal.message})
     spans = merge_spans((seq, seq) for seq in heal.items)
     for span in spans:
@@ -395,7 +395,7 @@ def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
 
 
 def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
-    """Ask the worker of a running turn to end it; only that worker knows what was shown."""
+    """Ask the worker of a running turn to end it; only that worker knows which output was shown."""
     turn, session = facts.turn, facts.session
     if turn is None or session is None or turn.tenant != command.tenant:
         return Decision(False)
@@ -406,7 +406,7 @@ def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:
-    """End an open turn; what has ended keeps its end."""
+    """End an open turn; a turn that has ended is not changed."""
     turn, session = facts.turn, facts.session
     if turn is None or session is None or turn.tenant != command.tenant:
         return refuse(TurnNotFound(f"no turn {command.turn_id}"))

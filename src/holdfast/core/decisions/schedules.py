@@ -41,13 +41,13 @@ class ScheduleChanged(Conflict):
 
 
 class ScheduleBusy(Conflict):
-    """The schedule cannot run now: it is paused, or its last run still goes on."""
+    """The schedule cannot run now: it is paused, or its last run is still in progress."""
 
     code = "schedule_busy"
 
 
 def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
-    """Return why a scheduled turn may not be accepted: its due time is no longer the next one."""
+    """Return an error if the due time of a scheduled turn is no longer the next one, or None."""
     claim = command.schedule
     if claim is None:
         return None
@@ -90,14 +90,14 @@ def pause_schedule(command: PauseSchedule, facts: Facts) -> Decision[ScheduleRow
 
 
 def delete_schedule(command: DeleteSchedule, facts: Facts) -> Decision[bool]:
-    """Forget a schedule."""
+    """Delete a schedule."""
     if facts.schedule is None:
         return Decision(command.again)
     return Decision(True, (ScheduleDropped(facts.schedule.id),))
 
 
 def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
-    """Go on to the next time without a run; a run that was not accepted counts as failed."""
+    """Advance to the next due time without a run; a run that was not accepted counts as failed."""
     known = facts.schedule
     if known is None or known.next_run_at != command.expected_at:
         is_done = known is not None and known.next_run_at == command.next_run_at
@@ -111,7 +111,7 @@ def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
 
 
 def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
-    """Record the end of a run and count failures in a row."""
+    """Record the end of a run and count consecutive failures."""
     known = facts.schedule
     if known is None or known.running_turn != command.turn_id:
         return Decision(known if command.again else None)
@@ -127,7 +127,7 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
 
 
 def _count_failure(row: ScheduleRow) -> ScheduleRow:
-    """Count a failure; the fifth in a row pauses the schedule."""
+    """Count a failure; the fifth consecutive one pauses the schedule."""
     row = replace(row, failures=row.failures + 1)
     if row.failures < MAX_FAILURES or row.is_paused:
         return row
@@ -143,7 +143,7 @@ def _notices(
     source: str,
     now: float,
 ) -> list[Change]:
-    """Return what is sent because a schedule was paused."""
+    """Return the messages to send because a schedule was paused."""
     if not row.is_paused or known.is_paused:
         return []
     return [
@@ -157,5 +157,5 @@ def _notices(
 
 
 def forget_run(command: ForgetRun, _: Facts) -> Decision[None]:
-    """Forget a run."""
+    """Delete a run."""
     return Decision(None, (ScheduleRunDropped(command.id, command.scheduled_at),))

@@ -1,4 +1,4 @@
-"""Decide about stored answers: annotate a chat completion, drop a response."""
+"""Decide about stored answers: annotate a chat completion, delete a response."""
 
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ def annotate_completion(command: AnnotateCompletion, facts: Facts) -> Decision[C
 
 
 def drop_response(command: DropResponse, facts: Facts) -> Decision[bool]:
-    """Take a response out of reach; the session it is part of keeps its history."""
+    """Delete a response; its session keeps the history."""
     turn, session = facts.turn, facts.session
     if (
         turn is None

@@ -1,1 +1,1 @@
-"""What to do about a provider's failure, and what must not be repeated or logged."""
+"""How to handle a provider's failure, and what must not be logged or passed on."""

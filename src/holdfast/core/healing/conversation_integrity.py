@@ -19,12 +19,12 @@ Divergence = Literal[
     "conversation_items_changed",
 ]
 Fingerprint = bytes
-"""What makes two items equal."""
+"""What two items must have in common to be equal."""
 _CALL_SUFFIX = "_call"
 
 
 def fingerprints(items: Iterable[dict[str, Any]]) -> list[Fingerprint]:
-    """Return the fingerprints of the items that count, in order."""
+    """Return the fingerprints of the items that are compared, in order."""
     texts = (_comparable_text(item) for item in items)
     return [
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -36,9 +36,9 @@ def fingerprints(items: Iterable[dict[str, Any]]) -> list[Fingerprint]:
 def compare(
     expected: Sequence[Fingerprint], found: Sequence[Fingerprint], *, is_whole: bool
 ) -> Divergence | None:
-    """Return how a conversation differs from what is expected; None when it does not.
+    """Return how a conversation differs from what is expected, or None if it does not.
 
-    Where only its newest part is known (`is_whole` is false), only that part is compared.
+    If `is_whole` is false, only the newest part of it is known and compared.
     """
     compared = expected if is_whole else expected[-len(found) :] if found else []
     if list(compared) == list(found):
@@ -58,7 +58,7 @@ def _is_subsequence(part: Sequence[Fingerprint], whole: Sequence[Fingerprint]) -
 
 
 def _comparable_text(item: dict[str, Any]) -> str | None:
-    """Return what counts of an item; None for an item that does not count."""
+    """Return the comparable part of an item, or None for an item that is not compared."""
     kind = str(item.get("type") or "message")
     if kind == "message":
         text = _text(item.get("content"))

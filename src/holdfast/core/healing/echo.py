@@ -10,10 +10,10 @@ import msgspec
 CONTENT = "[content]"
 MAX_BODY = 8 * 1024 * 1024
 MAX_SEARCHED = 256 * 1024
-"""Characters of a request that are compared: a comparison takes milliseconds of the event loop."""
+"""The most characters of a request that are compared; it takes milliseconds of the event loop."""
 MIN_LENGTH = 8
-"""Shorter matches are words that everybody uses, unless they are quoted, have digits or are a
-whole text of the request."""
+"""Shorter matches are common words. They count only if they are quoted, have digits or are a whole
+text of the request."""
 MIN_NUMBER = 4
 _CONTENT_FIELDS = frozenset(
     {
@@ -22,21 +22,22 @@ _CONTENT_FIELDS = frozenset(
     }
 )  # fmt: skip
 _NAME_FIELDS = frozenset({"type", "role", "id", "call_id", "tool_call_id", "name", "status"})
-"""Fields inside content that hold names and ids, which help to find a fault."""
+"""Fields within content that hold names and ids; they are kept, because they help to find a
+fault."""
 _WORD = re.compile(r"\w+")
 _EDGES = re.compile(r"\A\W+|\W+\Z")
 _QUOTES = frozenset("'\"`“”«»")
 _QUOTATION = re.compile(r"(?<!\w)(['\"`])[^'\"`]*\s[^'\"`]*\s[^'\"`]*\1(?!\w)")
-"""At least three words in quotes: a model's text or a tool's, if not the request's."""
+"""At least three quoted words: text of a model or a tool, even if it is not in the request."""
 
 
 class _Content(NamedTuple):
-    """What a request says, in folded case."""
+    """The content of a request, case-folded."""
 
     joined: str
-    """All texts, as they are and escaped."""
+    """All texts, as they are and JSON-escaped."""
     whole: frozenset[str]
-    """Each text, from its first to its last word."""
+    """Each text, from its first word to its last."""
     symbols: frozenset[str]
     """Texts without words, such as emoji."""
 
@@ -44,7 +45,7 @@ class _Content(NamedTuple):
 def strip_echo(message: str, body: Sequence[bytes]) -> str | None:
     """Return a message without the content of the request that it is about.
 
-    None where the request is too large to be compared.
+    Return None if the request is too large to be compared.
     """
     content = _content_of(body)
     if content is None:
@@ -67,7 +68,7 @@ def strip_echo(message: str, body: Sequence[bytes]) -> str | None:
 def _longest_match(
     message: str, words: Sequence[re.Match[str]], first: int, content: _Content
 ) -> int | None:
-    """Return the last word of the longest part of a message that is content of the request."""
+    """Return the index of the last word of the longest match that begins at a word, or None."""
     last: int | None = None
     start = words[first].start()
     for place in range(first, len(words)):
@@ -88,7 +89,7 @@ def _is_content(message: str, start: int, end: int) -> bool:
 
 
 def _content_of(body: Sequence[bytes]) -> _Content | None:
-    """Return what a request says; None if it is too long."""
+    """Return the content of a request, or None if it is too long."""
     if sum(map(len, body)) > MAX_BODY:
         return None
     whole = b"".join(body)

@@ -19,10 +19,11 @@ def poison_candidates(
     quarantined: Collection[int] = (),
     is_only_named: bool = False,
 ) -> tuple[int, ...]:
-    """Return the sequence numbers of the items to leave out next; none when no guess is left.
+    """Return the sequence numbers of the items to leave out next; empty when no guess is left.
 
-    First what the provider named, by place or in its message. Then, unless `is_only_named`, images
-    and files of this turn; then those stored elsewhere, which may be gone; then all others.
+    First come the items that the provider named, by index or in its message. Then, unless
+    `is_only_named`, images and files of this turn, then those stored elsewhere, which may be gone,
+    then all others.
     """
     tokens = [token.encode() for token in _quoted(message)]
     guesses: tuple[Callable[[StoredItem], bool], ...] = (

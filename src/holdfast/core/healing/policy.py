@@ -1,7 +1,7 @@
 """Decide what to do about a provider's failure: a bounded number of heals for each class.
 
 A heal happens only before any output has reached the client. A failure that is not healed fails the
-turn with the provider's own message; the session accepts the next turn all the same.
+turn with the provider's own message; the session still accepts the next turn.
 """
 
 import re
@@ -20,7 +20,7 @@ HealAction = Literal[
 MAX_LEFT_OUT = 2
 """How often earlier input is left out: first messages, then instructions as well."""
 MAX_MESSAGE = 500
-"""How much of a provider's message is kept with a heal."""
+"""How many characters of a provider's message are stored with a heal."""
 
 
 class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,7 +43,8 @@ class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: SentRequest | None = None
     """The request that failed."""
     left_out: tuple[int, ...] = ()
-    """The items without which the request is sent again; hidden only if that succeeds."""
+    """The items that are left out when the request is sent again; they are hidden if that
+    succeeds."""
 
 
 class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,8 @@ class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
     shrinks: int = 3
     """How often a request that is too long may be shortened; each time it must get shorter."""
     quarantines: int = 3
-    """How many guesses at the refused item are allowed, each wider than the last."""
+    """How many guesses at the refused item are allowed; each one covers more items than the
+    last."""
 
 
 _MODEL_LIMIT_CODES = frozenset(
@@ -72,7 +74,7 @@ _MODEL_LIMIT_TEXT = re.compile(
 
 
 def is_model_limit(code: str | None, message: str) -> bool:
-    """Return whether a request is refused for what this model cannot do; another may."""
+    """Return whether a request needs something that this model lacks; another may have it."""
     return code in _MODEL_LIMIT_CODES or _MODEL_LIMIT_TEXT.search(message) is not None
 
 
@@ -83,7 +85,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     retry_after: float | None = None
     elapsed_seconds: float = 0.0
-    """Since the turn's first attempt."""
+    """Seconds since the turn's first attempt."""
     has_output: bool = False
     """Whether any output has reached the client."""
     uses_state: bool = False
@@ -93,7 +95,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     is_plain: bool = False
     """Whether the call already had the plainest form."""
     can_shrink: bool = False
-    """Whether the request can be shortened."""
+    """Whether the history of the request can be shortened."""
     suspects: tuple[int, ...] = ()
     """Items that the provider may refuse."""
     blames_request: bool = False
@@ -101,11 +103,11 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     """The model to fall back to."""
     unanswered: tuple[int, ...] = ()
-    """Where the input is refused as a whole: earlier items that may be the reason."""
+    """Earlier items that may be the cause, if the input is refused as a whole."""
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
-    """How to continue: wait, then call again, with the changes named here."""
+    """How to continue: wait, then call again with these changes."""
 
     heal: Heal
     drops_state: bool = False
@@ -115,7 +117,7 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treatment | None:
-    """Return how to heal a failure after the heals in `done`; None to let the turn fail."""
+    """Return how to heal a failure after the heals in `done`, or None if the turn has to fail."""
     if symptoms.has_output:
         return None
     # A failed summary was another call: it does not count against this one's limits.
@@ -152,12 +154,12 @@ def _heal(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
         case "transient":
             return _retry(symptoms, same, limits)
         case "terminal":
-            # The message is unknown, but it names an image or a file of the log.
+            # The message is unknown, but it mentions an image or a file of the log.
             return _quarantine(symptoms) if len(same) < limits.quarantines else None
 
 
 def _replay(symptoms: Symptoms) -> Treatment | None:
-    """Send the whole history. Without chained state, encrypted content must be the cause."""
+    """Send the whole history. If no state was chained, encrypted content must be the cause."""
     if symptoms.uses_state:
         heal = Heal(symptoms.failure_class, "dropped_state", symptoms.code)
         return Treatment(heal=heal, drops_state=True)
@@ -170,7 +172,7 @@ def _strip(symptoms: Symptoms) -> Treatment:
 
 
 def _repair(symptoms: Symptoms) -> Treatment:
-    """Call again in the plainest form: what we sent was invalid for this server."""
+    """Call again in the plainest form: this server rejects the form of the call."""
     heal = Heal("shape", "repaired", symptoms.code)
     return Treatment(heal=heal, repairs=True, drops_state=symptoms.uses_state)
 
@@ -191,7 +193,7 @@ def _quarantine(symptoms: Symptoms) -> Treatment | None:
 
 
 def _leave_out(symptoms: Symptoms, done: Sequence[Heal]) -> Treatment | None:
-    """Call again without earlier input that no model has answered: it may be what is refused."""
+    """Call again without earlier input that no model has answered: it may be the cause."""
     count = sum(1 for heal in done if heal.action == "left_out")
     if not symptoms.unanswered or count >= MAX_LEFT_OUT:
         return None
@@ -214,7 +216,7 @@ def _fall_back(symptoms: Symptoms) -> Treatment | None:
 def _wait(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:
     pause = _pause(symptoms, len(same), limits)
     if pause is not None:
-        # Waiting is bounded even where the provider says to retry at once.
+        # The number of retries is bounded even if the provider asks to retry at once.
         pause = max(pause, _backed_off(len(same), limits))
     waited = sum(heal.pause_seconds for heal in same)
     if pause is None or waited + pause > limits.busy_wait_seconds:
@@ -227,7 +229,7 @@ def _retry(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Trea
     is_late = symptoms.elapsed_seconds > limits.retry_within_seconds
     if pause is None or is_late or len(same) >= limits.transient_retries:
         return None
-    # What a broken call did to a conversation is unknown: start another one.
+    # A failed call may have changed a conversation in an unknown way: start another one.
     return Treatment(
         heal=Heal("transient", "retried", symptoms.code, pause),
         drops_state=symptoms.uses_state and symptoms.is_state_mutable,
@@ -235,7 +237,7 @@ def _retry(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Trea
 
 
 def _pause(symptoms: Symptoms, count: int, limits: HealLimits) -> float | None:
-    """Return how long to wait; None when the provider wants more than a turn may wait."""
+    """Return how long to wait, or None if the provider asks for more than a turn may wait."""
     if symptoms.retry_after is not None:
         seconds = symptoms.retry_after
         return seconds if seconds <= limits.max_pause_seconds else None
@@ -255,5 +257,5 @@ def read_heals(stored: bytes | None) -> list[Heal]:
 
 
 def write_heals(heals: Sequence[Heal]) -> bytes:
-    """Return heals as they are stored with a run."""
+    """Serialize heals for storage with their run."""
     return msgspec.json.encode(list(heals))

@@ -4,14 +4,15 @@ import re
 
 REDACTED = "[redacted]"
 MIN_KEY_LENGTH = 8
-"""Shorter keys of an upstream are placeholders such as `none` or `local`."""
+"""Shorter keys are placeholders such as `none` or `local`, not secrets."""
 TAIL_LENGTH = 8
-"""Servers mask a key but for its end; the end of a long key alone is redacted too."""
+"""Servers mask a key except for its end, so the end of a long key is redacted too."""
 MAX_PASSES = 16
-"""A secret may show only once its neighbour is redacted; more than this in a row is no accident."""
+"""Redacting one secret may reveal the next; more passes than this are only needed by crafted
+text."""
 
 _SECRETS = (
-    # Keys by their vendors' prefixes; servers that mask a key put stars into it.
+    # Keys by their vendors' prefixes; servers put stars into a masked key.
     re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|ghp|gho|ghs)[-_][A-Za-z0-9_\-*.]{8,}"),
     re.compile(r"\bAIza[A-Za-z0-9_\-]{20,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"),
@@ -45,12 +46,12 @@ def redact(text: str, *known: str | None) -> str:
 
 
 def plain_code(code: str | None) -> str | None:
-    """Return a provider's error code if it looks like one; others may hold anything."""
+    """Return a provider's error code if it looks like one; other values may contain anything."""
     return code if code and _CODE.fullmatch(code) else None
 
 
 def _has_secret_tail(key: str) -> bool:
-    """Return whether the end of a key is no word, so that no plain text holds it."""
+    """Return whether the end of a key is not a word, so that ordinary text does not contain it."""
     tail = key[-TAIL_LENGTH:]
     return len(key) >= 2 * TAIL_LENGTH and not tail.isalpha() and tail not in REDACTED
 
@@ -66,6 +67,6 @@ def _redact_once(text: str, secrets: list[str]) -> str:
 
 
 def _named(found: re.Match[str]) -> str:
-    # "no bearer authentication" and "api key: required" hold no secret.
+    # "no bearer authentication" and "api key: required" contain no secret.
     is_word = found[2].isalpha() and (found[2].islower() or found[2].istitle())
     return found[0] if is_word else found[1] + REDACTED

@@ -15,12 +15,13 @@ _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
 
 class RefusedInput(msgspec.Struct, frozen=True):
-    """The input of a run, by what a refusal of it may be about."""
+    """The input of a run, divided by what a refusal may refer to."""
 
     first: int
-    """The first item of what is asked: the messages, or the tool outputs, at the end."""
+    """The first item of the question: the messages, or the tool outputs, at the end."""
     unanswered: tuple[int, ...] = ()
-    """Items of earlier turns that no model has answered yet; empty if nothing is asked beside."""
+    """Items of earlier turns that no model has answered yet; empty without a question of its
+    own."""
     instructions: tuple[int, ...] = ()
     """Instructions of earlier turns that no model has followed yet."""
 
@@ -28,30 +29,30 @@ class RefusedInput(msgspec.Struct, frozen=True):
 def find_refused_input(
     history: Sequence[StoredItem], input_from: int, input_upto: int
 ) -> RefusedInput:
-    """Divide what the model was shown; the run's own input is `input_from` to `input_upto`.
+    """Divide the input of a model call; the run's own input is `input_from` to `input_upto`.
 
-    A run without input of its own repeats an earlier question. No item is refused then, so that
-    the question can be asked again.
+    A run without input of its own repeats an earlier question. In that case no item counts as
+    refused, so that the question can be asked again.
     """
     own = [item for item in history if input_from <= item.seq <= input_upto]
     if not own:
         return RefusedInput(input_from)
     outputs = list(takewhile(lambda item: item.kind.endswith(OUTPUT_SUFFIX), reversed(own)))
     if outputs:
-        # Without its call an output cannot be sent: nothing can be left out before it.
+        # An output cannot be sent without its call, so nothing before it can be left out.
         return RefusedInput(outputs[-1].seq)
     asked = input_from
     for item in takewhile(
         lambda item: _is_from_user(item) and not _is_instruction(item), reversed(own)
     ):
         asked = item.seq
-    # Instructions are shown first, wherever they were given.
+    # Instructions are shown first, wherever they were given: sort by sequence number.
     earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
     recent = list(takewhile(lambda item: not _is_from_model(item), reversed(earlier)))
     instructions = tuple(item.seq for item in reversed(recent) if _is_instruction(item))
     unanswered = [item for item in recent if not _is_instruction(item)]
     if unanswered:
-        # A client may send the answer that it has: it is left out together with its question.
+        # A client may have sent the answer that it has; leave it out together with its question.
         unanswered += takewhile(_is_from_model, own)
     return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)), instructions)
 

@@ -19,7 +19,7 @@ CALL_SUFFIX = "_call"
 OTHER_MODEL_KINDS = frozenset({"mcp_approval_request", "compaction"})
 """Kinds, other than calls, that only a model's server creates."""
 MAX_MATCHES = 256
-"""How many matches of one request are followed at once."""
+"""How many candidate matches of one request are tracked at the same time."""
 
 
 class SentItem(msgspec.Struct, frozen=True, gc=False):
@@ -39,9 +39,9 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_model_output(self) -> bool:
-        """Whether a model produced it: then the client repeats a history.
+        """Whether a model produced it, which means that the client repeats a history.
 
-        What cannot be compared, such as reasoning, proves nothing.
+        Items that cannot be compared, such as reasoning, do not count.
         """
         if self.fingerprint == NO_FINGERPRINT:
             return False
@@ -59,17 +59,17 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """The text of an incomplete answer."""
     call_id: str | None = None
     is_refused: bool = False
-    """Whether the model is not shown it because its provider refused it."""
+    """Whether it is hidden from the model because its provider refused it."""
     is_unshown: bool = False
-    """Whether the client may not have been shown it: text between steps of tools."""
+    """Whether the client may not have seen it: text between tool steps."""
     is_joined: bool = False
     """Whether it is a message that may have joined its turn from another client."""
     is_streaming: bool = False
-    """Whether it stands for an answer in progress, of which any part may have been shown."""
+    """Whether it stands for an answer in progress, any part of which may have been shown."""
 
     @property
     def is_optional(self) -> bool:
-        """Whether a client may lack it: it shows neither refused input nor every cut answer."""
+        """Whether a client's history may lack it: refused, unseen or incomplete."""
         return (
             self.is_refused or self.is_unshown or self.is_streaming or self.partial_text is not None
         )
@@ -81,7 +81,7 @@ class HistoryDiff(msgspec.Struct, frozen=True):
     new_from: int
     rewind: tuple[int, int] | None = None
     new_upto: int | None = None
-    """Where the new items end: what follows is an answer that is to be given again."""
+    """Where the new items end; what follows is an answer that is to be regenerated."""
 
 
 def find_new(
@@ -116,10 +116,10 @@ def find_new(
 def find_new_near_end(
     sent: Sequence[SentItem], tail: Sequence[LogEntry], *, is_whole: bool = False
 ) -> HistoryDiff | None:
-    """Compare a request with the last entries of a log; None where the rest of it may matter.
+    """Compare a request with the last entries of a log, or return None if they are not enough.
 
-    A match that ends at the log's end, or that is all of the request, is the best one wherever
-    others are. So most requests need no more of a long log than about as much as they repeat.
+    A match that ends at the log's end, or that covers the whole request, beats any match in the
+    rest of the log. So most requests need only about as many entries as they repeat.
     """
     if not tail or any(item.is_output for item in sent):
         return None
@@ -135,7 +135,7 @@ def find_new_near_end(
 
 
 def _has_more_than(log: Sequence[LogEntry], count: int) -> bool:
-    """Whether more entries than `count` have to be in a history that repeats the log."""
+    """Whether a history that repeats these entries must have more than `count` items."""
     for entry in log:
         if entry.fingerprint != NO_FINGERPRINT and not entry.is_optional:
             count -= 1
@@ -149,8 +149,8 @@ def _spare_open_turn(
 ) -> HistoryDiff:
     """Return a diff that hides nothing of the open turn.
 
-    An earlier answer that is to be given again will stand behind the open turn, so its question
-    is repeated there too.
+    An earlier answer that is regenerated will come after the open turn, so its question is repeated
+    there too.
     """
     if found.rewind is None or found.rewind[0] >= open_from - 1:
         if found.new_from == len(sent) and log[-1].is_streaming:
@@ -166,7 +166,7 @@ def _spare_open_turn(
 
 
 def _question(sent: Sequence[SentItem]) -> tuple[int, int]:
-    """Return where the last input of a history begins and ends."""
+    """Return the start and end of the last question in a history."""
     end = len(sent)
     while end and _is_models(sent[end - 1]):
         end -= 1
@@ -183,7 +183,7 @@ def _is_models(item: SentItem) -> bool:
 def _renamed_calls(
     sent: Sequence[SentItem], new_from: int, log: Sequence[LogEntry]
 ) -> frozenset[str]:
-    """Return the calls that have new outputs and that the log knows only under other ids.
+    """Return the ids of calls that have new outputs and that the log has only under other ids.
 
     An output finds its call by id, so such a call must be stored as the client has it.
     """
@@ -201,7 +201,7 @@ def _renamed_calls(
 
 
 def _with_unique_calls(sent: Sequence[SentItem], call_ids: frozenset[str]) -> list[SentItem]:
-    """Return the items with fingerprints that match no other call for these ids."""
+    """Return the items, with unique fingerprints for these calls, so that they match nothing."""
     return [
         msgspec.structs.replace(item, fingerprint=b"call " + item.call_id.encode())
         if item.call_id is not None and item.call_id in call_ids
@@ -238,7 +238,7 @@ def _regenerate(
 
 
 def _is_answer(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
-    """Whether a matched entry is the model's own."""
+    """Whether a matched entry was produced by the model."""
     if entry.kind.endswith(OUTPUT_SUFFIX):
         return False
     if entry.kind != "message":
@@ -249,7 +249,7 @@ def _is_answer(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
 def _refused_again(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> int:
     """Return how many items at the start of a request repeat refused input at the log's end.
 
-    The last item sent is what is asked now, also where it was refused before.
+    The last item sent is the current question, even if it was refused before.
     """
     refused = list(takewhile(lambda entry: entry.is_refused, reversed(log)))
     count = 0
@@ -260,9 +260,9 @@ def _refused_again(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> int:
 
 
 def _is_head(rest: Sequence[LogEntry], item: SentItem) -> bool:
-    """Whether an item is new behind the rest of the log, of which the client has nothing.
+    """Whether an item can follow the log's head: the client may lack all of the remaining entries.
 
-    An assistant's message takes the place of an incomplete answer: it is the part that was shown.
+    An assistant's message replaces an incomplete answer: it is the part that was shown.
     """
     if item.role == ASSISTANT and any(entry.partial_text is not None for entry in rest):
         return False
@@ -270,10 +270,10 @@ def _is_head(rest: Sequence[LogEntry], item: SentItem) -> bool:
 
 
 def _align(sent: Sequence[SentItem], known: Sequence[LogEntry]) -> tuple[int, int]:
-    """Return what `_match` returns, for a log of which a client may lack some entries.
+    """Return what `_match` returns, for a log with entries that a client may lack.
 
-    All matches are followed at once, by the entries at which they have arrived. There are few of
-    them unless a history consists of equal items; beyond a limit the middle ones are dropped.
+    All candidate matches are tracked at once, each by the entry that it has reached. There are few
+    of them unless a history consists of equal items; beyond a limit the middle ones are dropped.
     """
     pattern = [(at, item) for at, item in enumerate(sent) if item.fingerprint != NO_FINGERPRINT]
     ends: list[int] = list(range(len(known)))
@@ -296,12 +296,12 @@ def _align(sent: Sequence[SentItem], known: Sequence[LogEntry]) -> tuple[int, in
 def _is_equal(item: SentItem, entry: LogEntry, *, is_last: bool) -> bool:
     if entry.is_streaming:
         return item.role == ASSISTANT
-    # Refused input that is sent last is asked again.
+    # Refused input that is sent last is a new question.
     return item.fingerprint == entry.fingerprint and not (entry.is_refused and is_last)
 
 
 def _successors(known: Sequence[LogEntry], end: int) -> Iterator[int]:
-    """Return the entries that may follow an entry in a client's history."""
+    """Yield the entries that may follow an entry in a client's history."""
     for after in range(end + 1, len(known)):
         yield after
         if not known[after].is_optional:
@@ -318,8 +318,8 @@ def _limited(ends: list[int]) -> list[int]:
 def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
     """Return how many items of `sent` match, and where in `known` the match ends.
 
-    A match that ends at the head wins over any other; else the longest wins, the latest of
-    equals. One pass over both (Knuth, Morris, Pratt); reasoning in `sent` is skipped.
+    A match that ends at the head beats any other. Otherwise the longest wins, and the latest of
+    equally long ones. One pass over both (Knuth, Morris, Pratt); reasoning in `sent` is skipped.
     """
     pattern = [(place, print_) for place, print_ in enumerate(sent) if print_ != NO_FINGERPRINT]
     prints = [print_ for _, print_ in pattern]
@@ -355,7 +355,7 @@ def _borders(prints: Sequence[bytes]) -> list[int]:
 
 
 def _skip_reasoning(sent: Sequence[SentItem], matched: int) -> int:
-    """Count reasoning that nothing new follows as a part of the match."""
+    """Count trailing reasoning as part of the match if nothing new follows it."""
     if all(item.fingerprint == NO_FINGERPRINT for item in sent[matched:]):
         return len(sent)
     return matched

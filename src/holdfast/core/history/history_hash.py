@@ -19,7 +19,7 @@ Step = tuple[bytes, str | None]
 
 
 class HistoryHashRow(msgspec.Struct, frozen=True):
-    """Where a history ends: at `seq` of a session, with the session's records up to then."""
+    """The end of a history: item `seq` of a session, with the session's records at that time."""
 
     session_id: SessionId
     seq: int
@@ -29,7 +29,7 @@ class HistoryHashRow(msgspec.Struct, frozen=True):
 
 
 class ItemPlaceRow(msgspec.Struct, frozen=True):
-    """Where an item is stored that a later request may refer to by its id."""
+    """The session and place of an item that a later request may refer to by its id."""
 
     tenant: Tenant
     item_id: str
@@ -45,7 +45,7 @@ class PrefixHash(msgspec.Struct, frozen=True, gc=False):
 
 
 def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
-    """Return a hash extended by more items; items without a fingerprint do not count."""
+    """Return a hash extended by more items; items without a fingerprint are skipped."""
     for fingerprint, call_id in steps:
         if fingerprint:
             content = b"\0".join(
@@ -56,7 +56,7 @@ def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
 
 
 def prefix_hashes(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[PrefixHash]:
-    """Return the hash after each output of a model that something else follows."""
+    """Return the hash after each model output that is followed by something else."""
     found: list[PrefixHash] = []
     history_hash = EMPTY_HISTORY
     for index, item in enumerate(sent[:-1]):

@@ -14,7 +14,7 @@ from holdfast.core.model.items import OUTPUT_SUFFIX
 
 
 class SortedOutputs(msgspec.Struct, frozen=True):
-    """The new items of a request, by index, and the last output that the log has already."""
+    """The indexes of a request's new items, and the last output that the log already has."""
 
     new: tuple[int, ...]
     given: LogEntry | None = None
@@ -52,7 +52,7 @@ def sort_outputs(
 
 
 def _outputs(log: Sequence[LogEntry]) -> dict[str, LogEntry | None]:
-    """Return the output of the latest call of each id; None for a call without one."""
+    """Return the output of the latest call of each id, or None for a call without one."""
     outputs: dict[str, LogEntry | None] = {}
     for entry in log:
         if entry.call_id is None:

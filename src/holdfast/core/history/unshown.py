@@ -1,7 +1,7 @@
-"""Items of the log that a client may never have seen: what was said around the gateway's tools.
+"""Items of the log that a client may never have seen: text around calls of the gateway's tools.
 
-A Chat client gets only the final answer of a turn, or all of its texts as one. Either way its
-history must be recognized.
+A Chat client gets only the final answer of a turn, or all of its texts as one message. Its history
+must be recognized in both cases.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from holdfast.core.model.gateway_items import ATTACHMENT, CALL, WORDS
 
 
 def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[LogEntry]:
-    """Return the log with the entries marked that a client may lack.
+    """Return the log, with the entries marked that a client's history may lack.
 
     These are the text before a call, words that stand for several items, the message that such
     words repeat, and messages that joined a turn.

@@ -1,4 +1,4 @@
-"""What a store remembers of channels beside the outbox: pairings, chats and dead updates."""
+"""What a store records about channels besides the outbox: pairings, chats, dead updates."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from holdfast.core.ids import Tenant
 
 
 class PairingRow(msgspec.Struct, frozen=True):
-    """A stranger's request to write to a channel, and whether it was approved."""
+    """An unknown sender's request to write to a channel, and whether it was approved."""
 
     channel: str
     sender: str
@@ -31,7 +31,7 @@ class ChatRow(msgspec.Struct, frozen=True):
     successor: str
     first_seen_at: float
     person: str = ""
-    """The person whose direct chat this is another id of: a phone number, a Slack `D…`."""
+    """The person of this direct chat, if the chat has another id: a phone number, a Slack `D…`."""
 
 
 class DeadUpdateRow(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class DeadUpdateRow(msgspec.Struct, frozen=True):
 
 
 class ChannelHoldRow(msgspec.Struct, frozen=True):
-    """Who receives for a polling channel."""
+    """The worker that receives for a polling channel."""
 
     channel: str
     owner: str
@@ -60,7 +60,7 @@ class BotTurnsRow(msgspec.Struct, frozen=True):
 
 
 class ReceiverRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How receiving for a channel goes, and its last gap that its platform did not bridge."""
+    """Whether a channel receives messages, and its last gap in which messages were lost."""
 
     channel: str
     kind: str
@@ -70,7 +70,7 @@ class ReceiverRow(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: float | None = None
     reason: str = ""
     keeps_seconds: float = 0.0
-    """How long the platform keeps messages; 0 if that is long, or not known."""
+    """How long the platform keeps messages; 0 if that is long or unknown."""
     gap_from: float | None = None
     gap_until: float | None = None
 

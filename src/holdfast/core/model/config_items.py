@@ -1,4 +1,4 @@
-"""Settings that a conversation carries in its items: each holds until a later one replaces it."""
+"""Settings that items of a conversation carry; each applies until a later one replaces it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the answer of a turn is sent, and what the outbox holds until it was sent."""
+"""Where the answer of a turn is sent, and the messages that the outbox stores until then."""
 
 from typing import Literal
 
@@ -7,14 +7,14 @@ import msgspec
 from holdfast.core.ids import SessionId, Tenant, WorkerId
 
 OutboxState = Literal["open", "pending", "sending", "sent", "dead", "dropped"]
-"""`open` is a placeholder whose turn still runs; `dead` was given up and may be retried by hand."""
+"""`open`: a placeholder whose turn still runs; `dead`: given up, but an operator may retry it."""
 OUTBOX_PREFIX = "out_"
 GATEWAY_KEY_PREFIX = "\x1f"
-"""Begins the idempotency keys that the gateway makes itself: no header can contain it."""
+"""The prefix of idempotency keys that the gateway creates itself; no header can contain it."""
 APPROVAL_ENDED = "ended"
-"""In place of an approval request: the message asked for it, and says now how it ended."""
+"""Replaces the id of an approval request once it has ended: the message now says how."""
 MAX_TARGET = 512
-"""Characters of a chat or thread id; platforms use far fewer."""
+"""The longest chat or thread id; platforms use far shorter ones."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +24,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chat: str
     thread: str = ""
     sender: str = ""
-    """The platform's id of the person whose message the turn is."""
+    """The platform's id of the person who wrote the message."""
     reply_to: str = ""
     """The platform's id of the message that is answered."""
     collect_seconds: float = 0.0
@@ -34,12 +34,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is the direct chat of its sender: only in groups a message is quoted."""
+        """Whether it is the direct chat of its sender; only messages of groups are quoted."""
         return not self.reply_to
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where the answer is read."""
+        """The conversation in which the answer appears."""
         return self.channel, self.chat, self.thread
 
     @property
@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OutboxFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to send; its bytes are kept with the message until it was sent."""
+    """A file to send; its bytes are stored with the message until it is sent."""
 
     name: str
     media_type: str
@@ -57,7 +57,7 @@ class OutboxFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on its way into the outbox: Markdown, or a file."""
+    """A new message for the outbox: Markdown, or a file."""
 
     channel: str
     chat: str
@@ -65,14 +65,14 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     thread: str = ""
     reply_to: str = ""
     approval: str = ""
-    """The approval request that the message asks for; platforms show buttons for it."""
+    """The id of the approval request that the message shows; platforms add buttons for it."""
     file: OutboxFile | None = None
     source: str = ""
-    """What the message belongs to, if not to the turn: its failure ends no part of the answer."""
+    """What the message belongs to, if not to the turn: if it fails, the answer is not affected."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact on its way to a webhook; `source` names it, so that each is sent once."""
+    """A fact for a webhook; `source` identifies it, so that each fact is sent once."""
 
     source: str
     message: OutboxMessage
@@ -80,7 +80,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the outbox and how far its delivery got."""
+    """A message in the outbox, and the state of its delivery."""
 
     id: str
     tenant: Tenant
@@ -88,37 +88,38 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     chat: str
     thread: str
     source: str
-    """The turn, or the record, that the message belongs to."""
+    """The turn or record that the message belongs to."""
     part: int
     session_id: SessionId | None
     state: OutboxState
     text: str
     reply_to: str
     refusals: int
-    """How often the platform refused this very message; outages do not count."""
+    """How often the platform refused this message; outages do not count."""
     next_at: float
     created_at: float
     owner: WorkerId | None
-    """Who sends it now, or who keeps its placeholder up to date."""
+    """The worker that sends it, or that updates its placeholder."""
     external_id: str | None
-    """The platform's id of the message, once it is known: from then on it is edited."""
+    """The platform's id of the message, once known; from then on the message is edited."""
     is_maybe_duplicate: bool
     error: str | None
     settled_at: float | None
     approval: str = ""
-    """The approval request that the message asks for, or `APPROVAL_ENDED`."""
+    """The id of the approval request that the message shows, or `APPROVAL_ENDED`."""
     file_name: str = ""
-    """The name of the file that the message is; empty for a text."""
+    """The name of the file, if the message is one; empty for a text."""
     file_type: str = ""
 
     @property
     def is_request(self) -> bool:
-        """Whether it asks for an approval that may still be given: it is shown with buttons."""
+        """Whether it shows an approval request that is still open, so that it needs buttons."""
         return self.approval not in ("", APPROVAL_ENDED)
 
 
 STEP_PARTS = 1000
-"""How many messages a step of a turn may send: where the parts of the next step begin."""
+"""The most messages that a step of a turn may send; the numbers of each step start at a
+multiple."""
 
 
 def first_part(step: int) -> int:
@@ -127,7 +128,7 @@ def first_part(step: int) -> int:
 
 
 def outbox_id(source: str, part: int) -> str:
-    """Return the id of a message: a name made from its turn and part, not a second identity."""
+    """Return the id of a message, derived from its turn and part."""
     return f"{OUTBOX_PREFIX}{source.partition('_')[2] or source}_{part}"
 
 

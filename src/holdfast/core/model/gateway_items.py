@@ -21,14 +21,21 @@ REMINDER = "gateway_reminder"
 ATTACHMENT = "gateway_attachment"
 GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS, REMINDER, ATTACHMENT})
 NOT_LISTED = frozenset({CALL, WORDS, REMINDER, ATTACHMENT})
-"""Kinds of which lists show what they led to, if anything."""
+"""Kinds that lists do not show; a call is shown by its completion or its approval request."""
 APPROVAL_PREFIX = "mcpr_"
-"""How the ids of approval requests begin, among the calls for which a lane is held."""
+"""The prefix of approval request ids, among the calls for which a lane is held."""
+APPROVAL_SUFFIX = "q"
+"""Their suffix: no sequence number ends with it, so the store always finds them by their id."""
 MARK = b'"type":"gateway_'
-"""Occurs in the body of each of these items."""
+"""A substring of the body of each of these items."""
 _USER = b'"role":"user"'
 
 _encode = msgspec.json.Encoder().encode
+
+
+def approval_request_id(random_id: str) -> str:
+    """Return the id of an approval request, made from a random id."""
+    return random_id + APPROVAL_SUFFIX
 
 
 class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,9 +54,9 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The name of the tool at its server."""
     arguments: str
     code: str | None = None
-    """The code that an approval in words must repeat; None where no approval is needed."""
+    """The code that an approval by text must repeat, or None if no approval is needed."""
     digest: str = ""
-    """Of the tool's description and parameters when it was called."""
+    """The digest of the tool's description and parameters at the time of the call."""
 
     @property
     def approval_id(self) -> str | None:
@@ -84,7 +91,7 @@ class GatewayApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     by: str | None = None
     """Who answered."""
     name: str | None = None
-    """How whoever answered is called in the chat."""
+    """The display name of the person who answered."""
 
 
 class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,13 +102,13 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     server_label: str
     tools: list[msgspec.Raw]
     error: str | None = None
-    """Why there are none."""
+    """Why the server has no tools, if it could not be asked."""
 
 
 class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client that has only words was told or said; the model is not shown it.
+    """Text that a plain-text client was shown or sent; the model does not see it.
 
-    A client that repeats its history has it there, and is recognized by it.
+    It is matched against the history of a client that sends it back.
     """
 
     type: str = msgspec.field(default=WORDS)
@@ -111,7 +118,7 @@ class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class GatewayReminder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An approval request that is shown again: an answer left it open."""
+    """An approval request that is shown again because an answer left it open."""
 
     type: str = msgspec.field(default=REMINDER)
     id: str
@@ -119,7 +126,7 @@ class GatewayReminder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class GatewayAttachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file of a chat message, by the platform's reference; the run that shows it loads it."""
+    """A file of a chat message, by the platform's reference; the run that needs it downloads it."""
 
     type: str = msgspec.field(default=ATTACHMENT)
     id: str
@@ -161,13 +168,13 @@ _read_kind = msgspec.json.Decoder(_Kind).decode
 
 def store_item(item: GatewayItem) -> NewItem:
     """Return an item as the log stores it."""
-    # The type is always written: it comes first, and `omit_defaults` would leave it out.
+    # `omit_defaults` would leave out the type, which must always be written, and first.
     value = {"type": item.type, **msgspec.json.decode(_encode(item), type=dict[str, msgspec.Raw])}
     return read_item(_encode(value))
 
 
 def words_item(item_id: str, role: str, text: str) -> NewItem:
-    """Return words as the log stores them: equal, to a reader, to a message that says them."""
+    """Return text as a stored item with the fingerprint of a message that has the same text."""
     return store_item(GatewayWords(id=item_id, role=role, content=text))
 
 
@@ -195,11 +202,11 @@ def complete(call: GatewayCall, output: str | None, error: str | None = None) ->
 
 
 def to_function_item(kind: str, body: bytes) -> tuple[str, bytes] | None:
-    """Return the function call or output that stands for an item; None if it is not sent."""
+    """Return an item as the function call or output sent to a model, or None if it is not sent."""
     try:
         item = load_item(kind, body)
     except msgspec.ValidationError:
-        return None  # not one of ours
+        return None  # not created by the gateway
     if isinstance(item, GatewayCall):
         value = {
             "type": "function_call",
@@ -218,9 +225,9 @@ def to_function_item(kind: str, body: bytes) -> tuple[str, bytes] | None:
 
 
 def unanswered_output(body: bytes, approvals: Iterable[bytes]) -> str:
-    """Return what the model is told of a call without an outcome.
+    """Return the output that the model is shown for a call without an outcome.
 
-    One that waited for an approval never ran. Any other may have run.
+    A call that waited for an approval never ran. Any other may have run.
     """
     call = load_item(CALL, body)
     assert isinstance(call, GatewayCall)
@@ -282,7 +289,7 @@ def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
 
 
 def client_item(kind: str, body: bytes) -> bytes | None:
-    """Return a stored item as lists show it; None where another item stands for it."""
+    """Return a stored item as lists show it, or None if it is not listed."""
     item = load_item(kind, body)
     if isinstance(item, GatewayCompletion):
         return _encode(mcp_call(item))
@@ -303,7 +310,7 @@ def client_item(kind: str, body: bytes) -> bytes | None:
 
 
 def is_listed(kind: str, body: bytes) -> bool:
-    """Whether lists show a stored item: of a call, they show its completion or its request."""
+    """Whether lists show a stored item; a call is shown by its completion or its request."""
     return kind not in NOT_LISTED or client_item(kind, body) is not None
 
 
@@ -314,7 +321,7 @@ def is_user_message(body: bytes) -> bool:
 
 def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
     """Return the items of an answer as clients see them: each call once, at its place."""
-    # Input that joined the turn is not a part of its answer.
+    # Input that joined the turn is not part of its answer.
     if any(_USER in body for body in bodies):
         bodies = [body for body in bodies if not is_user_message(body)]
     if not any(MARK in body[:32] for body in bodies):
@@ -338,7 +345,7 @@ def _in_place(
         item = load_item(kind, body)
         shown: bytes | None = None
         if isinstance(item, GatewayCompletion):
-            # Shown at its call already, unless the call is part of an earlier answer.
+            # Already shown at the place of its call, unless the call is part of an earlier answer.
             shown = ended.pop(item.id, None)
         elif isinstance(item, GatewayCall) and item.code is None:
             shown = ended.pop(item.item_id, None)

@@ -29,14 +29,14 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn of another store: its part of the transcript, and its times.
+    """A turn of another store: its items and its times.
 
-    What only another store of ours can tell has the defaults of a turn that went well.
+    Fields that only another Holdfast store knows default to those of a completed turn.
     """
 
     items: tuple[NewItem, ...]
     partial: frozenset[int] = frozenset()
-    """Which of the items were cut off before they were whole."""
+    """The indexes of items that are incomplete."""
     at: float | None = None
     ended_at: float | None = None
     is_by_user: bool = True
@@ -53,22 +53,22 @@ class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nameless(turn: ImportedTurn) -> ImportedTurn:
-    """Return the turn without ids: those it had are in use."""
+    """Return the turn without its ids, for when they are in use already."""
     return replace(turn, id=None, runs=tuple(replace(run, id=None) for run in turn.runs))
 
 
 Order = tuple[tuple[int, int], ...]
-"""A log as blocks of turns: whose items come next, and how many of them."""
+"""The log as blocks of turns: the index of each block's turn, and its number of items."""
 
 ImportStatus = Literal["added", "set_aside", "extended", "unchanged", "erased", "differs", "taken"]
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What became of it; `added` counts items.
+    """The result of an import; `added` is the number of items.
 
-    `set_aside`: kept as a retired generation, because the key has a life of its own here.
-    `erased`: it was deleted here, and stays so. `differs`: what was taken over before is not what
-    the source says now, or was continued here. `taken`: the id is in use.
+    `set_aside`: stored as a retired generation, because the key has its own live session here.
+    `erased`: it was deleted here and is not imported again. `differs`: the source no longer matches
+    the earlier import, or the session was continued here. `taken`: another tenant has the id.
     """
 
     session_id: SessionId

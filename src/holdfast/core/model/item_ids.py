@@ -1,9 +1,9 @@
-"""Item ids: every item has one, also those whose bytes contain none.
+"""Item ids: every item has one, even if its bytes contain none.
 
-The stored bytes stay as they came. A name is kept beside them, and put into an item where it is
-shown. Of several visible items with one id the first keeps it; the others get one from their
-sequence number, so that a cursor always means one place. The ids that we make end with the
-sequence number of their item, so that it is found without an index.
+The stored bytes are not changed. The name of an item is stored separately and inserted when the
+item is shown. If several visible items share an id, the first keeps it. The others get a name from
+the id and their sequence number, so that a cursor always means one item. Ids that the gateway
+creates end with the sequence number of their item, so that it is found without an index.
 """
 
 import hashlib
@@ -46,13 +46,13 @@ PREFIXES: dict[str, str] = {
 OTHER_PREFIX = "item"
 SEPARATOR = "."
 MIN_RANDOM_ID = 32
-"""A shorter id has no digits to spare: it would not be unique with fewer of its own."""
+"""Shorter ids are not changed: with six random digits fewer they would not be unique."""
 MAX_PLACE = 0xFFFFFF
 """The last sequence number that six hexadecimal digits can express."""
 
 
 def mint_name(kind: str, session_id: str, seq: int, now: float) -> str:
-    """Return the id of an item that brings none: nobody can guess it, and it ends with its place.
+    """Return an id for an item without one: hard to guess, and it ends with the sequence number.
 
     It begins with the time, like other ids.
     """
@@ -61,9 +61,9 @@ def mint_name(kind: str, session_id: str, seq: int, now: float) -> str:
 
 
 def place_in(item_id: str) -> int | None:
-    """Return the sequence number that an id ends with, if it can be one.
+    """Return the sequence number at the end of an id, or None if there cannot be one.
 
-    It is a guess: only the item at that place can tell whether it has the id.
+    It is a guess: the caller has to check whether the item there has this id.
     """
     try:
         return int(item_id[-6:], 16)
@@ -72,14 +72,14 @@ def place_in(item_id: str) -> int | None:
 
 
 def with_place(item_id: str, seq: int) -> str:
-    """Return a new random id that ends with a place; a short id, or a far place, is left alone."""
+    """Return a random id that ends with `seq`; a short id, or a large `seq`, changes nothing."""
     if len(item_id) < MIN_RANDOM_ID or not 0 < seq <= MAX_PLACE:
         return item_id
     return f"{item_id[:-6]}{seq:06x}"
 
 
 def owner_of(places: Sequence[int], hidden: Sequence[Span]) -> int | None:
-    """Return which of the places that share an id goes by it: the first visible, else the first."""
+    """Return which of several items with one id keeps it: the first visible, else the first."""
     for seq in places:
         if not any(first <= seq <= last for first, last in hidden):
             return seq
@@ -87,12 +87,12 @@ def owner_of(places: Sequence[int], hidden: Sequence[Span]) -> int | None:
 
 
 def name_at(item_id: str, seq: int) -> str:
-    """Return the name of an item whose id is another one's name."""
+    """Return the name of an item whose id already names another item."""
     return f"{item_id}{SEPARATOR}{seq}"
 
 
 def split_name(name: str) -> tuple[str, int] | None:
-    """Return the id and the sequence number in a name of `name_at`, if it can be one."""
+    """Return the id and the sequence number in a name that `name_at` made, or None."""
     item_id, found, number = name.rpartition(SEPARATOR)
     if not found or not (number.isascii() and number.isdecimal() and len(number) < 16):
         return None
@@ -104,7 +104,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def shown(item: StoredItem, name: str) -> bytes:
-    """Return an item as lists show it: with its name, a short message spelled out in full."""
+    """Return an item as lists show it: with its name, and a short message in its full form."""
     body = item.body
     if item.kind in GATEWAY_KINDS:
         body = client_item(item.kind, body) or body
@@ -120,7 +120,7 @@ def shown(item: StoredItem, name: str) -> bytes:
 
 
 def _spelled_out(item: StoredItem, fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """Return what a message may leave out when it is sent, and has when it is listed."""
+    """Return the fields that are optional in a sent message and required in a listed one."""
     added: dict[str, Any] = {}
     if "type" not in fields:
         added["type"] = "message"

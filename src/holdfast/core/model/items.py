@@ -1,7 +1,7 @@
-"""Items of a transcript: bytes that are kept as they came, and the little we read from them.
+"""Items of a transcript: their bytes, unchanged, and the few fields that are read from them.
 
-An item is a JSON object in the Responses format. Unknown types and fields are
-kept and passed on unchanged.
+An item is a JSON object in the Responses format. Unknown types and fields are kept and passed on
+unchanged.
 """
 
 import json
@@ -15,9 +15,9 @@ from holdfast.core.errors import InvalidItem
 
 OUTPUT_SUFFIX = "_output"
 ROLES = ("user", "assistant", "system", "developer")
-"""The roles that every server knows."""
+"""The roles that every server accepts."""
 ERASED_ITEM = b'{"type":"erased"}'
-"""What is left of an item whose content was blanked for good."""
+"""The body of an item whose content was erased for good."""
 TRACES = frozenset(
     {
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
@@ -26,15 +26,15 @@ TRACES = frozenset(
         "gateway_list_tools", "gateway_reminder",
     }
 )  # fmt: skip
-"""Work of a provider or the gateway on the way to an answer; many clients do not keep it."""
+"""Items that a provider or the gateway adds while it works on an answer; many clients drop them."""
 MAX_ID_BYTES = 1024
-"""A longer id stays in its item's bytes; the item is listed under one of ours."""
+"""A longer id stays only in its item's bytes; the item is listed under an id of the gateway."""
 SHORT_ID = MAX_ID_BYTES // 4
-"""An id of so few characters is short enough, whatever they are."""
+"""An id of at most this many characters has at most `MAX_ID_BYTES` bytes."""
 
 
 class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An item on its way into a transcript."""
+    """An item that is not stored yet."""
 
     body: bytes
     kind: str
@@ -42,11 +42,11 @@ class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     call_id: str | None
     fingerprint: bytes
     is_instruction: bool = False
-    """Whether it replaces the instructions that the session's earlier items gave."""
+    """Whether it replaces the session's earlier instructions."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a transcript. `is_partial` marks the torn end of a run that never finished."""
+    """An item of a transcript. `is_partial` marks output of a run that never finished."""
 
     session_id: str
     seq: int
@@ -83,9 +83,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_item(body: bytes) -> NewItem:
-    """Return `body` as an item, its bytes untouched, or say why it cannot be one."""
+    """Return `body` as an item, with its bytes unchanged; raise if it is not valid."""
     try:
-        body.decode()  # what is skipped below is not looked at, and has to be readable later
+        body.decode()  # the decoder skips unknown fields, which must be valid UTF-8 too
         head = _read_head(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidItem(f"an item must be a JSON object of the Responses format: {exc}") from exc
@@ -102,7 +102,7 @@ def read_item(body: bytes) -> NewItem:
 
 
 def item_value(body: bytes) -> dict[str, Any]:
-    """Return what an item's bytes say, also a number that fits no float, as infinity."""
+    """Return the decoded body of an item; a number too large for a float becomes infinity."""
     value: dict[str, Any]
     try:
         value = msgspec.json.decode(body)
@@ -112,12 +112,12 @@ def item_value(body: bytes) -> dict[str, Any]:
 
 
 def _usable_id(given: str) -> str | None:
-    """Return an id if an item can be found by it."""
+    """Return an id if it can be stored and looked up, or None."""
     return None if "\0" in given or len(given.encode()) > MAX_ID_BYTES else given
 
 
 def write_item(value: dict[str, Any]) -> NewItem:
-    """Return a Python value as an item."""
+    """Return a JSON value as an item; raise if it is not valid."""
     try:
         return read_item(msgspec.json.encode(value))
     except (TypeError, UnicodeEncodeError, msgspec.EncodeError, RecursionError) as exc:
@@ -125,7 +125,7 @@ def write_item(value: dict[str, Any]) -> NewItem:
 
 
 def message(role: str, text: str, body: bytes | None = None, item_id: str | None = None) -> NewItem:
-    """Return a message of one text; given its `body`, the item that `read_item` would return."""
+    """Return a message of one text; with `body`, the item that `read_item` would return for it."""
     if body is None:
         part = "output_text" if role == "assistant" else "input_text"
         value = {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
@@ -143,9 +143,9 @@ def message(role: str, text: str, body: bytes | None = None, item_id: str | None
 def _fingerprint(kind: str, head: _Head) -> bytes:
     """Hash what makes two items the same to a reader: role, text, call, arguments, output.
 
-    Ids, annotations, outer white space, the form of line ends and of composed characters do not
-    count; reasoning and what else a provider did by itself have no fingerprint at all, so that
-    clients which drop it still match.
+    Ids, annotations, outer white space, the style of line ends and Unicode composition do not
+    count. Reasoning and other items that a provider adds by itself have no fingerprint, so that the
+    histories of clients that drop them still match.
     """
     if kind in TRACES:
         return b""
@@ -180,7 +180,7 @@ def _text(content: Any) -> str:
     if isinstance(content, list):
         text = ""
         for part in content:
-            # Nearly every part is a text: it is read without a call.
+            # Nearly every part is a text: avoid a function call for it.
             is_text = type(part) is dict and "text" in part and type(part["text"]) is str
             text += part["text"] if is_text else _part(part)
         return text.strip()
@@ -211,7 +211,7 @@ def _arguments(arguments: Any) -> str:
 
 
 def _more_arguments(head: _Head) -> str:
-    """Return the content of calls without `arguments`, as text; nulls are left out."""
+    """Return the content of calls that have no `arguments`, as text without nulls."""
     parts = (head.input, head.action, head.operation, head.encrypted_content)
     if all(part is None for part in parts):
         return ""

@@ -1,4 +1,4 @@
-"""What a model's server remembers for us: a cache, tagged with who can read it."""
+"""State that a model's server stores for us: a cache, tagged with its owner."""
 
 import msgspec
 
@@ -17,5 +17,5 @@ class ProviderState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def slot(self) -> str:
-        """The one place this maker's state has in a session."""
+        """The key of this owner's state within a session."""
         return msgspec.json.encode([self.provider, self.account, self.model]).decode()

@@ -30,14 +30,14 @@ HIDING: frozenset[RecordKind] = frozenset(
     {"rewind", "rollback", "retry", "hide", "pop", "move", "replace", "refused"}
 )
 REFUSED: frozenset[RecordKind] = frozenset({"refused"})
-"""Hide input that a provider refused; a client's history may still contain it."""
+"""Records that hide input that a provider refused; a client's history may still contain it."""
 
 Span = tuple[int, int]
 """First and last sequence number, both included."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The row of a record; it speaks of the items `from_seq` to `to_seq`."""
+    """The row of a record; it applies to the items `from_seq` to `to_seq`."""
 
     session_id: SessionId
     no: int
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class HiddenRanges(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The ranges of a log that its records hide, merged; refused input apart from the rest."""
+    """The merged ranges that a log's records hide; refused input is listed separately."""
 
     hidden: tuple[Span, ...] = ()
     refused: tuple[Span, ...] = ()
@@ -59,7 +59,7 @@ class HiddenRanges(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The items that give the session's instructions."""
 
     def after(self, records: Iterable[Record]) -> "HiddenRanges":
-        """Return the ranges once these records are added; only compactions are ever undone."""
+        """Return the ranges after these records are added; no hiding record is ever undone."""
         hidden, refused = list(self.hidden), list(self.refused)
         instructions = self.instructions
         for record in records:
@@ -72,7 +72,7 @@ class HiddenRanges(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return HiddenRanges(*merged, instructions)
 
     def upto(self, last: int) -> "HiddenRanges | None":
-        """Return the ranges of a log that ends with an item; None where older records tell."""
+        """Return the ranges of the log up to an item, or None if older records are needed."""
         if self.instructions is not None and self.instructions[1] > last:
             return None
         return HiddenRanges(
@@ -99,14 +99,14 @@ def hidden_spans(records: Iterable[Record], kinds: Collection[RecordKind] = HIDI
 
 
 def in_force(records: Iterable[Record]) -> list[Record]:
-    """Return one session's records without those that were undone, and without the undoing."""
+    """Return one session's records without the undone ones and without the undo records."""
     listed = list(records)
     undone = {record.undoes for record in listed if record.kind == "undo"}
     return [record for record in listed if record.kind != "undo" and record.no not in undone]
 
 
 def quarantined(records: Iterable[Record]) -> frozenset[int]:
-    """Return the sequence numbers of items that a provider could not take."""
+    """Return the sequence numbers of items that a provider could not process."""
     return frozenset(
         seq
         for record in records
@@ -116,7 +116,7 @@ def quarantined(records: Iterable[Record]) -> frozenset[int]:
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the same ranges in order, joined where they touch, without the empty ones."""
+    """Return the ranges in order, without empty ones; adjacent ranges are joined."""
     merged: list[Span] = []
     for first, last in sorted(span for span in spans if span[0] <= span[1]):
         if merged and first <= merged[-1][1] + 1:
@@ -132,7 +132,7 @@ def count_hidden(spans: Sequence[Span]) -> int:
 
 
 def visible_spans(spans: Sequence[Span], first: int, last: int) -> list[Span]:
-    """Return what is left of `first`..`last` when the (merged) hidden spans are taken out."""
+    """Return the parts of `first`..`last` that the (merged) hidden spans do not cover."""
     left: list[Span] = []
     start = first
     for hidden_first, hidden_last in spans:

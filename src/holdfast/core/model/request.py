@@ -4,7 +4,7 @@ Requests of both APIs are stored with the fields of the Responses API; fields th
 are stored beside them. Values stay the bytes that the client sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Literal
 
@@ -19,14 +19,14 @@ TURN_PREFIX = "turn_"
 
 
 class AnswerName(msgspec.Struct, frozen=True):
-    """A response of a tenant, by its id."""
+    """The id of a response, and its tenant."""
 
     tenant: Tenant
     id: str
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request, without its input: that is in the log."""
+    """A request without its input, which is in the log."""
 
     api: Api
     model: str
@@ -40,23 +40,23 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     waits_for_parent: bool = False
     """Whether it was accepted before the response that it continues had ended."""
     is_compaction: bool = False
-    """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
+    """Whether its input ends with a `compaction_trigger`, so that no model has to answer."""
     sender: str = ""
-    """Who sent it, where its tools may need approvals: an API key's id, or a platform user."""
+    """The sender, if its tools may need approvals: an API key's id, or a platform user."""
     approvers: tuple[str, ...] = ()
     """Who else may approve calls of its tools."""
     history_hash: bytes = b""
     """Hash of the history in the request; later requests find its answer by it."""
     delivery: Delivery | None = None
-    """Where the answer is sent, for turns of channels and schedules."""
+    """Where to send the answer, for turns of channels and schedules."""
     fixed_answer: str | None = None
-    """The text that the turn adds to the transcript instead of calling a model."""
+    """A text that is the turn's answer, instead of a model call."""
     files_of: AnswerName | None = None
-    """The answer whose files are sent with the fixed one."""
+    """The response whose files are sent together with `fixed_answer`."""
 
 
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One request as it was sent to a provider: enough to rebuild it from the log and to prove it.
+    """A request as it was sent to a provider: enough to rebuild it from the log and to verify it.
 
     `digest` is `ports.provider.digest_call` over what was sent; all else is in the log already.
     """
@@ -66,7 +66,7 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
     """The number of the last record over the log that the request took into account."""
     upstream: str
     covers_seq: int | None = None
-    """The last item that the provider's state stood for; None where the whole history was sent."""
+    """The last item that the provider's state covered, or None if the whole history was sent."""
     strips_opaque: bool = False
     """Whether encrypted content was left out."""
     is_plain: bool = False
@@ -74,38 +74,31 @@ class SentRequest(msgspec.Struct, frozen=True, array_like=True):
     left_out: tuple[int, ...] = ()
     """Items that were left out because the provider may refuse them."""
     last_seq: int | None = None
-    """The last item of the log that it showed, if the run itself may have added it."""
+    """The last item of the log that was sent, if the run itself may have added it."""
 
 
 DIGEST_BYTES = 16
 """Size of a request's digest."""
-JOINED_BYTES = 1024 * 1024
-"""Items are hashed in one step up to this size; more are not copied for it."""
 
 
-def hash_items(bodies: Sequence[bytes], hasher: blake2b | None = None) -> blake2b:
-    """Return a hash of items, each ended by a line feed; with `hasher`, continue that one."""
-    hasher = hasher or blake2b(digest_size=DIGEST_BYTES)
-    if not bodies:
-        return hasher
-    if len(bodies) > 1 and sum(map(len, bodies)) > JOINED_BYTES:
-        for body in bodies:
-            hasher.update(body)
-            hasher.update(b"\n")
-        return hasher
-    hasher.update(b"\n".join(bodies))
-    hasher.update(b"\n")
-    return hasher
+def hash_items(bodies: Iterable[bytes], before: bytes = b"") -> bytes:
+    """Return the digest of items; `before` is the digest of those before them.
+
+    Each item's digest is keyed by the one before it, so that 16 bytes are enough to go on from.
+    """
+    for body in bodies:
+        before = blake2b(body, digest_size=DIGEST_BYTES, key=before).digest()
+    return before
 
 
 write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode
-"""Return the request as a turn keeps it."""
+"""Serialize a request for storage with its turn."""
 read_request: Callable[[bytes], TurnRequest] = msgspec.json.Decoder(TurnRequest).decode
-"""Return what `write_request` wrote."""
+"""Deserialize what `write_request` returned."""
 
 
 def find_request(raw: bytes) -> TurnRequest | None:
-    """Return a turn's request, or None: embedded turns may have requests of their own form."""
+    """Return a turn's request, or None if it has another format, as embedded turns may have."""
     try:
         return read_request(raw) if raw else None
     except msgspec.DecodeError:
@@ -113,18 +106,18 @@ def find_request(raw: bytes) -> TurnRequest | None:
 
 
 def response_id(turn_id: str, step: int) -> str:
-    """Return the id of the response that a step of a turn gives: a name, not a second row."""
+    """Return the response id of a step of a turn; it is derived, not stored."""
     name = RESPONSE_PREFIX + turn_id.removeprefix(TURN_PREFIX)
     return f"{name}_{step}" if step else name
 
 
 def conversation_id(session_id: str) -> str:
-    """Return the name that the Conversations API has for a session."""
+    """Return the id of a session in the Conversations API."""
     return "conv_" + session_id.removeprefix("ses_")
 
 
 def turn_of_response(name: str) -> tuple[TurnId, int] | None:
-    """Return the turn and step that a response id names, if it can be one of ours."""
+    """Return the turn and step that a response id stands for, or None if it is not one of ours."""
     if not name.startswith(RESPONSE_PREFIX):
         return None
     rest, _, step = name.removeprefix(RESPONSE_PREFIX).partition("_")

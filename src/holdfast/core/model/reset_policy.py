@@ -1,6 +1,6 @@
-"""When a session rolls over by policy: the default is never.
+"""When a session rolls over automatically: by default never.
 
-Judged on the last activity of a user alone; heartbeats and cron neither delay nor cause it.
+Only the last activity of a user counts; heartbeats and cron neither delay nor cause it.
 """
 
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -46,8 +46,8 @@ class ResetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def last_boundary(self, now: float) -> float:
         """Return the latest moment, not after `now`, at which the zone's clock showed `at`.
 
-        A boundary that a DST change skips falls where the clock jumps to; one that it repeats
-        counts the first time.
+        A boundary that a DST change skips falls on the moment of the change; if the clock shows it
+        twice, the first time counts.
         """
         day = datetime.fromtimestamp(now, self.zone).date()
         for back in range(3):
@@ -58,11 +58,11 @@ class ResetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _boundary(self, day: date) -> float:
         local = datetime.combine(day, self.at, self.zone)
-        # Read by the rules before and after a change of the clock; the two differ around one.
+        # Interpret the time with the UTC offsets before and after a possible clock change.
         moment, other = local.timestamp(), local.replace(fold=1).timestamp()
         if other >= moment:
             return moment
-        # The clock never showed it. Narrow down to the second at which the clock jumped.
+        # The clock never shows this time. Search for the second at which the clock jumps.
         before, after = int(other), int(moment)
         while after - before > 1:
             middle = (before + after) // 2

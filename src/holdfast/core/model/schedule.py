@@ -1,4 +1,4 @@
-"""Schedules: what runs when, and how far each one is."""
+"""Schedules: what runs when, and the state of each one."""
 
 from typing import Literal
 
@@ -7,14 +7,14 @@ import msgspec
 from holdfast.core.ids import SessionId, Tenant, TurnId
 
 MAX_FAILURES = 5
-"""Failures in a row after which a schedule pauses."""
+"""Consecutive failures after which a schedule pauses."""
 ISOLATED = "isolated"
 RESERVED_PREFIX = "cron:"
-"""Begins the keys of isolated runs; no client may name one."""
+"""The prefix of the keys of isolated runs; clients cannot use it."""
 
 
 class DeliverTo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The chat that the answer of a run goes to."""
+    """The chat that receives the answer of a run."""
 
     channel: str
     to: str
@@ -22,7 +22,7 @@ class DeliverTo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an operator wrote: exactly one of `cron`, `every` and `at` says when."""
+    """The configuration of a schedule; exactly one of `cron`, `every` and `at` is set."""
 
     name: str
     prompt: str
@@ -41,7 +41,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule and how far it is."""
+    """A schedule and its state."""
 
     id: str
     tenant: Tenant
@@ -68,12 +68,12 @@ class ScheduleRunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleClaim(msgspec.Struct, frozen=True):
-    """The due time that a turn is accepted for, and the one behind it."""
+    """The due time that a turn is accepted for, and the next one."""
 
     schedule_id: str
     scheduled_at: float
     expected_at: float
-    """The `next_run_at` that was read; with any other nothing is stored."""
+    """The `next_run_at` that was read; if it has changed, nothing is stored."""
     next_run_at: float | None
 
 

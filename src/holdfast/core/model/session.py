@@ -8,7 +8,7 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
 SessionStatus = Literal["idle", "running", "retired"]
 SessionSource = Literal["user", "background", "cron", "channel", "internal", "system"]
-"""What a turn comes from, and what a session was started by."""
+"""The source of a turn, and of a session's first turn."""
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -50,13 +50,13 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int
     metadata: bytes
     has_failed: bool = False
-    """Whether the last turn failed retryably: the next input may repeat its input."""
+    """Whether the last turn failed with a retryable error: the next input may repeat its input."""
     started_by: SessionSource = "user"
-    """What started the conversation: a session keeps that of its predecessor or parent."""
+    """The source that started the conversation; inherited from the predecessor or parent."""
 
     @property
     def item_count(self) -> int:
-        """How many items the model may be shown."""
+        """How many items are visible."""
         return self.head_seq - self.hidden_count
 
     @property
@@ -65,11 +65,11 @@ class Session(msgspec.Struct, frozen=True, gc=False):
         return self.active_turn_id is not None and self.active_run_id is None
 
     def exists_for(self, tenant: Tenant) -> bool:
-        """Whether a tenant finds the session: it owns it, and the session was not erased."""
+        """Whether a tenant can access the session: it owns it, and the session was not erased."""
         return self.tenant == tenant and self.deleted_at is None
 
     def status(self, *, has_live_owner: bool) -> SessionStatus:
-        """Return the status from the lane: running only with an active turn that has an owner."""
+        """Return the status, from the lane: a session whose owner died counts as idle."""
         if not self.is_live:
             return "retired"
         if self.active_turn_id is not None and (has_live_owner or self.is_held):
@@ -93,7 +93,7 @@ def begin_session(
     is_visible: bool = True,
     started_by: SessionSource = "user",
 ) -> Session:
-    """Return a new, empty, idle session; it keeps its predecessor's metadata and source."""
+    """Return a new, empty, idle session with the metadata and source of its predecessor."""
     return Session(
         id=session_id,
         tenant=tenant,
@@ -135,7 +135,7 @@ MOST_TOKENS = 2**53
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that a run's calls reported. Unknown is `None` on the run, never a guess."""
+    """Tokens that a run's calls reported. Unknown usage is None on the run, never an estimate."""
 
     input_tokens: int = 0
     cached_tokens: int = 0

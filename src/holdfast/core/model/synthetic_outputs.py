@@ -1,4 +1,4 @@
-"""The outputs that a request has for calls that never ended, by the kind of call."""
+"""Outputs that a request contains for calls that never ended, by the kind of call."""
 
 from typing import Any
 
@@ -18,13 +18,21 @@ OUTPUT_OF = {
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",
 }
-"""Calls that no server takes without their output."""
+"""Calls that no server accepts without their output."""
 OUTPUT_KINDS = frozenset(OUTPUT_OF.values())
+_CALL_OF = {output: call for call, output in OUTPUT_OF.items()}
 BLANK_PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk"
     "YAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 )
-"""A picture of nothing: the output of a computer call must be one."""
+"""An empty image: the output of a computer call must be an image."""
+
+
+def is_interrupted_output(kind: str, call_id: str | None, body: bytes) -> bool:
+    """Whether an item is the output that says a call was interrupted."""
+    if kind not in OUTPUT_KINDS or call_id is None:
+        return False
+    return body == interrupted_output(_CALL_OF[kind], call_id)
 
 
 def interrupted_output(kind: str, call_id: str, text: str = INTERRUPTED) -> bytes:

@@ -1,7 +1,7 @@
-"""Turns and their runs: one accepted input and all it causes, and each attempt to carry it out.
+"""Turns and their runs: a turn is one accepted input, a run is one attempt to answer it.
 
 Only ends are stored. Whether an open turn is queued, running or waiting for the client's tools
-follows from its session's lane, so a turn that runs without an owner cannot be written down.
+follows from its session's lane, so no row can claim that a turn runs without an owner.
 """
 
 from typing import Literal
@@ -18,7 +18,7 @@ TurnStatus = Literal[
 ]
 OnBusy = Literal["enqueue", "reject", "interrupt", "rollback", "steer"]
 STEERING = -(10**9)
-"""Added to the number of a turn that joins the running one: so it waits before all others."""
+"""Added to the number of a turn that joins the running one, so that it is first in the queue."""
 
 USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
 """Sources that count as user activity."""
@@ -27,7 +27,7 @@ RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
 
 
 def storable(message: str | None) -> str | None:
-    """Return an error's message as text that every store accepts, so that a turn can always end."""
+    """Return an error message as text that every store accepts, so that a turn can always end."""
     if message is None:
         return None
     return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
@@ -63,7 +63,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     delivered_at: float | None
     retry_claim: int
     merged_into: TurnId | None = None
-    """The turn that answered this one's input together with its own."""
+    """The turn that was merged with this one and answered for both."""
 
     @property
     def is_open(self) -> bool:
@@ -82,9 +82,10 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """The row of a run; it answered the items `first_seq` to `last_seq`, under `record_no`.
+    """The row of a run; its answer is the items `first_seq` to `last_seq`.
 
-    `late` is what a run tried to write after it had lost its session.
+    `record_no` is the last record when it ended. `late` is what it tried to write after it had lost
+    its session.
     """
 
     id: RunId
@@ -119,7 +120,7 @@ BLANK_TURN = Turn(
     last_seq=None, outcome=None, error_code=None, error_message=None, is_retryable=False,
     accepted_at=0.0, started_at=None, ended_at=None, delivered_at=None, retry_claim=0,
 )  # fmt: skip
-"""What turns are made from, by filling in what is known of them."""
+"""The template of new turns."""
 BLANK_RUN = Run(
     id=RunId(""), turn_id=TurnId(""), session_id=SessionId(""), generation=0, epoch=0,
     worker=WorkerId(""), step=0, first_seq=0, last_seq=None, record_no=None, outcome=None,
@@ -127,18 +128,18 @@ BLANK_RUN = Run(
     cached_tokens=None, output_tokens=None, reasoning_tokens=None, partial=None, result=None,
     heals=None, late=None,
 )  # fmt: skip
-"""What runs are made from."""
+"""The template of new runs."""
 
 
 class Successor(msgspec.Struct, frozen=True, gc=False):
-    """Who is to have a lane next: a turn that waits for it, and the run that it begins then."""
+    """The next owner of a lane: a waiting turn, and the id of the run that it starts."""
 
     turn_id: TurnId
     run_id: RunId
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """What every write of a run carries; the store checks it in the write's own transaction."""
+    """Identifies a run in each of its writes; the store checks it in the write's transaction."""
 
     session_id: SessionId
     generation: int
@@ -146,7 +147,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
     def holds(self, session: Session | None) -> bool:
-        """Whether the run still owns the session: the one question every write must pass."""
+        """Whether the run still owns the session; every write requires it."""
         return (
             session is not None
             and session.deleted_at is None

@@ -26,7 +26,7 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
             raise InvalidInput(f"messages[{index}] needs a role")
         role, content = message["role"], message.get("content")
         if role == "user" and isinstance(content, str) and "name" not in message:
-            # Nearly every request is one of these.
+            # Nearly every request has one of these two forms.
             items.append(_user_item([{"type": "input_text", "text": content}]))
         elif role in INSTRUCTION_ROLES:
             _check_content(message, index)
@@ -125,7 +125,7 @@ def _inner(part: dict[str, Any], name: str, index: int) -> dict[str, Any]:
 
 
 def _check_content(message: Message, index: int) -> None:
-    """Raise for content that is neither text nor parts, and for parts whose text is not text."""
+    """Raise for content that is neither a string nor a list of parts with string texts."""
     content = message.get("content")
     if not isinstance(message.get("refusal") or "", str):
         raise InvalidInput(f"messages[{index}] has a refusal that is not text")
@@ -139,7 +139,7 @@ def _check_content(message: Message, index: int) -> None:
 
 
 def _check_part_type(part: dict[str, Any], index: int) -> None:
-    """Raise for a part whose type is not text: no provider reads it, and the log would keep it."""
+    """Raise for a part whose type is not a string: no provider accepts it, so it is not stored."""
     if not isinstance(part.get("type"), str | None):
         raise InvalidInput(f"messages[{index}] has a content part whose type is not text")
 
@@ -161,7 +161,7 @@ def _assistant_items(message: Message, index: int) -> list[Item]:
         _call_item(call, f"messages[{index}].tool_calls[{n}]") for n, call in enumerate(calls)
     ]
     if legacy is not None:
-        # The form before there were tools: one call, and its output names it by the function.
+        # The form before tools existed: one call, whose output names the function instead of an id.
         function = legacy.get("name") if isinstance(legacy, dict) else None
         call = {"id": function, "type": "function", "function": legacy}
         items.append(_call_item(call, f"messages[{index}].function_call"))
@@ -169,7 +169,7 @@ def _assistant_items(message: Message, index: int) -> list[Item]:
 
 
 def _reasoning_items(message: Message, index: int) -> list[Item]:
-    """Return the readable reasoning of open models, which clients send back with its message."""
+    """Return the readable reasoning that open models return and clients send back."""
     text = message.get("reasoning_content")
     if text is None or text == "":
         return []
@@ -222,7 +222,7 @@ _read_plain_message = msgspec.json.Decoder(_PlainMessage).decode
 
 
 def plain_text(items: Sequence[bytes]) -> str | None:
-    """Return the text of an answer that is one plain message; None for any other answer."""
+    """Return the text of an answer that is one plain message, or None for any other answer."""
     if len(items) != 1:
         return None
     try:
@@ -246,7 +246,7 @@ def message_of(items: Iterable[bytes]) -> Message:
         elif item.get("type") in ("function_call", "custom_tool_call"):
             calls.append(call_of(item))
         elif item.get("type") == "mcp_call":
-            # What was said before a tool ran is not the answer.
+            # Text before a tool call is not part of the final answer.
             texts.clear()
         elif item.get("type") == "mcp_approval_request":
             texts += ["\n\n"] if texts else []
@@ -273,7 +273,7 @@ def _add_parts(item: Item, texts: list[str], refusals: list[str]) -> None:
 
 
 def streamed_text(items: Iterable[bytes]) -> str:
-    """Return the text of an answer as a chat stream shows it: all of it, tools as paragraphs."""
+    """Return all text of an answer as a chat stream shows it; a tool call starts a paragraph."""
     said, is_after_tool = "", False
     for body in items:
         item = msgspec.json.decode(body)
@@ -291,7 +291,7 @@ def streamed_text(items: Iterable[bytes]) -> str:
 
 
 def call_of(item: Item) -> dict[str, Any]:
-    """Return a call in the form of Chat."""
+    """Return a call in the Chat format."""
     if item.get("type") == "custom_tool_call":
         custom = {"name": item.get("name"), "input": item.get("input", "")}
         return {"id": item.get("call_id"), "type": "custom", "custom": custom}
@@ -303,7 +303,7 @@ def call_of(item: Item) -> dict[str, Any]:
 
 
 def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
-    """Return the log probabilities of an answer's tokens; None where it has none."""
+    """Return the log probabilities of an answer's tokens, or None if it has none."""
     found: list[Any] = []
     for body in items:
         if b'"logprobs"' in body:
@@ -314,7 +314,7 @@ def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
 
 
 def finish_reason(message: Message, incomplete_reason: str | None) -> str:
-    """Return why a completion ended."""
+    """Return the finish reason of a completion."""
     if incomplete_reason == "max_output_tokens":
         return "length"
     if incomplete_reason == "content_filter":
@@ -323,7 +323,7 @@ def finish_reason(message: Message, incomplete_reason: str | None) -> str:
 
 
 def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return usage in the form of Chat."""
+    """Return usage in the Chat format."""
     if usage is None:
         return None
     prompt, completion = usage.get("input_tokens", 0), usage.get("output_tokens", 0)

@@ -80,7 +80,7 @@ def _tools(raw: msgspec.Raw) -> Any:
 
 
 def _with_builtins_as_server(tools: list[Any]) -> list[Any]:
-    """Return the tools with the gateway's own as those of one MCP server, like their calls.
+    """Return the tools, with the built-in ones shown as one MCP server, like their calls.
 
     OpenAI's clients do not know the type `holdfast`. A request may name the server as well.
     """
@@ -109,7 +109,7 @@ def _is_own(fields: _Fields) -> bool:
 
 
 def _own_names(tools: Sequence[_Fields]) -> list[str] | None:
-    """Return the built-in tools that are named, each once; None for all that there are."""
+    """Return the names of the built-in tools in a request, each once, or None if it uses all."""
     names: list[str] = []
     for fields in tools:
         found = msgspec.json.decode(

@@ -9,7 +9,7 @@ from holdfast.core.model.request import TurnRequest
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _FIELD = "encrypted_content"
 ENCRYPTED_MARK = b'"encrypted_content"'
-"""Occurs in every item with encrypted content."""
+"""A substring of every item with encrypted content."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +29,7 @@ def without_encrypted(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def body_without_encrypted(body: bytes) -> bytes:
-    """Return an item's body without encrypted content; a body without any is not parsed."""
+    """Return an item's body without encrypted content; a body that has none is not parsed."""
     if ENCRYPTED_MARK not in body:
         return body
     fields = _decode(body)

@@ -1,7 +1,7 @@
 """A stream's journal: batches of its events, packed.
 
-Lifecycle events show the response itself. A journal keeps only their status; they are written
-again from the record. The terminal event is not kept at all: the record has it.
+Lifecycle events contain the response itself. A journal stores only their status; they are rebuilt
+from the record. The terminal event is not stored at all, because the record has it.
 """
 
 import zlib
@@ -13,11 +13,11 @@ from holdfast.core.transaction.changes import JournalRow
 from holdfast.core.transaction.commands import JournalEntry
 
 FAST = 1
-"""Compression level: events repeat themselves so much that more effort gains little."""
+"""Compression level: events are so repetitive that a higher level gains little."""
 
 
 class JournalEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One event as a journal keeps it: its JSON, or the status of the response it shows."""
+    """An event in a journal: its JSON, or the status of the response that it contains."""
 
     type: str
     body: bytes

@@ -28,7 +28,7 @@ OUTCOME_STATUS: dict[Outcome, ResponseStatus] = {
 
 
 class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is stored of a failure beside code and message, so that a repeat gets the same error."""
+    """What a failure needs besides code and message, so that a repeat gets the same error."""
 
     is_providers: bool = False
     status: int | None = None
@@ -39,7 +39,7 @@ class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is stored of an answer beside its items: everything else that a Response needs."""
+    """What is stored of an answer besides its items: everything else that a Response needs."""
 
     status: ResponseStatus = "completed"
     incomplete_reason: str | None = None
@@ -91,7 +91,7 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     status: ResponseStatus
     output: Sequence[bytes] = ()
     text: str | None = None
-    """The text of an output that is one plain message, where it is known."""
+    """The text of an output that is one plain message, if it is known."""
     answer: RecordedAnswer | None = None
     conversation_id: str | None = None
     error: dict[str, Any] | None = None
@@ -103,18 +103,18 @@ _encode = msgspec.json.Encoder().encode
 encode_answer = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(RecordedAnswer).decode
 _AS_COUNTED = msgspec.Raw(b"true")
-"""Stands for usage that the run's own counts tell in full."""
+"""Stands for usage that equals the token counts of the run."""
 
 
 def pack_answer(answer: RecordedAnswer, usage: Usage | None) -> bytes:
-    """Return an answer as its run stores it, without usage that the run's counts tell."""
+    """Serialize an answer for storage with its run, without usage that the run's counts repeat."""
     if usage is not None and usage.is_countable and bytes(answer.usage) == usage_value(usage):
         answer = replace(answer, usage=_AS_COUNTED)
     return encode_answer(answer)
 
 
 def answer_of(run: Run) -> RecordedAnswer | None:
-    """Return what is recorded of a run's answer."""
+    """Return the recorded answer of a run, or None."""
     answer = decode_answer(run.result) if run.result else None
     if answer is None or answer.usage != _AS_COUNTED:
         return answer
@@ -178,7 +178,7 @@ def _incomplete(answer: RecordedAnswer | None) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def usage_value(usage: Usage) -> bytes:
-    """Return usage in the format of the Responses API; a turn needs it twice."""
+    """Return usage in the format of the Responses API; cached, because a turn needs it twice."""
     return _encode(
         {
             "input_tokens": usage.input_tokens,
@@ -191,7 +191,7 @@ def usage_value(usage: Usage) -> bytes:
 
 
 def complete_usage(usage: Any) -> bytes | None:
-    """Return a server's usage, where it is one; numbers that it left out are zero."""
+    """Return a server's usage, if it is valid; missing numbers are zero."""
     if not isinstance(usage, dict):
         return None
     complete = dict(usage)

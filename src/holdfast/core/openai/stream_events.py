@@ -1,8 +1,8 @@
 """The events of a response's stream, as they are sent.
 
-Events are numbered without gaps. The first ones and the last one show the response itself, so
-they are written from its record; what lies between comes from the model. Most events are deltas of
-text: such an event stays a value, and its JSON is written only when a reader or a journal wants it.
+Events are numbered without gaps. The first ones and the last one contain the response itself and
+are built from its record; those in between come from the model. Most events are deltas of text:
+such an event stays a value, and its JSON is encoded only when a reader or a journal needs it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,13 +25,13 @@ TERMINAL: dict[ResponseStatus, str] = {
     "cancelled": "response.incomplete",
 }
 DELTA_BYTES = 160
-"""About the size of a delta's JSON beside its text."""
+"""The approximate size of a delta's JSON without its text."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Delta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The most frequent event of a model: some more of a text, and its place.
+    """The most frequent event of a model: a piece of text, and where it belongs.
 
     An event with other fields, or with fields of other types, is not decoded as a delta.
     """
@@ -55,24 +55,25 @@ class StreamEvent(msgspec.Struct, gc=False):
     encoded: bytes | None
     """Its JSON, number included; None until a delta is encoded."""
     status: ResponseStatus | None = None
-    """Set where the event shows the response: a journal keeps nothing else of it."""
+    """The status of the response, if the event contains one; a journal stores nothing else of
+    it."""
     delta: Delta | None = None
-    """The event itself, where it is a delta."""
+    """The event itself, if it is a delta."""
     size: int = 0
-    """About how many bytes it takes; 0 where they are not counted."""
+    """The approximate size in bytes; 0 if it is not counted."""
 
     @property
     def body(self) -> bytes:
-        """The event's JSON, written once."""
+        """The event's JSON, encoded once."""
         if self.encoded is None:
             self.encoded = _encode(self.delta)
         return self.encoded
 
 
 def journal_events(events: Iterable[StreamEvent]) -> list[JournalEvent]:
-    """Return events as a journal keeps them."""
+    """Return events as a journal stores them."""
     return [
-        # Most were encoded for a reader before: a property would cost a call for each of them.
+        # Most were encoded for a reader before: avoid the call of the property for them.
         JournalEvent(
             event.type, event.status.encode() if event.status else event.encoded or event.body
         )
@@ -83,14 +84,14 @@ def journal_events(events: Iterable[StreamEvent]) -> list[JournalEvent]:
 def number_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
     """Return an event of a model with its number."""
     value = {"type": kind, "sequence_number": number, **data}
-    # The model's event may have these fields too; ours are the ones that count.
+    # The model's event may have these fields too: overwrite them.
     value["type"], value["sequence_number"] = kind, number
     body = _encode(value)
     return StreamEvent(kind, number, body, size=len(body))
 
 
 def response_event(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:
-    """Return an event that shows the response as `facts` describe it."""
+    """Return an event that contains the response described by `facts`."""
     value = {"type": kind, "sequence_number": number, "response": response_value(facts)}
     body = _encode(value)
     return StreamEvent(kind, number, body, facts.status, size=len(body))
@@ -99,7 +100,7 @@ def response_event(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:
 def lifecycle_event(
     kind: str, number: int, facts: ResponseFacts, status: ResponseStatus
 ) -> StreamEvent:
-    """Return an event from before there was an answer."""
+    """Return an event that shows the response before it had an answer."""
     before = replace(facts, status=status, output=(), answer=None, error=None)
     return response_event(kind, number, before)
 
@@ -110,7 +111,7 @@ def terminal_event(number: int, facts: ResponseFacts) -> StreamEvent:
 
 
 def restore_event(kept: JournalEvent, number: int, facts: ResponseFacts) -> StreamEvent:
-    """Return an event of a journal as it was sent."""
+    """Return an event of a journal as it was originally sent."""
     if kept.type not in LIFECYCLE:
         return StreamEvent(kept.type, number, kept.body, size=len(kept.body))
     status = msgspec.convert(kept.body.decode(), ResponseStatus)
@@ -118,7 +119,7 @@ def restore_event(kept: JournalEvent, number: int, facts: ResponseFacts) -> Stre
 
 
 def prologue(facts: ResponseFacts) -> list[StreamEvent]:
-    """Return the first events of every background stream: they need no journal."""
+    """Return the first events of every background stream; they are not in its journal."""
     return [
         lifecycle_event(CREATED, 0, facts, "queued"),
         lifecycle_event(QUEUED, 1, facts, "queued"),
@@ -126,7 +127,7 @@ def prologue(facts: ResponseFacts) -> list[StreamEvent]:
 
 
 def rebuild_events(facts: ResponseFacts) -> list[StreamEvent]:
-    """Return the stream that a response without a journal would have had, except its end."""
+    """Return the events that a response without a journal would have had, without the last one."""
     events = prologue(facts) if facts.request.is_background else []
     if not events:
         events.append(lifecycle_event(CREATED, 0, facts, "in_progress"))
@@ -138,7 +139,7 @@ def rebuild_events(facts: ResponseFacts) -> list[StreamEvent]:
 
 
 def item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events that a finished item would have been streamed in."""
+    """Yield the events in which a finished item would have been streamed."""
     kind = item.get("type")
     parts = item.get("content") if kind == "message" else None
     parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []

@@ -54,7 +54,37 @@ class _Output(msgspec.Struct, gc=False):
     output: str | list[_Part]
 
 
+class _ValidPart(msgspec.Struct, gc=False):
+    text: Annotated[str, msgspec.Meta(min_length=1)]
+    refusal: msgspec.UnsetType = msgspec.UNSET
+
+
+class _InputText(_ValidPart, tag_field="type", tag="input_text"):
+    pass
+
+
+class _OutputText(_ValidPart, tag_field="type", tag="output_text"):
+    pass
+
+
+class _ValidMessage(msgspec.Struct, tag_field="role", gc=False):
+    pass
+
+
+class _UserText(_ValidMessage, tag="user"):
+    content: Annotated[list[_InputText], msgspec.Meta(min_length=1)]
+
+
+class _AssistantText(_ValidMessage, tag="assistant"):
+    content: Annotated[list[_OutputText], msgspec.Meta(min_length=1)]
+
+
 _read_message = msgspec.json.Decoder(_Message).decode
+read_valid_text = msgspec.json.Decoder(_UserText | _AssistantText).decode
+"""Read a message of texts that needs no change for any server, as nearly every one is.
+
+Raises `DecodeError` for others, which need not be invalid: see `is_valid_message`.
+"""
 _READ: dict[str, Any] = {
     "function_call": msgspec.json.Decoder(_Call).decode,
     "custom_tool_call": msgspec.json.Decoder(_Custom).decode,

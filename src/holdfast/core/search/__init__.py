@@ -1,1 +1,1 @@
-"""Words of items and of queries: how text is found, whatever its language."""
+"""Terms of items and of queries: full-text search in any language."""

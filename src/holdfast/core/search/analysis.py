@@ -1,8 +1,8 @@
 """Text as terms, the same for both databases.
 
-Letters lose case, width and accents. Scripts that put no blanks between words (Chinese, Japanese,
-Thai and others) are indexed as overlapping pairs of characters: most of their words have two, which
-an index of three could not find. A query for them becomes a phrase of pairs.
+Case, width and accents are folded. Scripts without spaces between words (Chinese, Japanese, Thai
+and others) are indexed as overlapping pairs of characters: most of their words have two, so triples
+could not find them. A query in such a script becomes a phrase of pairs.
 """
 
 import re
@@ -14,9 +14,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 MAX_TERM = 64
-"""Characters of a term; longer words are cut."""
+"""The longest term; longer words are cut."""
 MAX_FOLDED = 50_000
-"""Characters whose folding is remembered."""
+"""How many foldings of characters are cached."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
@@ -24,7 +24,7 @@ _UNSPACED = (
 """Thai, Lao, Myanmar, Khmer, kana, Hangul and Han."""
 _has_unspaced = partial(re.search, f"[{_UNSPACED}]")
 _runs = partial(re.finditer, f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-"""Compiled with the first text that needs them: these ranges take milliseconds."""
+"""Compiled when first used: compiling these ranges takes milliseconds."""
 _words = re.compile(r"\S+").finditer
 
 
@@ -37,7 +37,7 @@ class Term(NamedTuple):
 
 
 class _Folding(dict[int, str]):
-    """Maps each character to what is indexed of it; separators to a blank."""
+    """Maps each character to its indexed form; separators become a blank."""
 
     def __missing__(self, code: int) -> str:
         folded = _fold(chr(code))
@@ -66,15 +66,15 @@ _ASCII_FOLDING = "".join(_FOLDING[code] for code in range(128)).encode().ljust(2
 
 
 def _folded(text: str) -> str:
-    """Return a text without case, accents and separators."""
+    """Return a text without case and accents, with separators as blanks."""
     if text.isascii():
-        # Four times as fast as a look-up of each character.
+        # Four times as fast as looking up each character.
         return text.encode().translate(_ASCII_FOLDING).decode()
     return text.translate(_FOLDING)
 
 
 def terms(text: str) -> list[str]:
-    """Return the terms of a text in order, with their repetitions."""
+    """Return the terms of a text in order, repeated ones included."""
     folded = _folded(text)
     words = folded.split()
     is_spaced = folded.isascii() or not _has_unspaced(folded)
@@ -108,32 +108,33 @@ def query_phrase(text: str) -> tuple[list[str], bool]:
 
 
 def is_character(term: str) -> bool:
-    """Whether a term of a query is a single character, which also finds pairs that it begins."""
+    """Whether a term of a query is one character, which also matches pairs that begin with it."""
     return len(term) == 1 and _has_unspaced(term) is not None
 
 
 def _pairs(run: str) -> list[str]:
-    """Return the overlapping pairs of a run, and its last character, for queries of one."""
+    """Return the overlapping pairs of a run, then its last character, for one-character queries."""
     return [*(run[index : index + 2] for index in range(len(run) - 1)), run[-1]]
 
 
 def _changing(text: str) -> list[str]:
-    """Return the characters of a text that become none or several."""
+    """Return the characters of a text whose folding is not exactly one character."""
     return [one for one in set(text) if len(_FOLDING[ord(one)]) != 1]
 
 
 class FoldedText:
-    """A text as it is indexed, and where its characters come from.
+    """A folded text that maps its places back to the original text.
 
-    Most characters become one character. Only the others are looked up when a place is mapped
-    back: a long text costs little more than its folding.
+    Most characters fold to exactly one character. Only the others are recorded, so that a long text
+    costs little more than its folding.
     """
 
     def __init__(self, text: str) -> None:
         self.folded = _folded(text)
         self._changes: list[tuple[int, int, int]] = []
-        """Characters that become none or several: where those begin and end, and its place."""
-        # ASCII characters become one character each.
+        """For each character that folds to none or several: their start, their end, and its own
+        place."""
+        # ASCII characters fold to one character each.
         changing = () if text.isascii() else _changing(text)
         if changing:
             longer = 0
@@ -143,12 +144,12 @@ class FoldedText:
                 longer += size - 1
 
     def find(self, term: str) -> int:
-        """Return the start of the first word that may have a term, as a folded place; or -1."""
+        """Return where the first word that may contain a term begins in the folded text, or -1."""
         found = self.folded.find(term)
         return found if found < 0 else self.folded.rfind(" ", 0, found) + 1
 
     def terms(self, first: int = 0) -> Iterator[Term]:
-        """Yield the terms with their places in the text, from the start of a word on."""
+        """Yield the terms with their places in the text, starting at the word at `first`."""
         for word in _words(self.folded, first):
             for run in _runs(word[0]):
                 begin = word.start() + run.start()

@@ -1,11 +1,11 @@
-"""The text of an item that can be searched, and whose it is."""
+"""The searchable text of an item, and its role."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 MAX_CHARACTERS = 64 * 1024
-"""Text of one item that can be found; what is behind it cannot."""
+"""How much text of one item is indexed; the rest cannot be found."""
 ROLES = ("user", "assistant", "system", "developer", "tool")
 
 
@@ -17,7 +17,7 @@ class ItemText(NamedTuple):
 
 
 def item_text(body: bytes) -> ItemText | None:
-    """Return the text of an item; None if it has none, such as reasoning or an erased item."""
+    """Return the text of an item, or None if it has none, such as reasoning or an erased item."""
     try:
         message = _decode_message(body)
     except msgspec.ValidationError:
@@ -35,7 +35,7 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """A message as nearly all are: no other field has to be read."""
+    """The form of nearly every message: no other field has to be read."""
 
     content: str | list[_Part]
     type: Literal["message"] = "message"

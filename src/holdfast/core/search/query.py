@@ -1,4 +1,4 @@
-"""What is searched for: words and phrases, and the part of a text that shows them."""
+"""Search queries: words and phrases, and the snippet of a text that shows them."""
 
 import re
 from collections import deque
@@ -10,18 +10,18 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.search.analysis import FoldedText, Term, is_character, query_phrase
 
 MAX_QUERY = 1000
-"""Characters of a query."""
+"""The longest query."""
 MAX_PHRASES = 16
-"""Words and phrases of a query; further ones are ignored."""
+"""The most words and phrases of a query; further ones are ignored."""
 SNIPPET = 200
-"""Characters of a snippet."""
+"""The length of a snippet."""
 _LEAD = 60
-"""Characters before the first match."""
+"""The characters before the first match in a snippet."""
 _words = re.compile(r'"([^"]*)"|(\S+)').finditer
 
 
 class Phrase(NamedTuple):
-    """Terms that follow each other; the last one may be the beginning of a term."""
+    """Consecutive terms; the last one may be a prefix."""
 
     terms: tuple[str, ...]
     is_prefix: bool = False
@@ -57,7 +57,7 @@ def snippet(
 ) -> Snippet | None:
     """Return the part of a text around its first match, on one line.
 
-    None for a text that lacks a phrase that is `required`.
+    Return None if the text lacks a `required` phrase.
     """
     folded = FoldedText(text)
     for phrase in required:
@@ -67,7 +67,7 @@ def snippet(
     begin = max(matches[0][0] - _LEAD, 0) if matches else 0
     end = min(begin + SNIPPET, len(text))
     if begin:
-        # Begin with a whole word if there is one close by.
+        # Begin with a whole word if one starts nearby.
         blank = text.find(" ", begin, begin + _LEAD // 2)
         begin = blank + 1 if blank >= 0 else begin
     lead = "…" if begin else ""
@@ -92,7 +92,7 @@ def _first_matches(folded: FoldedText, phrases: Sequence[Phrase]) -> list[tuple[
 
 def _occurrences(folded: FoldedText, phrases: Sequence[Phrase]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a text that match a phrase, in order."""
-    # Compared term by term only from where the first one can be.
+    # Compare term by term only from the first possible match.
     firsts = [place for phrase in phrases if (place := folded.find(phrase.terms[0])) >= 0]
     if not firsts:
         return
@@ -111,7 +111,7 @@ def _occurrences(folded: FoldedText, phrases: Sequence[Phrase]) -> Iterator[tupl
 
 
 def _end(found: Term, phrase: Phrase) -> int:
-    """Return where a match ends: behind a single character, not behind the pair it begins."""
+    """Return the end of a match: after a single character, not after the pair that it begins."""
     wanted = phrase.terms[-1]
     return found.start + 1 if is_character(wanted) else found.end
 

@@ -1,1 +1,1 @@
-"""Decides about tools that the gateway runs: which a request uses, and what is left to do."""
+"""Decisions about tools that the gateway runs: which a request uses, and which calls are open."""

@@ -1,6 +1,7 @@
-"""Approvals in words: a request as text, and an answer that names its code."""
+"""Approvals as text: a request as text, and an answer that names its code."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ _ANSWER = re.compile(
 )
 _YES = frozenset({"yes", "y", "ok", "approve", "allow"})
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""Letters and digits of codes: those that look alike are left out."""
+"""The alphabet of codes, without letters and digits that look alike."""
 
 
 def read_answer(text: str) -> tuple[bool, str] | None:
@@ -36,7 +37,7 @@ def approval_text(item: dict[str, Any], code: str) -> str:
 def approval_markdown(item: dict[str, Any]) -> str:
     """Return the request for an approval as Markdown, with its arguments in full."""
     arguments, code = item.get("arguments") or "{}", item.get("approval_code")
-    # Longer than every fence in the arguments: they must not end their block themselves.
+    # Longer than every fence in the arguments, so that they cannot end their code block.
     longest = max((len(run) for run in re.findall("`+", arguments)), default=0)
     fence = "`" * max(longest + 1, 3)
     return (
@@ -51,7 +52,7 @@ APPROVAL_ITEMS = frozenset({REQUEST, RESPONSE})
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
-    """What a client says about an approval: the id of the request, and its answer to it."""
+    """A client's answer to an approval: the id of the request, and whether it approves."""
 
     name: str
     approve: bool = False
@@ -71,7 +72,7 @@ class _Message(msgspec.Struct):
 
 
 def read_approval(item: NewItem) -> ApprovalAnswer | None:
-    """Return what a request or response for an approval says; None if it names none."""
+    """Return the id and answer in an approval request or response, or None if it has no id."""
     value = msgspec.json.decode(item.body, type=_Approval)
     name = value.id if item.kind == REQUEST else value.approval_request_id
     if not isinstance(name, str):
@@ -80,8 +81,14 @@ def read_approval(item: NewItem) -> ApprovalAnswer | None:
     return ApprovalAnswer(name, value.approve is True, reason)
 
 
+def named_approvals(items: Iterable[NewItem]) -> set[str]:
+    """Return the ids of the approval requests that a client's items answer."""
+    answers = [read_approval(item) for item in items if item.kind == RESPONSE]
+    return {answer.name for answer in answers if answer is not None}
+
+
 def message_text(item: NewItem) -> str:
-    """Return the text of a user's message; empty for everything else."""
+    """Return the text of a user's message, or an empty string for other items."""
     if item.kind != "message":
         return ""
     value = msgspec.json.decode(item.body, type=_Message)

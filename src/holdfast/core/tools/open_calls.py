@@ -36,7 +36,7 @@ _read_role = msgspec.json.Decoder(_Role).decode
 
 
 def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
-    """Return what the visible items of a turn leave open."""
+    """Return the calls that the visible items of a turn leave open."""
     calls: dict[str, GatewayCall] = {}
     approvals: dict[str, GatewayApproval] = {}
     client_calls: list[str] = []
@@ -53,7 +53,7 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
         elif item.kind in OUTPUT_OF and item.call_id and not item.is_partial:
             client_calls.append(item.call_id)
         elif item.kind in OUTPUT_KINDS or _is_users(item):
-            # The client has seen what came before; what it left open stays open.
+            # The client has seen the calls before this point and no longer has to answer them.
             client_calls.clear()
     return OpenCalls(tuple(calls.values()), approvals, tuple(client_calls))
 
@@ -63,7 +63,7 @@ def _is_users(item: StoredItem) -> bool:
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """What a turn has used of its limits, in all its runs."""
+    """How much of its limits a turn has used, over all its runs."""
 
     steps: int = 0
     """Answers of the model that called tools of the gateway."""
@@ -72,7 +72,7 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 def count_use(items: Iterable[StoredItem]) -> ToolUse:
-    """Return what the items of a turn have used of its limits."""
+    """Return how much of its limits a turn has used, given its items."""
     steps = calls = output_bytes = 0
     is_calling = False
     for item in items:

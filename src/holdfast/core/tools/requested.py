@@ -1,8 +1,8 @@
-"""The tools of a request: which of them the gateway runs, and how upstreams are shown those.
+"""The tools of a request: which of them the gateway runs, and how upstreams see those.
 
 `{"type":"mcp","server_label":…}` names a configured server, `{"type":"holdfast","name":…}` a
 built-in tool. Responses show built-in tools as those of a server `holdfast`, which a request may
-name as well. A server with an address of its own is the upstream's business.
+name as well. A server with a URL of its own is left to the upstream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +34,14 @@ class _Tool(msgspec.Struct):
 
 
 class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Some tools of a server: those that meet every condition that is given."""
+    """A filter for tools of a server; every condition that is set must match."""
 
     names: frozenset[str] | None = None
     is_read_only: bool | None = None
     """Whether the tools only read."""
 
     def matches(self, name: str, *is_read_only: bool) -> bool:
-        """Whether a tool passes; `is_read_only` lists all that is said about it."""
+        """Whether a tool matches; `is_read_only` has all statements on whether it only reads."""
         if self.names is not None and name not in self.names:
             return False
         return self.is_read_only is None or self.is_read_only in is_read_only
@@ -55,11 +55,11 @@ class RequestedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     allowed: ToolFilter = ToolFilter()
-    """The only tools that the request wants, of those that the operator allows."""
+    """The tools that the request allows, among those that the operator allows."""
     approve_all: bool = False
-    """Whether the request wants to approve every call."""
+    """Whether the request requires an approval for every call."""
     approve: ToolFilter = NO_TOOLS
-    """Tools whose calls the request wants to approve."""
+    """Tools whose calls the request requires approvals for."""
 
 
 class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,19 +68,19 @@ class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[RequestedServer, ...] = ()
     builtins: tuple[str, ...] = ()
     has_all_builtins: bool = False
-    """Whether it uses every built-in tool that there is."""
+    """Whether it uses all built-in tools."""
     others: tuple[msgspec.Raw, ...] = ()
-    """Tools of the client and of the upstream, as they were sent."""
+    """Tools of the client and of the upstream, unchanged."""
 
     @property
     def labels(self) -> frozenset[str]:
-        """The servers of the gateway that the request uses, the built-in one included."""
+        """The labels of the gateway's servers that the request uses, including the built-in one."""
         own = [BUILTIN_LABEL] if self.builtins or self.has_all_builtins else []
         return frozenset((*own, *(server.label for server in self.servers)))
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as upstreams are shown it."""
+    """A tool of the gateway as upstreams see it."""
 
     function: str
     description: str
@@ -90,7 +90,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_tools(request: TurnRequest) -> RequestedTools | None:
-    """Return the tools of a request; None if the gateway runs none of them."""
+    """Return the tools of a request, or None if the gateway runs none of them."""
     raw = _raw_tools(request)
     if raw is None or not any(mark in raw for mark in _MARKS):
         return None
@@ -98,7 +98,7 @@ def read_tools(request: TurnRequest) -> RequestedTools | None:
         listed = msgspec.json.decode(raw, type=list[msgspec.Raw] | None) or []
         tools = [msgspec.json.decode(each, type=_Tool) for each in listed]
     except msgspec.DecodeError:
-        return None  # the provider says what is wrong
+        return None  # invalid: the provider reports the error
     servers: list[RequestedServer] = []
     builtins: list[str] = []
     others: list[msgspec.Raw] = []
@@ -134,7 +134,7 @@ def hosted_servers(request: TurnRequest) -> list[str]:
     try:
         tools = msgspec.json.decode(raw or b"[]", type=list[_Tool] | None) or []
     except msgspec.DecodeError:
-        return []  # the provider says what is wrong
+        return []  # invalid: the provider reports the error
     return [
         str(tool.server_label)
         for tool in tools
@@ -215,7 +215,7 @@ def add_tools(request: TurnRequest, names: Sequence[str]) -> TurnRequest:
     raw = _raw_tools(request)
     sent = msgspec.json.decode(raw) if raw is not None else []
     if not isinstance(sent, list):
-        return request  # the provider says what is wrong
+        return request  # invalid: the provider reports the error
     added = [tool_of(name) for name in names]
     tools = msgspec.Raw(_encode([*sent, *(tool for tool in added if tool not in sent)]))
     if request.api == "chat":
@@ -224,7 +224,7 @@ def add_tools(request: TurnRequest, names: Sequence[str]) -> TurnRequest:
 
 
 def tool_of(name: str) -> dict[str, str]:
-    """Return a tool as a request names it, for its name in a configuration."""
+    """Return a tool in the form of a request, given its name in a configuration."""
     label = name.removeprefix("mcp:")
     if label != name:
         return {"type": "mcp", "server_label": label}
@@ -232,7 +232,7 @@ def tool_of(name: str) -> dict[str, str]:
 
 
 def redact_tools(request: TurnRequest) -> TurnRequest:
-    """Return the request without the credentials of its tools: those are never stored."""
+    """Return the request without the credentials of its tools, which are never stored."""
     raw = _raw_tools(request)
     if raw is None or not any(f'"{name}"'.encode() in raw for name in _SECRETS):
         return request
@@ -264,7 +264,7 @@ def show_functions(
 ) -> TurnRequest:
     """Return the request with the gateway's tools as functions.
 
-    A forced choice of a tool holds for the first call of a turn; later ones are free to answer.
+    A forced tool choice applies to the first model call of a turn; later ones may answer freely.
     """
     is_chat = "tools" not in request.fields
     tools = [*requested.others, *(_function(tool, is_chat=is_chat) for tool in functions)]
@@ -287,13 +287,13 @@ def show_functions(
 
 
 def without_tools(request: TurnRequest) -> TurnRequest:
-    """Return the request without any tools: the model has to answer."""
+    """Return the request without any tools, so that the model has to answer."""
     names = ("tools", "tool_choice", "parallel_tool_calls", "max_tool_calls")
     return _with_fields(request, dict.fromkeys(names))
 
 
 def _with_fields(request: TurnRequest, changed: Mapping[str, msgspec.Raw | None]) -> TurnRequest:
-    """Return the request with fields replaced or, where they are None, removed."""
+    """Return the request with fields replaced, or removed where the value is None."""
     is_chat = "tools" not in request.fields
     fields = dict(request.chat_fields if is_chat else request.fields)
     for name, raw in changed.items():

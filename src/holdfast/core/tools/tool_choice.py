@@ -1,7 +1,7 @@
-"""The `tool_choice` of a request whose tools the gateway runs, as upstreams are shown it.
+"""The `tool_choice` of a request whose tools the gateway runs, translated for upstreams.
 
-Upstreams know the gateway's tools as functions only. A choice that forces a call holds for the
-first call of a turn; a choice that only allows some of the tools holds for all of them.
+Upstreams know the gateway's tools as functions only. A choice that forces a tool applies to the
+first model call of a turn; a choice that only allows some tools applies to all of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ _GATEWAY_TYPES = ("mcp", "holdfast")
 
 
 class NamedFunction(Protocol):
-    """A tool of the gateway as upstreams know it."""
+    """A tool of the gateway as upstreams see it."""
 
     @property
     def function(self) -> str:
@@ -21,12 +21,12 @@ class NamedFunction(Protocol):
 
     @property
     def server_label(self) -> str:
-        """The server that has it."""
+        """The label of its server."""
         ...
 
     @property
     def name(self) -> str:
-        """Its name at that server."""
+        """Its name on that server."""
         ...
 
 
@@ -44,14 +44,15 @@ class ToolChoice:
     ) -> None:
         self._functions = functions
         self._labels = labels
-        """The servers of the gateway that the request uses; any other is the upstream's."""
+        """The labels of the gateway's servers that the request uses; others belong to the
+        upstream."""
         self._builtin_label = builtin_label
         self._is_chat = is_chat
         self._has_others = has_others
         """Whether the request has tools of the client or of the upstream as well."""
 
     def translate(self, choice: Any, *, is_first: bool) -> Any:
-        """Return the choice for a model call of the turn: its first, or a later one."""
+        """Return the choice for the first or a later model call of the turn."""
         if isinstance(choice, str):
             return choice if is_first or choice != "required" else "auto"
         if not isinstance(choice, dict):
@@ -68,7 +69,7 @@ class ToolChoice:
         return tool.get("server_label", self._builtin_label) in self._labels
 
     def _find(self, tool: dict[str, Any]) -> list[Any]:
-        """Return the functions that a tool of the gateway stands for: one, or a whole server."""
+        """Return the functions for a tool of the gateway: one, or all of a server."""
         label, name = tool.get("server_label", self._builtin_label), tool.get("name")
         return [
             self._reference(each.function)
@@ -87,7 +88,7 @@ class ToolChoice:
     def _forced(self, choice: dict[str, Any]) -> Any:
         found = self._find(choice)
         if not found:
-            return "auto"  # its server is not there: the model can only say so
+            return "auto"  # its server is unavailable
         if len(found) == 1:
             return found[0]
         if len(found) == len(self._functions) and not self._has_others:
@@ -98,7 +99,7 @@ class ToolChoice:
         inner = choice.get(ALLOWED) if self._is_chat else choice
         listed = inner.get("tools") if isinstance(inner, dict) else None
         if not isinstance(inner, dict) or not isinstance(listed, list):
-            return choice  # the provider says what is wrong
+            return choice  # invalid: the provider reports the error
         tools: list[Any] = []
         for tool in listed:
             tools += self._find(tool) if self._is_ours(tool) else [tool]

@@ -1,8 +1,8 @@
-"""What a decision writes: entries of logs, and rows beside them.
+"""What a decision writes: log entries, and rows in other tables.
 
-The log is the schema. Everything that changes a session appends entries to its log; the first one
-is the gate: it is written only if the log still ends where the decision saw it end. All other
-changes of the decision are written in the same transaction or not at all.
+The log is the schema. Every change of a session appends entries to its log. The first entry is the
+gate: it is written only if the log still ends where the decision read it. All other changes of the
+decision are written in the same transaction or not at all.
 """
 
 from typing import Generic, TypeVar
@@ -31,7 +31,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """An event of a session, numbered per session, for its followers."""
+    """An event of a session, numbered per session, for clients that follow it."""
 
     session_id: SessionId
     no: int
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class IdempotencyRow(msgspec.Struct, frozen=True):
-    """Which turn, and which step of it, a caller's idempotency key stands for."""
+    """The turn and step that a caller's idempotency key is bound to."""
 
     tenant: Tenant
     key: str
@@ -65,7 +65,7 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApiKeyRow(msgspec.Struct, frozen=True):
-    """An API key, as far as it is kept."""
+    """The stored part of an API key."""
 
     id: str
     tenant: Tenant
@@ -77,7 +77,7 @@ class ApiKeyRow(msgspec.Struct, frozen=True):
 
 
 class CompletionRow(msgspec.Struct, frozen=True):
-    """A chat completion that its client asked to have stored."""
+    """A chat completion that the client asked to store."""
 
     turn_id: TurnId
     step: int
@@ -89,9 +89,9 @@ class CompletionRow(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One entry of a log, about at most one turn.
+    """One entry of a log; it concerns at most one turn.
 
-    `turn` is the turn as this entry leaves it; `runs` are those of its runs that changed.
+    `turn` is the state of the turn after this entry; `runs` are those of its runs that changed.
     """
 
     turn: Turn | None = None
@@ -101,22 +101,22 @@ class Entry(msgspec.Struct, gc=False):
     records: list[Record] = []
     events: list[Event] = []
     hidden: HiddenRanges | None = None
-    """What is hidden once this entry is written, where it has records or begins a fork.
+    """What is hidden after this entry, if it has records or begins a fork.
 
-    The store fills it in, so that nobody has to read all records of a log.
+    The store fills it in, so that readers need not read all records of a log.
     """
 
     @property
     def turn_id(self) -> TurnId | None:
-        """The turn that the entry is about."""
+        """The id of the turn that the entry concerns."""
         return self.turn.id if self.turn is not None else None
 
 
 class LogAppended(msgspec.Struct, frozen=True, gc=False):
-    """Entries behind the end of a log, and the session as they leave it.
+    """Append entries to a log; `session` is the session after them.
 
-    `before` is the session that was decided on; there is none where this makes the session. The
-    first entry has the number `session.version - len(entries) + 1`.
+    `before` is the session that the decision read, or None if it creates the session. The first
+    entry has the number `session.version - len(entries) + 1`.
     """
 
     session: Session
@@ -127,19 +127,19 @@ class LogAppended(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueSaved(msgspec.Struct, frozen=True, gc=False):
-    """A turn waits in its lane, at its position."""
+    """Add a turn to its lane's queue, or update it there."""
 
     turn: Turn
 
 
 class QueueDropped(msgspec.Struct, frozen=True, gc=False):
-    """A turn waits no more: it started or ended."""
+    """Remove a turn from the queue, because it started or ended."""
 
     turn_id: TurnId
 
 
 class PartialSaved(msgspec.Struct, frozen=True, gc=False):
-    """The text of a running stream so far; written only while its run holds the lane."""
+    """Save the unfinished output of a run; written only while the run holds the lane."""
 
     session_id: SessionId
     run_id: RunId
@@ -147,13 +147,13 @@ class PartialSaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartialDropped(msgspec.Struct, frozen=True, gc=False):
-    """Nothing is unfinished in a run any more."""
+    """Delete the unfinished output of a run."""
 
     run_id: RunId
 
 
 class TurnJoined(msgspec.Struct, frozen=True, gc=False):
-    """Input that came as one turn and became a step of another, so that a repeat finds it."""
+    """Record that the input of one turn became a step of another, so that a repeat finds it."""
 
     turn_id: TurnId
     into: TurnId
@@ -162,7 +162,7 @@ class TurnJoined(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
-    """Retries with these counts, as bits, were answered with the turn."""
+    """Record which retry counts, as bits, were answered with the turn."""
 
     turn_id: TurnId
     step: int
@@ -171,7 +171,7 @@ class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
-    """What a run tried to write after it had lost its session."""
+    """Record what a run tried to write after it had lost its session."""
 
     run_id: RunId
     turn_id: TurnId
@@ -180,7 +180,7 @@ class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
-    """A run that another process asks to end."""
+    """A request of another process to end a run."""
 
     run_id: RunId
     code: str
@@ -189,19 +189,19 @@ class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopRequested(msgspec.Struct, frozen=True, gc=False):
-    """The worker of a run is asked to end it."""
+    """Ask the worker of a run to end it."""
 
     row: StopRequestRow
 
 
 class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
-    """Where a history ends that a later request may repeat."""
+    """Record the end of a history that a later request may repeat."""
 
     row: HistoryHashRow
 
 
 class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Where an item is that a later request may refer to."""
+    """Record the place of an item that a later request may refer to."""
 
     row: ItemPlaceRow
 
@@ -217,7 +217,7 @@ class ProviderStateSaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
-    """All of a session's provider state, or one maker's, or what covers an item."""
+    """Drop a session's provider state: all of it, one owner's, or what covers an item."""
 
     session_id: SessionId
     slot: str | None = None
@@ -229,7 +229,7 @@ class CompletionAdded(msgspec.Struct, frozen=True, gc=False):
 
 
 class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
-    """A stored completion's metadata, replaced."""
+    """Replace a stored completion's metadata."""
 
     turn_id: TurnId
     step: int
@@ -251,7 +251,7 @@ class ContentErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class ItemErased(msgspec.Struct, frozen=True, gc=False):
-    """One item's content, blanked for good."""
+    """Blank one item's content for good."""
 
     session_id: SessionId
     seq: int
@@ -267,14 +267,14 @@ class SummariesErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalAdded(msgspec.Struct, frozen=True, gc=False):
-    """A batch of a run's stream; the first one takes the place of an earlier attempt's journal."""
+    """Add a batch of a run's stream; the first one replaces the journal of an earlier attempt."""
 
     row: JournalRow
     run_id: RunId
 
 
 class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
-    """A response that may no longer be read, and its journal with it."""
+    """Delete a response together with its journal."""
 
     turn_id: TurnId
     step: int
@@ -283,32 +283,32 @@ class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutboxAdded(msgspec.Struct, frozen=True, gc=False):
-    """A message to send; it takes the place of its turn's placeholder, where there is one."""
+    """Add a message to send; it replaces its turn's placeholder, if there is one."""
 
     row: OutboxRow
 
 
 class OutboxFileAdded(msgspec.Struct, frozen=True, gc=False):
-    """The bytes of a file to send, in the commit of its message."""
+    """Add the bytes of a file, in the commit of its message."""
 
     message_id: str
     content: bytes
 
 
 class OutboxFileDropped(msgspec.Struct, frozen=True, gc=False):
-    """The bytes of a file that was sent, or will not be."""
+    """Delete the bytes of a file that was sent or will not be sent."""
 
     message_id: str
 
 
 class PlaceholderOpened(msgspec.Struct, frozen=True, gc=False):
-    """A message that is edited while its turn runs."""
+    """Add a placeholder: a message that is edited while its turn runs."""
 
     row: OutboxRow
 
 
 class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
-    """The last text of a placeholder whose turn was stopped; nothing, if it has none."""
+    """Set the last text of a placeholder whose turn was stopped; do nothing if there is none."""
 
     id: str
     text: str
@@ -316,7 +316,7 @@ class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApprovalEnded(msgspec.Struct, frozen=True, gc=False):
-    """A note for the messages that ask for an approval: it was answered, or is not needed."""
+    """Add a note to the messages of an approval request that was answered or is obsolete."""
 
     approval: str
     note: str
@@ -324,14 +324,14 @@ class ApprovalEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutboxSaved(msgspec.Struct, frozen=True, gc=False):
-    """How a message is now; written only if its state and owner are as they were read."""
+    """Update a message; written only if its state and owner are as they were read."""
 
     row: OutboxRow
     before: OutboxRow
 
 
 class OutboxRestDropped(msgspec.Struct, frozen=True, gc=False):
-    """The parts behind one that was given up are given up with it."""
+    """Give up the later parts of an answer, because an earlier one was given up."""
 
     source: str
     part: int
@@ -340,13 +340,13 @@ class OutboxRestDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutboxPruned(msgspec.Struct, frozen=True, gc=False):
-    """Messages that were settled before a time are forgotten."""
+    """Delete messages that were settled before a time."""
 
     before: float
 
 
 class CursorMoved(msgspec.Struct, frozen=True, gc=False):
-    """How far a follower of the log has come; written only if it stands where it was read."""
+    """Move the cursor of a log follower; written only if it is where it was read."""
 
     view: str
     before: tuple[int, int] | None
@@ -354,20 +354,20 @@ class CursorMoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class PairingSaved(msgspec.Struct, frozen=True, gc=False):
-    """A pairing as it is now; the sender's earlier one is replaced."""
+    """Save a pairing; it replaces the sender's earlier one."""
 
     row: PairingRow
 
 
 class PairingDropped(msgspec.Struct, frozen=True, gc=False):
-    """A pairing is forgotten."""
+    """Delete a pairing."""
 
     channel: str
     sender: str
 
 
 class ChannelHeld(msgspec.Struct, frozen=True, gc=False):
-    """Who receives for a channel; written only if the owner before is still the one."""
+    """Make a worker the receiver of a channel; written only if the owner is as it was read."""
 
     channel: str
     owner: WorkerId
@@ -376,65 +376,65 @@ class ChannelHeld(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChannelReleased(msgspec.Struct, frozen=True, gc=False):
-    """Nobody receives for a channel any more, if this worker did."""
+    """Remove the receiver of a channel, if it is this worker."""
 
     channel: str
     owner: WorkerId
 
 
 class ChatSaved(msgspec.Struct, frozen=True, gc=False):
-    """A chat that wrote to a channel."""
+    """Save a chat that wrote to a channel."""
 
     row: ChatRow
 
 
 class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
-    """An update that could not be handled."""
+    """Save an update that could not be handled."""
 
     row: DeadUpdateRow
 
 
 class BotTurnsSaved(msgspec.Struct, frozen=True, gc=False):
-    """Turns of bots in a chat; written only if they are still as they were read."""
+    """Save the bot turns of a chat; written only if they are as they were read."""
 
     row: BotTurnsRow
     before: BotTurnsRow | None
 
 
 class BotTurnsDropped(msgspec.Struct, frozen=True, gc=False):
-    """A person wrote to a chat."""
+    """Delete the bot turns of a chat, because a person wrote there."""
 
     channel: str
     chat: str
 
 
 class ReceiverSaved(msgspec.Struct, frozen=True, gc=False):
-    """How receiving for a channel goes."""
+    """Save whether a channel receives."""
 
     row: ReceiverRow
 
 
 class ScheduleSaved(msgspec.Struct, frozen=True, gc=False):
-    """A schedule as it is now; written only if its due time and run are as they were read."""
+    """Save a schedule; written only if its due time and run are as they were read."""
 
     row: ScheduleRow
     before: ScheduleRow | None
 
 
 class ScheduleDropped(msgspec.Struct, frozen=True, gc=False):
-    """A schedule is forgotten."""
+    """Delete a schedule."""
 
     id: str
 
 
 class ScheduleRunSaved(msgspec.Struct, frozen=True, gc=False):
-    """A run of a schedule as it is now."""
+    """Save a run of a schedule."""
 
     row: ScheduleRunRow
 
 
 class ScheduleRunDropped(msgspec.Struct, frozen=True, gc=False):
-    """A run of a schedule is forgotten."""
+    """Delete a run of a schedule."""
 
     schedule_id: str
     scheduled_at: float
@@ -491,16 +491,16 @@ Change = (
 
 
 class Decision(msgspec.Struct, Generic[OutcomeT], frozen=True):
-    """What to write and what to answer. A refusal writes nothing unless it says so."""
+    """The changes to write, and the outcome to return. A refusal usually has no changes."""
 
     outcome: OutcomeT | HoldfastError
     changes: tuple[Change, ...] = ()
     woken: tuple[SessionId, ...] = ()
-    """Sessions whose waiters should look again, in every process."""
+    """Sessions whose waiters should check again, in every process."""
     aborted: tuple[RunId, ...] = ()
-    """Runs that lost their session by this decision and should stop working."""
+    """Runs that lost their session by this decision and have to stop."""
 
 
 def refuse(error: HoldfastError) -> Decision[OutcomeT]:
-    """Return the decision to do nothing and say why."""
+    """Return a decision that writes nothing and raises an error."""
     return Decision(error)

@@ -1,4 +1,4 @@
-"""What a store reads before a decision, in the transaction that writes the decision."""
+"""What a store reads before a decision, in the same transaction that writes the decision."""
 
 import msgspec
 
@@ -23,13 +23,13 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that shows a range, its session's own or a fork's, and the summaries in it."""
+    """A log that contains a range, the session's own or a fork's, and the summaries in it."""
 
     session: Session
     upto: int
-    """Last item that it shares with the log that contains the range."""
+    """The last item that it shares with the session's own log."""
     line: frozenset[SessionId]
-    """The session and those whose history it continues."""
+    """The session and its ancestors."""
     hidden: tuple[Span, ...] = ()
     heads: tuple[RecordHead, ...] = ()
     carriers: tuple[StoredItem, ...] = ()
@@ -37,7 +37,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One session as it is now, under its lock; what a command does not need stays empty."""
+    """The current state of one session, under its lock; what a command does not need is empty."""
 
     now: float
     session: Session | None = None
@@ -46,58 +46,60 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     active_run: Run | None = None
     waiting: Waiting = Waiting()
     turn: Turn | None = None
-    """The turn that the command names, or that its repeat found."""
+    """The turn that the command names, or that a repeated request belongs to."""
     run: Run | None = None
     """The run that the command names, or the last one of the repeated step."""
     repeat: IdempotencyRow | None = None
+    edited: IdempotencyRow | None = None
+    """The key of the message that an edit is about."""
     tenant_turns: int = 0
-    """Open turns of the tenant, where a bound on them is to be kept."""
+    """Open turns of the tenant; read only if there is a limit."""
     api_key: ApiKeyRow | None = None
     completion: CompletionRow | None = None
     imported_turns: int = 0
-    """How many turns of the session, or of the key's live one, were taken over from elsewhere."""
+    """How many turns of the session, or of the key's live session, were imported."""
     made: Session | None = None
-    """The session that an earlier request with the same idempotency key made."""
+    """The session that an earlier request with the same idempotency key created."""
     next_generation: int = 1
     live_id: SessionId | None = None
-    """The live session of the key, where the named one is not."""
+    """The live session of the key, if the named session is not live."""
     live: Session | None = None
     open_turns: tuple[Turn, ...] = ()
-    """Every turn that has not ended, the active one included."""
+    """Every open turn, including the active one."""
     gone_owners: frozenset[WorkerId] = frozenset()
     forks: tuple[Session, ...] = ()
     hidden: tuple[Span, ...] = ()
     instructions: Span | None = None
-    """The items that give the session's instructions, where a command may replace them."""
+    """The items that give the session's instructions, if the command may replace them."""
     heads: tuple[RecordHead, ...] = ()
-    """Every record of the log, its ancestors' included, without the bodies."""
+    """Every record of the log, including those of ancestors, without bodies."""
     logs: tuple[Log, ...] = ()
-    """Of a range that is hidden: the log itself, and where it is erased the forks that show it."""
+    """The logs in which a range is hidden: the session's own, and for an erasure its forks."""
     records: tuple[Record, ...] = ()
-    """The session's own records, or those of the turn that runs."""
+    """The session's own records, or those of the running turn."""
     is_view_changed: bool = False
-    """Whether anything was hidden or shown again since the parent of a turn was answered."""
+    """Whether anything was hidden or shown again since the parent's answer."""
     has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
-    """The block of the named turn, if it began before: what is hidden of it, too."""
+    """The items of the named turn, if it started before, including hidden ones."""
     last_item: StoredItem | None = None
-    """The last visible item, or the one that the same command took before."""
+    """The last visible item, or the one that the same command hid before."""
     is_popped: bool = False
-    """Whether the same command has taken `last_item` out of the view before."""
+    """Whether the same command has hidden `last_item` before."""
     messages: tuple[OutboxRow, ...] = ()
-    """Messages of the outbox that the command names, or that are due."""
+    """Messages of the outbox that the command names or that are due."""
     cursor: tuple[int, int] | None = None
-    """How far the follower that the command names has come: transaction and position."""
+    """The cursor of the follower that the command names: transaction and position."""
     erased: frozenset[SessionId] = frozenset()
-    """Sessions that the command has facts about and that were erased meanwhile."""
+    """Sessions of the command's facts that were erased meanwhile."""
     pairings: tuple[PairingRow, ...] = ()
     """Pairings of the channel that the command names."""
     hold: ChannelHoldRow | None = None
-    """Who receives for the channel."""
+    """The worker that receives for the channel."""
     is_holder_alive: bool = False
     receiver: ReceiverRow | None = None
     bot_turns: BotTurnsRow | None = None
-    """Turns of bots in the chat since a person wrote there."""
+    """Turns of bots in the chat since a person last wrote there."""
     schedule: ScheduleRow | None = None
     """The schedule that the command names."""
     schedule_run: ScheduleRunRow | None = None

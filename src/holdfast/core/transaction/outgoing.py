@@ -1,4 +1,4 @@
-"""Messages that a decision writes to the outbox, in the commit of what they are about."""
+"""Messages that a decision writes to the outbox, in the commit that causes them."""
 
 import base64
 import binascii
@@ -31,17 +31,17 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.session_draft import Draft
 
 MAX_STOPPED_CHARACTERS = 1500
-"""How much of an unfinished answer stays in its message; it must fit on every platform."""
+"""How much of an unfinished answer its message keeps; it must fit on every platform."""
 STOPPED = "(stopped)"
 FILES_FOLLOW = "(see below)"
 MAX_FILES = 10
-"""Files of one answer."""
+"""The most files of one answer."""
 IMAGE_CALL = "image_generation_call"
 _IMAGE_MARK = IMAGE_CALL.encode()
 UNANSWERED = "Nobody answered in time; the call was not run."
 WITHDRAWN = "Not needed any more; the call was not run."
 MAX_NOTE = 64
-"""Characters of a name or a reason in a note: a request and its note must fit in one message."""
+"""The longest name or reason in a note: a request and its note must fit in one message."""
 _MARKUP = frozenset("*_`~[]()<>|\\#")
 FAILED = "Sorry, this message could not be answered ({turn_id})."
 
@@ -80,7 +80,7 @@ def message_row(
     session_id: SessionId | None = None,
     state: OutboxState = "pending",
 ) -> OutboxRow:
-    """Return the row of a new message; PostgreSQL stores no NUL in a text."""
+    """Return the row of a new message, without NULs, which PostgreSQL cannot store."""
     text = message.text.replace("\0", "\ufffd")
     return OutboxRow(
         id=outbox_id(source, part), tenant=tenant, channel=message.channel, chat=message.chat,
@@ -93,7 +93,7 @@ def message_row(
 
 
 def message_changes(row: OutboxRow, message: OutboxMessage) -> list[Change]:
-    """Return what writes a new message, and the file that it is."""
+    """Return the changes that add a message and its file, if it has one."""
     if message.file is None:
         return [OutboxAdded(row)]
     return [OutboxAdded(row), OutboxFileAdded(row.id, message.file.content)]
@@ -102,10 +102,10 @@ def message_changes(row: OutboxRow, message: OutboxMessage) -> list[Change]:
 def queue_parts(
     draft: Draft, messages: Iterable[OutboxMessage], source: str, step: int = 0
 ) -> None:
-    """Have messages sent, in order, on behalf of a turn or record of the draft's session.
+    """Add messages to the outbox, in order, for a turn or record of the draft's session.
 
-    The first part is the one that a placeholder is edited to: it is always a text. Messages with
-    a source of their own are numbered apart.
+    A placeholder is edited to become the first part, so that part is always a text. Messages with a
+    source of their own are numbered separately.
     """
     session, first, parts = draft.before, first_part(step), list(messages)
     if parts and parts[0].file is not None:
@@ -125,12 +125,12 @@ def queue_parts(
 
 
 def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[NewItem]) -> None:
-    """Tell the person that a turn of a channel ended without an answer."""
+    """Report in the chat that a channel's turn ended without an answer."""
     delivery = delivery_of(turn)
     if delivery is None:
         return
     if outcome == "cancelled":
-        # Only a turn that had begun to answer has something to correct in the chat.
+        # Only a turn that has shown a part of its answer needs a correction in the chat.
         text = f"{_cut(output_text(item.body for item in partial))}\n\n{STOPPED}".strip()
         placeholder = outbox_id(turn.id, first_part(turn.step))
         draft.add(PlaceholderStopped(placeholder, text, draft.now))
@@ -139,13 +139,13 @@ def report_end(draft: Draft, turn: Turn, outcome: Outcome, partial: Sequence[New
         return
     message = to_message(delivery, FAILED.format(turn_id=turn.id))
     session = draft.before
-    # A held turn has answered its step already: those messages stay.
+    # The messages of a held turn's step were sent already: use the numbers of the next step.
     is_held = session.active_turn_id == turn.id and session.is_held
     queue_parts(draft, [message], turn.id, turn.step + is_held)
 
 
 def report_approvals(draft: Draft, turn: Turn, items: Iterable[NewItem]) -> None:
-    """Note in the chats which approval requests of a turn were answered, and by whom."""
+    """Add a note to the approval requests that were answered: the answer, and by whom."""
     answers = [_read_approval(item.body) for item in items if item.kind == APPROVAL]
     if answers and delivery_of(turn) is not None:
         for answer in answers:
@@ -161,7 +161,7 @@ def _describe(answer: GatewayApproval) -> str:
 
 
 def withdraw_approvals(draft: Draft, turn: Turn, *, is_late: bool) -> None:
-    """Note in the chats that the approvals for which a turn holds its lane are needed no more."""
+    """Add a note to the approval requests of a held turn that are no longer needed."""
     if not draft.before.pending_calls or delivery_of(turn) is None:
         return
     note = UNANSWERED if is_late else WITHDRAWN
@@ -171,13 +171,13 @@ def withdraw_approvals(draft: Draft, turn: Turn, *, is_late: bool) -> None:
 
 
 def delivery_of(turn: Turn) -> Delivery | None:
-    """Return where the turn's answer goes, if it goes to a channel."""
+    """Return where the turn's answer is sent, or None if it has no channel."""
     request = find_request(turn.request)
     return request.delivery if request is not None else None
 
 
 def to_message(delivery: Delivery, text: str) -> OutboxMessage:
-    """Return a text as a message to where a turn's answer goes."""
+    """Return a text as a message to the conversation of a delivery."""
     return OutboxMessage(
         channel=delivery.channel,
         chat=delivery.chat,
@@ -203,7 +203,7 @@ def _message_text(bodies: Iterable[bytes], roles: Sequence[str]) -> str:
         try:
             message = _read_message(body)
         except msgspec.DecodeError:
-            continue  # an item of another type, or one that somebody else understands
+            continue  # an item of another type, or one in an unknown format
         if message.type not in ("message", "") or message.role not in roles:
             continue
         if isinstance(message.content, str):
@@ -214,11 +214,11 @@ def _message_text(bodies: Iterable[bytes], roles: Sequence[str]) -> str:
 
 
 def output_files(bodies: Iterable[bytes]) -> list[OutboxFile]:
-    """Return the images that an answer has, in their order."""
+    """Return the images of an answer, in order."""
     found: list[OutboxFile] = []
     for body in bodies:
         if _IMAGE_MARK not in body:
-            continue  # most answers have none: nothing is parsed for them
+            continue  # fast path: most items contain no image and are not parsed
         image = _read_image(body)
         if image is not None:
             number = f"-{len(found) + 1}" if found else ""
@@ -233,7 +233,7 @@ def _read_image(body: bytes) -> tuple[bytes, str] | None:
         call = _read_image_call(body)
         content = base64.b64decode(call.result or "", validate=True)
     except (msgspec.DecodeError, binascii.Error):
-        return None  # an item of another type, or a picture that nobody can show
+        return None  # an item of another type, or an invalid image
     kind = (call.output_format or "png").lower()
     if call.type != IMAGE_CALL or not content:
         return None
@@ -243,9 +243,9 @@ def _read_image(body: bytes) -> tuple[bytes, str] | None:
 def bound_files(
     files: Sequence[OutboxFile], max_bytes: int, sent: Sequence[OutboxFile] = ()
 ) -> tuple[list[OutboxFile], list[str]]:
-    """Return the files that may be sent, and a line for each that may not.
+    """Return the files that may be sent, and a line of text for each that may not.
 
-    Those of the same turn that are `sent` already count as well.
+    Files of the same turn that were `sent` before count towards the limits.
     """
     kept: list[OutboxFile] = []
     notes: list[str] = []

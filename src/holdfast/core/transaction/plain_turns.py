@@ -40,9 +40,9 @@ FINISH_OPTIONS = (
     "outbox",
 )  # fmt: skip
 """What a plain command leaves at its default."""
-_accept_options = attrgetter(*ACCEPT_OPTIONS)
+accept_options = attrgetter(*ACCEPT_OPTIONS)
 _finish_options = attrgetter(*FINISH_OPTIONS)
-_NO_ACCEPT_OPTIONS = (
+NO_ACCEPT_OPTIONS = (
     False, False, None, None, None, None, None, None, None, None, None, 0.0, None,
 )  # fmt: skip
 _NO_FINISH_OPTIONS = (
@@ -62,7 +62,7 @@ def start_plainly(
         return None
     if session.tenant != command.tenant or session.deleted_at is not None or session.has_failed:
         return None
-    if _accept_options(command) != _NO_ACCEPT_OPTIONS or len(command.items) != 1:
+    if accept_options(command) != NO_ACCEPT_OPTIONS or len(command.items) != 1:
         return None
     limits = command.limits
     if limits.full_bytes or limits.max_tenant_turns or command.reset.mode != "none":

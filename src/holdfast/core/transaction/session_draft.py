@@ -33,15 +33,15 @@ from holdfast.core.transaction.commands import JournalEntry
 OutcomeT = TypeVar("OutcomeT")
 MAX_ENTRY_ITEMS = 64
 MAX_ENTRY_BYTES = 256 * 1024
-"""Beyond these an entry ends and the next one begins, so that a page reads little too much."""
+"""Beyond these limits an entry ends and the next one begins, so that a page reads little excess."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Draft:
-    """Collects what a decision does to one session; `decide` closes it.
+    """Collects the changes of a decision to one session; `decide` closes it.
 
-    Entries are opened as turns change: each is about at most one turn. The number of an entry is
-    the session's version once it is written, and the epoch of a run is the number of the entry
+    Each entry concerns at most one turn, so a change of another turn opens a new entry. The number
+    of an entry is the session's version after it. The epoch of a run is the number of the entry
     that started it.
     """
 
@@ -56,20 +56,20 @@ class Draft:
         self.before = session
         """The session as it was read."""
         self.head_seq = session.head_seq
-        """Where the log ends, with what was appended here."""
+        """The last sequence number of the log, including items appended here."""
         self.record_no = session.record_no
-        """How many records there are, with those that were written here."""
+        """The number of the last record, including those written here."""
         self.event_no = session.event_no
         self.partial_run = session.active_run_id
-        """The run whose unfinished text may be stored; it is dropped when the run ends."""
+        """The run whose unfinished output may be stored; it is deleted when the run ends."""
         self.turns_may_wait = True
         """Whether a turn that is saved here may be in the queue."""
         self._fields: dict[str, Any] = {}
-        """What else is new in the session."""
+        """Changed fields of the session, other than the counters."""
         self._session: Session | None = session
         self._is_new = is_new
         self._version = 0 if is_new else session.version
-        """The number of the last entry before this draft's."""
+        """The number of the last entry before this draft."""
         self._entries: list[Entry] = []
         self._entry_bytes = 0
         self._others: list[Change] = []
@@ -78,11 +78,11 @@ class Draft:
 
     @property
     def session(self) -> Session:
-        """The session as this draft has it so far."""
+        """The session with the changes of this draft so far."""
         if self._session is None:
             self._session = replace(
                 self.before,
-                # A draft that changes anything has an entry.
+                # A draft that changes anything writes at least one entry.
                 version=self._version + (len(self._entries) or 1),
                 head_seq=self.head_seq,
                 record_no=self.record_no,
@@ -110,12 +110,12 @@ class Draft:
         return epoch
 
     def raise_epoch(self) -> None:
-        """Fence every run that was started before: all of them have a lower number."""
+        """Fence every run that was started before: their epochs are lower."""
         self._entry()
         self.set(epoch=self._version + len(self._entries))
 
     def free_lane(self) -> None:
-        """Free the lane."""
+        """Clear the fields of the session that belong to the lane."""
         self._session = None
         self._fields.update(
             active_turn_id=None, active_run_id=None, owner=None, hold_until=None, pending_calls=None
@@ -124,7 +124,7 @@ class Draft:
     # ── entries ─────────────────────────────────────────────────────────────────────────────
 
     def _entry(self, turn_id: TurnId | None = None) -> Entry:
-        """Return the entry to write to: the last one, unless it is about another turn."""
+        """Return the entry to write to: the last one, unless it concerns another turn."""
         if self._entries:
             entry = self._entries[-1]
             if turn_id is None or entry.turn is None or entry.turn.id == turn_id:
@@ -141,7 +141,7 @@ class Draft:
     def append(
         self, items: Iterable[NewItem], turn_number: int, *, is_partial: bool = False
     ) -> int:
-        """Append items at the head, giving each the next sequence number and an id of its own."""
+        """Append items at the head; each gets the next sequence number and, if needed, an id."""
         session_id, seq = self.before.id, self.head_seq
         entry: Entry | None = None
         for item in items:
@@ -172,7 +172,7 @@ class Draft:
         return seq
 
     def _entry_for_items(self, turn_number: int) -> Entry:
-        """Return an entry with room whose items, if it has any, are of the same turn."""
+        """Return an entry that is not full and whose items, if any, belong to the same turn."""
         entry = self._entries[-1]
         is_other = (entry.turn is not None and entry.turn.number != turn_number) or (
             bool(entry.items) and entry.items[-1].turn_number != turn_number
@@ -189,7 +189,7 @@ class Draft:
         is_new: bool = False,
         **detail: Any,
     ) -> None:
-        """Write the state of a turn, with that of its run and the event that tells of it."""
+        """Write the state of a turn, and optionally of its run, with an event."""
         entry = self._entry(turn.id)
         entry.turn = turn
         if is_new:
@@ -206,7 +206,7 @@ class Draft:
             entry.events.append(Event(before.id, no, before.tenant, event, turn.id, body, self.now))
 
     def save_run(self, run: Run) -> None:
-        """Write a run, as it begins or as it is now; it is of the turn that is written, too."""
+        """Write the state of a run to the entry of its turn."""
         runs = self._entry(run.turn_id).runs
         for index, known in enumerate(runs):
             if known.id == run.id:
@@ -218,7 +218,7 @@ class Draft:
         """Write an event for followers of the session."""
         entry = self._entry(turn.id if turn is not None else None)
         if turn is not None and entry.turn is None:
-            # Each entry about a turn contains the turn's state: the last entry is the current one.
+            # Every entry about a turn contains its state, so the last entry has the current one.
             entry.turn = turn
         self._session, before = None, self.before
         self.event_no = no = self.event_no + 1
@@ -234,10 +234,10 @@ class Draft:
         *,
         body: bytes | None = None,
     ) -> list[Span]:
-        """Record that a range is hidden, beside what was `hidden` before; return what is now.
+        """Hide a range in addition to the `hidden` ones; return the ranges that are hidden now.
 
-        What a provider remembers of the range would show it again, and goes with it. A range in
-        which there is nothing leaves no record.
+        Provider state that contains the range is dropped, because it would still show it. An empty
+        range leaves no record.
         """
         if span[0] > span[1]:
             return list(hidden)
@@ -268,20 +268,20 @@ class Draft:
     # ── beside the log ──────────────────────────────────────────────────────────────────────
 
     def add(self, change: Change) -> None:
-        """Write one more row."""
+        """Add a change outside the log."""
         self._others.append(change)
 
     def journal(self, turn: Turn, entry: JournalEntry, run_id: RunId) -> None:
-        """Keep a batch of the stream of the turn's present step."""
+        """Add a batch of the stream of the turn's current step."""
         row = JournalRow(
             turn.id, turn.step, entry.first, entry.last, self.before.id, entry.body
         )  # fmt: skip
         self._others.append(JournalAdded(row, run_id))
 
     def index_history(self, history_hash: bytes) -> None:
-        """Have the history up to the head found by later requests that repeat it.
+        """Index the history up to the head, so that later requests that repeat it find it.
 
-        What was added to it here may also be referred to, item by item.
+        Later requests may also refer to the items that were appended here, by their ids.
         """
         if not history_hash:
             return
@@ -299,14 +299,14 @@ class Draft:
         self._wakes = True
 
     def abort(self, run_id: RunId) -> None:
-        """Have the run's worker stop, wherever it is."""
+        """Tell the run's worker, in whatever process, to stop the run."""
         self._aborted += (run_id,)
         self._wakes = True
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
 
     def changes(self) -> tuple[Change, ...]:
-        """Return the changes so far, the log first: its gate guards the rest."""
+        """Return the changes so far, the log first: its gate guards the others."""
         if not self._entries:
             if not self._fields and not self._is_new:
                 return tuple(self._others)
@@ -317,7 +317,7 @@ class Draft:
         return (appended, *self._lane_rows(session), *self._others)
 
     def _lane_rows(self, session: Session) -> list[Change]:
-        """Return which turns begin or cease to wait, and which text is no longer unfinished."""
+        """Return the changes of the queue, and drop the unfinished output of an ended run."""
         turns: dict[TurnId, tuple[Turn, bool]] = {}
         for entry in self._entries:
             turn = entry.turn

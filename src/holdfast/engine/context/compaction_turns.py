@@ -38,7 +38,7 @@ class CompactionTurns:
         self._fitter = fitter
 
     async def compact(self, request: CompactionRequest) -> Session:
-        """Return the session once its history is compacted, if that is shorter."""
+        """Compact a session's history if that makes it shorter, and return the session."""
         admission = await self._gateway.accept(
             Accept(
                 tenant=request.tenant,
@@ -63,7 +63,7 @@ class CompactionTurns:
             self._gateway.leave(run)
 
     async def _run(self, run: ActiveRun, request: CompactionRequest) -> Session:
-        """Run the compaction; stop it, and its model call, as soon as the lane is lost."""
+        """Run the compaction; cancel it, and its model call, as soon as the lane is lost."""
         work = asyncio.ensure_future(self._compact(run, request))
 
         def stop() -> None:
@@ -114,7 +114,7 @@ class CompactionTurns:
         raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
     async def _last_model(self, run: ActiveRun) -> str | None:
-        """Return the model that was called last in the session."""
+        """Return the model that was last called in the session."""
         turns = await self._gateway.read.turns(
             run.session.id, after=run.turn.number, limit=_SEARCHED_TURNS, order="desc"
         )

@@ -1,8 +1,8 @@
-"""Keeps what a model is shown within its window: before a call, after a rejection, on request.
+"""Keeps requests within a model's context window: before a call, after a rejection, on request.
 
-What is left out is recorded over the log by the run that owns it. Where no model can write the
-summary, it is made by rule; a request that cannot be shortened is sent as it is, and its provider
-judges it.
+What is left out is recorded over the log by the run that owns it. If no model can write the
+summary, it is made by rule. A request that cannot be shortened is sent as it is, and its provider
+decides.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -60,30 +60,30 @@ from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall, Provider
 
 Windows = Callable[[str], int | None]
-"""Returns the context window of a model, where it is configured."""
+"""Returns the configured context window of a model, or None."""
 MIN_BUDGET_TOKENS = 64
 SHORT_LOG_BYTES = 16 * 1024
-"""How much of a log that is too short to be compacted its compaction item quotes."""
+"""How many bytes of a log that is too short for a compaction are quoted in its item."""
 NOTHING_ELSE = "(nothing but the messages above)"
 MIN_SUMMARY_BYTES = 64
-"""The smallest space for a summary that a client carries; with less there is none."""
+"""The least space for a summary in a compaction item; with less there is no summary."""
 OUTDATED_TRIES = 2
-"""How often a summary is written again because its range was changed meanwhile."""
+"""How often a summary is written again because its range changed meanwhile."""
 SMALL_REQUEST_BYTES = 64 * 1024
-"""A history that no server's limit on bytes rejects: the lowest usual one is 100 kB."""
+"""No server rejects a history of this size for its bytes: the lowest common limit is 100 kB."""
 _SHARE_AFTER_REJECTION = 0.6
-"""The largest share of a request to send again that was rejected as too long."""
+"""After a rejection as too long, at most this share of the request is sent again."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many tokens a request may have, and how many it is reduced to once it has more."""
+    """The token limit of a request, and the size that it is reduced to if it exceeds the limit."""
 
     limit: int
     goal: int
 
 
 class FittedInput(msgspec.Struct, frozen=True):
-    """The input of a request of which nothing is stored, and the items its answer begins with."""
+    """The input of a stateless request, and the items with which its answer begins."""
 
     items: list[bytes]
     preface: tuple[bytes, ...] = ()
@@ -108,14 +108,14 @@ class Compactor:
     # ── before and after a call ─────────────────────────────────────────────────────────────
 
     def strip_gateway_fields(self, request: TurnRequest) -> TurnRequest:
-        """Return a request without the compaction that the gateway does itself."""
+        """Return a request without the fields for the compaction that the gateway does itself."""
         if "context_management" not in request.fields or self.settings.mode == "off":
             return request
         fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
         return replace(request, fields=fields)
 
     def is_unbounded(self, attempt: CallAttempt) -> bool:
-        """Whether neither the request nor anything known of its model limits its size."""
+        """Whether neither the request nor a known window limits its size."""
         fields = attempt.request.fields
         if "truncation" in fields or "context_management" in fields:
             return False
@@ -126,7 +126,7 @@ class Compactor:
         return self.model_limits.of(attempt.provider.name, attempt.model).window is None
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
-        """Return the history to send, or less of it where it would not fit."""
+        """Return the history to send, shortened if it would not fit."""
         options = read_context_options(attempt.request.fields)
         if options.truncation == "disabled" and not options.compacts:
             return attempt.history
@@ -141,7 +141,7 @@ class Compactor:
     async def shrink(
         self, attempt: CallAttempt, failure: ProviderFailure
     ) -> Sequence[StoredItem] | None:
-        """Return less than was rejected, or None."""
+        """Return a shorter history than the rejected one, or None."""
         if failure.is_about_bytes and _total_bytes(attempt.history) < SMALL_REQUEST_BYTES:
             return None
         options = read_context_options(attempt.request.fields)
@@ -158,7 +158,7 @@ class Compactor:
         return await self._shorten(attempt, bounds, "overflow")
 
     async def withdraw(self, run: ActiveRun, after_record: int) -> None:
-        """Undo the compactions of a turn whose request was rejected as too long all the same."""
+        """Undo the compactions of a turn whose request was still rejected as too long."""
         records = await self._gateway.read.records(run.session)
         later = [r for r in records if r.no > after_record and r.turn_id == run.turn.id]
         for view in reversed(list_compactions(run.session, later)):
@@ -182,14 +182,14 @@ class Compactor:
         return fixed + sum(scale.item(item.body) for item in history)
 
     def window(self, upstream: str, model: str) -> int | None:
-        """Return a model's window: as configured, or less where its server has rejected that."""
+        """Return a model's context window: as configured, or less if its server rejected that."""
         configured, learned = self._windows(model), self.model_limits.of(upstream, model).window
         if configured is None or learned is None:
             return learned if configured is None else configured
         return min(configured, learned)
 
     def _bounds(self, attempt: CallAttempt, options: ContextOptions) -> Bounds | None:
-        """Return the bounds of a request; None where nothing is known and nothing requested."""
+        """Return the limits of a request, or None if nothing is known and nothing requested."""
         settings, request = self.settings, attempt.request
         if settings.mode == "off" and options.truncation != "auto":
             return None
@@ -228,7 +228,7 @@ class Compactor:
     async def _shorten(
         self, attempt: CallAttempt, bounds: Bounds, reason: CompactionReason
     ) -> Sequence[StoredItem] | None:
-        """Compact until the request is within its bounds, or nothing more can be left out."""
+        """Compact until the request is within its limits, or nothing more can be left out."""
         if self.settings.mode == "off":
             return None
         assert attempt.run is not None
@@ -313,7 +313,7 @@ class Compactor:
     async def fit_stateless(
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
     ) -> FittedInput:
-        """Return the input of a stateless request, as short as the request asks for."""
+        """Return the input of a stateless request, shortened if the request asks for it."""
         options = read_context_options(request.fields)
         if not options.compacts and options.truncation != "auto":
             return FittedInput([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
@@ -333,7 +333,7 @@ class Compactor:
         return await self._compact_stateless(attempt, bounds)
 
     async def _compact_stateless(self, attempt: CallAttempt, bounds: Bounds) -> FittedInput:
-        """Replace the oldest part of a stateless request by a summary that its client carries."""
+        """Replace the oldest part of a stateless request by a summary, which the client keeps."""
         history, budget = attempt.history, self._budget(attempt, bounds.goal)
         unchanged = FittedInput([item.body for item in history])
         made = plan(history, budget)
@@ -354,9 +354,9 @@ class Compactor:
     async def summarize_items(
         self, items: Sequence[StoredItem], *, model: str, prompt: str | None, max_bytes: int
     ) -> tuple[str | None, Usage | None]:
-        """Return a summary of items that are stored nowhere, and what it cost.
+        """Return a summary of items that are not stored, and its usage.
 
-        None, without a call, where no summary is short enough to be carried in `max_bytes`.
+        None, without a call, if no summary would fit into an item of `max_bytes`.
         """
         instructions = standing_instructions(items)
         left = summary_capacity(max_bytes) - len(instructions.encode())
@@ -375,7 +375,7 @@ class Compactor:
                 self.settings.model or model,
                 prompt or self.settings.prompt,
             )
-        # Where no model writes the summary, the beginning and the end of the transcript do.
+        # If no model writes the summary, the beginning and the end of the transcript are used.
         size = min(int(self.settings.summary_tokens * budget.scale.bytes_per_token), left)
         text = clip(summary.text, left) if summary is not None else transcript(items, size)
         usage = summary.usage if summary else None
@@ -418,7 +418,7 @@ class Compactor:
             text = transcript(history, SHORT_LOG_BYTES)
             item = compaction_item(name, text, (run.session.id, 0))
             return CompactionResult(item, usage, is_recorded=False)
-        # The run that exists for this compaction counts its usage; the record must not do so too.
+        # The run of this compaction counts its usage: the record must not count it again.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)
         text = standalone_summary(history, made.keeps, compaction.text)
@@ -443,7 +443,7 @@ def _compaction(
     if not made.to_seq:
         return None
     size = int(budget.summary_tokens * budget.scale.bytes_per_token)
-    # If everything is replaced, quote its beginning and its end: nothing else tells of it.
+    # If everything is replaced, quote its beginning and its end: nothing else describes it.
     texts = [transcript(made.replaced, size) if budget.is_whole else elision_note(made, size)]
     if summary is not None:
         texts.insert(0, summary.text)
@@ -469,14 +469,14 @@ def _compaction(
 
 
 def quote_answers(items: Sequence[StoredItem]) -> str:
-    """Return a short history as text, without the user's messages: a client keeps those."""
+    """Return a short history as text, without the user's messages, which the client keeps."""
     said = [item for item in items if role_of(item) not in ("user", "system", "developer")]
     texts = (standing_instructions(items), transcript(said, SHORT_LOG_BYTES))
     return "\n\n".join(text for text in texts if text) or NOTHING_ELSE
 
 
 def as_stored_items(items: Iterable[NewItem]) -> list[StoredItem]:
-    """Return items that are stored nowhere as a log would have them: a turn for each request."""
+    """Return items that are not stored as if they were in a log, with one turn per request."""
     found: list[StoredItem] = []
     turn, was_user = 1, True
     for seq, item in enumerate(items, 1):
@@ -492,7 +492,7 @@ def as_stored_items(items: Iterable[NewItem]) -> list[StoredItem]:
 
 
 def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) -> list[StoredItem]:
-    """Return items as a plan leaves them, with nothing in place of what is left out."""
+    """Return the items that a plan keeps, without any replacement for those left out."""
     cuts = dict(made.cuts)
     kept = set(made.keeps) if keeps else set()
     return [

@@ -1,6 +1,6 @@
 """What this process has learned about models: bytes per token, and where their windows end.
 
-A cache, bounded in entries: after a restart it is learned again.
+A cache with a bounded number of entries; it is empty after a restart.
 """
 
 import re
@@ -15,7 +15,8 @@ from holdfast.ports.provider import ModelCall
 MAX_MODELS = 512
 MIN_WINDOW = 512
 LONG_CALL, SAMPLED_EVERY = 64, 32
-"""Of calls with more than so many items only every so-manieth is measured: it costs too much."""
+"""Of calls with more than 64 items, only those whose item count is a multiple of 32 are measured,
+because that is expensive."""
 _STATED = re.compile(
     r"(?:maximum context length is|context (?:window|length) (?:of|is)|>)\s*(\d{3,9})(?!\d)",
     re.IGNORECASE,
@@ -25,7 +26,7 @@ ModelKey = tuple[str, str]
 
 
 class LearnedLimits(msgspec.Struct, frozen=True):
-    """What is known of one model at one upstream."""
+    """What is known about one model at one upstream."""
 
     scale: Scale = DEFAULT_SCALE
     window: int | None = None
@@ -36,15 +37,15 @@ _UNKNOWN = LearnedLimits()
 
 
 class ModelLimits:
-    """Learns from what providers count and reject."""
+    """Learns from the token counts and rejections of providers."""
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
         self._known: SizedLru[ModelKey, LearnedLimits] = SizedLru(max_models)
         self.has_windows = False
-        """Whether the window of any model was learned."""
+        """Whether any model's window was learned."""
 
     def of(self, upstream: str, model: str) -> LearnedLimits:
-        """Return what is known of a model."""
+        """Return what is known about a model."""
         return self._known.get((upstream, model)) or _UNKNOWN
 
     def __len__(self) -> int:
@@ -63,7 +64,7 @@ class ModelLimits:
             self._known.put((upstream, call.model), known, 1)
 
     def rejected(self, upstream: str, model: str, failure: ProviderFailure, tokens: int) -> None:
-        """Learn that a request was too long: by its estimate, unless the server states a limit."""
+        """Learn a limit from a rejection: the server's stated one, else the estimated size."""
         known = self.of(upstream, model)
         stated = _STATED.search(failure.message.replace(",", ""))
         window = int(stated[1]) if stated is not None else tokens

@@ -1,4 +1,4 @@
-"""Summaries written by a model: one call, bounded in input and output; a failure fails no turn."""
+"""Summaries written by a model: one bounded call, whose failure does not fail the turn."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
 _SHARE_OF_WINDOW = 0.8
-"""How much of its window the summarizing model is given to read: estimates may be wrong."""
+"""The share of its window that the summarizing model reads, because estimates may be wrong."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class SummaryFailure(msgspec.Struct, frozen=True):
 
     @property
     def heal(self) -> Heal:
-        """The record kept with the run: the summary is made by rule instead."""
+        """The heal that is recorded with the run: the summary is made by rule instead."""
         return Heal(
             failure_class=self.failure_class,
             action="summed_up_by_rule",
@@ -52,7 +52,7 @@ class SummaryFailure(msgspec.Struct, frozen=True):
 
 
 class Summarizer:
-    """Has a model summarize what a plan leaves out."""
+    """Asks a model to summarize what a plan leaves out."""
 
     def __init__(self, route: Callable[[str], Provider], meter: Meter) -> None:
         self._route = route
@@ -108,7 +108,7 @@ def _empty(model: str, upstream: str, code: str) -> SummaryFailure:
 
 
 def _text(answer: Answer) -> str:
-    """Return the text of an answer; a refusal is no part of a summary."""
+    """Return the text of an answer without refusals."""
     values = map(item_value, answer.items)
     contents = [value.get("content") for value in values if value.get("type") == "message"]
     return "\n".join(content_text(_without_refusals(content)) for content in contents)

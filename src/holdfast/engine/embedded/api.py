@@ -51,8 +51,8 @@ Model: TypeAlias = Callable[[list[Item]], Awaitable["ItemInput | Sequence[ItemIn
 class SessionHandle:
     """One conversation.
 
-    A handle made from a key means the key's live generation, whoever resets it. A handle made
-    from an id means that session, until a reset through this handle moves it on.
+    A handle made from a key means the key's live generation, even after a reset by others. A handle
+    made from an id means that session, until a reset through this handle.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SessionHandle:
 
     @property
     def id(self) -> str:
-        """The session id, as last seen."""
+        """The session id, as last read."""
         return self._session.id
 
     @property
@@ -82,11 +82,11 @@ class SessionHandle:
 
     @property
     def generation(self) -> int:
-        """Which of its key's sessions this is, as last seen."""
+        """The generation of the session, as last read."""
         return self._session.generation
 
     async def view(self) -> SessionView:
-        """Return the session as it is now."""
+        """Return the current state of the session."""
         if not self._is_pinned:
             view = await self._gateway.read.session(self._tenant, key=self._session.key)
         else:
@@ -106,7 +106,7 @@ class SessionHandle:
         internal: bool = False,
         request: bytes = b"",
     ) -> "TurnHandle":
-        """Return a turn to enter with `async with`: serial in the session, durable once entered."""
+        """Return a turn to enter with `async with`; it is durable once entered, and runs alone."""
         items = as_items(input, "user")
         if idempotency_key is not None:
             read_idempotency_key(idempotency_key)
@@ -135,7 +135,7 @@ class SessionHandle:
         return {"key": self._session.key}
 
     def _advance(self, session: Session) -> None:
-        """Take a newer view of the session; a repeat may have run in another generation."""
+        """Update the session; a repeat may have run in another generation."""
         is_ours = session.id == self._session.id if self._is_pinned else session.is_live
         if is_ours and session.is_visible:
             self._session = session
@@ -147,7 +147,7 @@ class SessionHandle:
         *,
         idempotency_key: str | None = None,
     ) -> list[Item]:
-        """Return what `model` answers; it is called at most once per idempotency key."""
+        """Return the answer of `model`, which is called at most once per idempotency key."""
         if not callable(model):
             raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
         async with self.turn(input, idempotency_key=idempotency_key) as turn:
@@ -163,7 +163,7 @@ class SessionHandle:
         role: str = "user",
         batch_id: str | None = None,
     ) -> None:
-        """Add items without a run; with a `batch_id` once, however often it is sent."""
+        """Append items without a run; a batch with a `batch_id` is added only once."""
         items = as_items(input, role)
         if batch_id is not None:
             read_idempotency_key(batch_id)
@@ -242,9 +242,9 @@ class SessionHandle:
         return SessionHandle(self._gateway, self._tenant, child, NEVER)
 
     async def compact(self, model: Model | None = None) -> bool:
-        """Replace the history by one summary; return whether that was shorter.
+        """Replace the history by one summary if that is shorter; return whether it was.
 
-        `model` writes the summary; without one it quotes the beginning and the end.
+        `model` writes the summary; without one, the summary quotes the beginning and the end.
         """
         if model is not None and not callable(model):
             raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
@@ -265,7 +265,7 @@ class SessionHandle:
         return list_compactions(session, await self._gateway.read.records(session))
 
     async def undo_compaction(self, compaction_id: str) -> None:
-        """Undo a compaction: the log is shown as if it had never been."""
+        """Undo a compaction: the whole log is shown again."""
         self._session = await self._gateway.submit(
             UndoCompaction(
                 tenant=self._tenant,
@@ -305,7 +305,7 @@ class Holdfast:
         self._policy = reset
 
     async def session(self, key: str | None = None, *, id: str | None = None) -> SessionHandle:  # noqa: A002
-        """Return the conversation of a key, created if it is new, or the session of an id."""
+        """Return the conversation of a key, which is created if needed, or the session of an id."""
         if id is not None:
             if key is not None:
                 raise InvalidInput("pass a key or an id, not both")
@@ -330,7 +330,7 @@ class Holdfast:
         self, *, key: str | None = None, generations: bool = False, limit: int = 20,
         after: str | None = None,
     ) -> list[SessionView]:  # fmt: skip
-        """Return the newest sessions; with `generations`, retired ones too."""
+        """Return the newest sessions; with `generations`, including retired ones."""
         query = SessionQuery(
             key=read_key(key) if key is not None else None,
             generations=bool(generations),

@@ -41,34 +41,35 @@ from holdfast.ports.store import ItemQuery, SessionQuery
 EXTEND_TRIES = 4
 PAUSE_SECONDS = 0.1
 SEARCHED_GENERATIONS = 8
-"""Generations in which a parked run is looked for."""
+"""How many generations are searched for a parked run."""
 
 
 class LaneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose lane is requested, and for which run."""
+    """The lane to acquire, and the run that needs it."""
 
     tenant: Tenant
     key: Key
     run_id: str | None = None
-    """There is one run of an id: an interrupted one restarts, a completed one does not."""
+    """Identifies the run: an interrupted run of this id restarts, a completed one does not."""
     body: bytes = b""
-    """What a repeat of the run must have in common with it."""
+    """The body that a repeat of the run must have too."""
     is_once: bool = False
-    """Whether a second run is rejected, whatever became of the first."""
+    """Whether a second run of this id is rejected, even if the first did not complete."""
     is_own: bool = False
-    """Whether no other run can have this id; else an equal run parked later is another run."""
+    """Whether the id is unique to this run; otherwise an equal run that was parked later is
+    another."""
     resumes: tuple[str, ...] = ()
-    """The calls that a parked run waits for; its items so far are moved to the head."""
+    """The calls that a parked run waits for; its existing items are moved to the head."""
 
 
 class LaneEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run in a lane ended."""
+    """The end of a run in a lane."""
 
     outcome: Outcome = "completed"
     code: str | None = None
     message: str | None = None
     result: str | None = None
-    """What a repeat of the run gets."""
+    """The result that a repeat of the run gets."""
 
 
 class CompletedRun(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class CompletedRun(msgspec.Struct, frozen=True):
 
 
 class InRetiredGeneration(msgspec.Struct, frozen=True):
-    """A parked run belongs to a retired generation, and continues there."""
+    """A parked run of a retired generation; it continues there."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -87,7 +88,7 @@ class InRetiredGeneration(msgspec.Struct, frozen=True):
 
 
 class ExternalLane:
-    """One lane, from the request for it to its release."""
+    """One lane, from its request to its release."""
 
     def __init__(self, gateway: Gateway, request: LaneRequest) -> None:
         self._gateway = gateway
@@ -101,14 +102,14 @@ class ExternalLane:
 
     @property
     def run(self) -> ActiveRun:
-        """The run, while it has the lane."""
+        """The run that holds the lane."""
         assert self._held is not None, "acquire the lane first"
         return self._held
 
     # ── acquiring ───────────────────────────────────────────────────────────────────────────
 
     async def acquire(self) -> CompletedRun | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id has completed."""
+        """Wait for the lane. It is held afterwards, unless a completed run is returned."""
         gateway, accept = self._gateway, self._accept()
         while True:
             admission = await gateway.accept(accept)
@@ -142,7 +143,7 @@ class ExternalLane:
         try:
             turn = run.turn
             if turn.first_seq is not None and turn.last_seq is not None:
-                # Items of an interrupted attempt: this one adds them again.
+                # Hide the items of an interrupted attempt: this one adds them again.
                 await self._hide((turn.first_seq, turn.last_seq), "retry")
             if self._request.resumes:
                 await self._resume()
@@ -165,9 +166,9 @@ class ExternalLane:
         )
 
     async def _accept_again(self, admission: Started | Queued | Repeated, accept: Accept) -> Accept:
-        """Reject a second run, unless an equal run was parked since: that is another one.
+        """Reject a second run, unless an equal run was parked since, which is a different one.
 
-        A first run that was interrupted stays so for good.
+        A first run that was interrupted is ended as failed, so that it cannot restart.
         """
         if not isinstance(admission, Repeated):
             self._held = await self._gateway.enter(admission)
@@ -180,7 +181,7 @@ class ExternalLane:
         return replace(accept, idempotency_key=f"{self._request.run_id}:{admission.turn.id}")
 
     async def _completed_run(self, repeated: Repeated) -> CompletedRun | None:
-        """Wait for the turn of this id; return it if it completed, None if it may run again."""
+        """Wait for the turn of this id; return its result, or None if it may run again."""
         gateway, turn, is_interrupted = self._gateway, repeated.turn, False
         if not repeated.is_settled:
             view = await gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
@@ -214,7 +215,7 @@ class ExternalLane:
         self.elsewhere = InRetiredGeneration(session.id, turn.id, turn.step + 1)
 
     async def _parked(self) -> tuple[Session, list[StoredItem]] | None:
-        """Return the items of the latest run that waits for these calls, and their session."""
+        """Return the latest run that waits for these calls: its session and its items."""
         for session in await self._generations():
             items = await self._gateway.read.items(session, ItemQuery())
             number = parked_turn(items, self._request.resumes)
@@ -236,13 +237,13 @@ class ExternalLane:
         if session.id == turn.session_id:
             return block[0].turn_number > turn.number
         view = await self._gateway.read.session(turn.tenant, session_id=turn.session_id)
-        # The turn ran under another key, or was erased: what is parked here is the same run.
+        # The turn ran under another key or was erased: the parked run is the same one.
         if view is None or view.session.key != self._request.key:
             return False
         return session.generation > view.session.generation
 
     async def _move_to_head(self, block: list[StoredItem]) -> None:
-        """Move items of the run from further back to the head, before it adds more."""
+        """Move the run's existing items to the head, before more are added."""
         first, last = block[0].seq, block[-1].seq
         if last < self.run.session.head_seq:
             await self._hide((first, last), "move")
@@ -251,9 +252,9 @@ class ExternalLane:
     # ── adding ──────────────────────────────────────────────────────────────────────────────
 
     async def add(self, items: tuple[NewItem, ...], batch: Batch | None = None) -> None:
-        """Append items to the turn; after a clear they stay in the old generation.
+        """Append items to the turn; after a reset they go to the old generation.
 
-        A batch counts once per attempt: an interrupted attempt is no reason to leave it out.
+        A batch is added once per attempt: one that an interrupted attempt added is added again.
         """
         async with self._adding:
             if batch is None:
@@ -285,13 +286,13 @@ class ExternalLane:
             except StoreUnavailable:
                 if not left:
                     raise
-                given = ()  # the run keeps them, and includes them in its next write
+                given = ()  # the run includes them in its next write
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             return
 
     async def _add_late(self, items: tuple[NewItem, ...], batch: Batch | None) -> None:
-        """Append after the lane was lost: to the old generation of a clear, or not at all."""
+        """Append after the lane was lost: to the old generation after a reset, otherwise raise."""
         gateway, turn, session = self._gateway, self.run.turn, self.run.session
         view = await gateway.read.session(turn.tenant, session_id=session.id)
         if view is None or view.session.is_live:
@@ -315,7 +316,7 @@ class ExternalLane:
     # ── releasing ───────────────────────────────────────────────────────────────────────────
 
     async def end(self, end: LaneEnd) -> None:
-        """End the run; a cancelled caller still waits until its end is written."""
+        """End the run. A cancelled caller still waits until the end is committed."""
         run = self.run
         try:
             if not run.is_lost:
@@ -339,20 +340,20 @@ class ExternalLane:
             await asyncio.gather(ending, return_exceptions=True)
             raise
         except RunFenced:
-            # Cleared or taken over at the last moment: the items are committed already.
+            # Reset or taken over at the last moment: the items are already committed.
             return
 
     def leave(self) -> None:
-        """Release the lane; a run without an end is ended as interrupted."""
+        """Release the lane; a run that was not ended is ended as interrupted."""
         run, self._held = self._held, None
         if run is not None:
             self._gateway.leave(run)
 
 
 def _hash(request: LaneRequest) -> bytes:
-    """Return what a repeat must have in common with the first request: session and body.
+    """Return the hash that a repeat must have in common with the first request: key and body.
 
-    A parked run is the same one under whatever key it is resumed.
+    A parked run is the same run under any key, so its hash has only the body.
     """
     if request.is_once:
         return request.body
@@ -360,7 +361,7 @@ def _hash(request: LaneRequest) -> bytes:
 
 
 def parked_turn(items: Sequence[StoredItem], call_ids: Collection[str]) -> int | None:
-    """Return the number of the latest turn with calls of these ids that have no outputs."""
+    """Return the number of the latest turn with calls of these ids that have no output."""
     answered: set[str] = set()
     for item in reversed(items):
         if item.call_id is None or item.call_id not in call_ids:

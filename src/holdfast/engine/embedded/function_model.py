@@ -25,7 +25,7 @@ class FunctionModel:
         """Return None: a function stores no state."""
 
     async def answer(self, call: ModelCall) -> Answer:
-        """Return what the function returns; instructions are passed as a developer message."""
+        """Return the function's result; instructions are passed as a developer message."""
         items = [item_value(body) for body in call.items]
         instructions = call.fields.get("instructions")
         if instructions is not None:

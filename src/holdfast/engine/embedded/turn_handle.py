@@ -1,4 +1,4 @@
-"""A turn as an object: entered, given its context, added to, and ended with its block."""
+"""A turn as an object: enter it, read its context, add items; it ends with its block."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ class TurnHandle:
 
     @property
     def is_done(self) -> bool:
-        """Whether this request was executed before: then there is nothing left to do."""
+        """Whether this request was executed before, so that nothing is left to do."""
         return self._run is None and self._done is not None
 
     # ── entering ────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ class TurnHandle:
             self._accept = replace(self._accept, run_id=RunId(self._gateway.ids.new("run")))
 
     async def _enter(self, admission: Started | Queued) -> bool:
-        """Wait for the lane; a turn that several requests share may end before it has it."""
+        """Wait for the lane; a turn that several requests share may end before it gets the lane."""
         try:
             self._run = await self._gateway.enter(admission)
         except TurnInterrupted:
@@ -105,7 +105,7 @@ class TurnHandle:
         return True
 
     async def _attach(self, repeated: Repeated) -> bool:
-        """Wait for the turn that this request repeats; return whether it has an end to share."""
+        """Wait for the turn that this request repeats; return whether it ended with a result."""
         turn, is_interrupted = repeated.turn, False
         if not repeated.is_settled:
             view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
@@ -143,16 +143,16 @@ class TurnHandle:
         return [item_value(body) for body in bodies]
 
     def add(self, items: ItemInput | Iterable[ItemInput]) -> None:
-        """Add what the model answered; committed together when the block ends."""
+        """Add output of the model; everything is committed when the block ends."""
         self._active()
         self._added.extend(as_items(items, "assistant"))
 
     def spent(self, usage: Usage) -> None:
-        """Record the tokens that were used."""
+        """Record the token usage."""
         self._usage = require_usage(usage)
 
     def remember(self, state: ProviderState) -> None:
-        """Keep provider state, if and only if the turn completes."""
+        """Save provider state, if and only if the turn completes."""
         self._state = require_provider_state(state)
 
     async def checkpoint(self) -> None:
@@ -198,18 +198,18 @@ class TurnHandle:
         return False
 
     def _is_callers(self, error: BaseException | None) -> bool:
-        """Whether the caller itself was cancelled: that passes, whatever became of its turn."""
+        """Whether the caller itself was cancelled; that is always passed on."""
         return _is_cancellation(error) and not self._has_cancelled
 
     async def _is_cancelled_too(self, error: BaseException | None) -> bool:
-        """Take back the cancellation that stopped the block; return whether there is another."""
+        """Undo the cancellation that stopped the block; return whether there is another one."""
         task = self._task
         if task is None or not self._has_cancelled:
             return self._is_callers(error)
         if isinstance(error, asyncio.CancelledError):
             return task.uncancel() > self._cancels
-        # The block ended before our cancellation was delivered: it arrives at the next await, and
-        # must not reach code outside the block.
+        # The block ended before our cancellation was delivered: it would arrive at the next await
+        # and must not reach code outside the block.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if task.uncancel() > self._cancels:
@@ -217,8 +217,8 @@ class TurnHandle:
         return _is_cancellation(error)
 
     async def _finish(self, run: ActiveRun, error: BaseException | None) -> None:
-        """End the run; a cancelled caller still waits until its end is written."""
-        self._task = None  # from here on the commit itself tells whether the lane was lost
+        """End the run. A cancelled caller still waits until the end is committed."""
+        self._task = None  # from here on the commit itself reports a lost lane
         ending = asyncio.ensure_future(run.finish(self._build_finish(run, error)))
         try:
             ended = await asyncio.shield(ending)
@@ -260,5 +260,5 @@ class TurnHandle:
 
 
 def _is_cancellation(error: BaseException | None) -> bool:
-    """Whether a block was left because its caller has to stop, not because it failed."""
+    """Whether a block was left because of a cancellation or exit, not because of an error."""
     return error is not None and not isinstance(error, Exception)

@@ -1,4 +1,4 @@
-"""Checks of the arguments of the Python API, made before anything is done with them."""
+"""Checks of the arguments of the Python API, before anything is done."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_args
@@ -57,21 +57,21 @@ def require_count(name: str, value: int | None) -> int | None:
 
 
 def require_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
-    """Return `value` if it is an instance of `kind`."""
+    """Return `value` if it is an instance of `kind`; raise otherwise."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
     return value
 
 
 def require_id(name: str, value: str) -> str:
-    """Return `value` if it can be an id: text that every store can look up."""
+    """Return `value` if it is a valid id: text that every store can look up."""
     if not _is_storable(value):
         raise InvalidInput(f"{name} must be an id, not {value!r}")
     return value
 
 
 def _is_storable(value: object) -> bool:
-    """Whether a value is text that every store can keep."""
+    """Whether a value is text that every store can save."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -101,7 +101,7 @@ def require_provider_state(state: ProviderState) -> ProviderState:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as text that every store can keep."""
+    """Return an error as text that every store can save."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error whose own text cannot be built

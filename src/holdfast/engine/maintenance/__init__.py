@@ -1,1 +1,1 @@
-"""Background upkeep: retention."""
+"""Background maintenance: retention and the search index."""

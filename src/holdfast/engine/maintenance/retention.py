@@ -1,7 +1,7 @@
 """Retention, where it is configured: archive and erase idle sessions, prune old traces.
 
-A session counts as idle by its last activity, checked again in the transaction that erases it.
-What cannot be archived stays.
+Whether a session is idle is checked again in the transaction that erases it. A session that cannot
+be archived is not erased.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PAGE = 100
 MAX_PRUNES = 1000
 
 Archive = Callable[[Tenant, SessionId], Awaitable[None]]
-"""Archives a session; it may be erased only after this has returned."""
+"""Archives a session; the session is erased only after this has returned."""
 
 
 class Retention:
@@ -31,7 +31,7 @@ class Retention:
         self._archive = archive
 
     async def run(self) -> None:
-        """Sweep until cancelled; a sweep that fails is made up for by the next one."""
+        """Sweep until cancelled; a failed sweep is repeated at the next interval."""
         while True:
             try:
                 await self.sweep()
@@ -71,7 +71,7 @@ class Retention:
         try:
             await self._gateway.submit(command)
         except (Conflict, NotFound) as exc:
-            # It was used in the meantime, or erased.
+            # It was used or erased meanwhile.
             log.info("retention.kept", session_id=session_id, code=exc.code)
             return 0
         log.info("retention.erased", session_id=session_id)

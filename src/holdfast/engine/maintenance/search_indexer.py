@@ -1,10 +1,9 @@
-"""Keep the search index in step with the log, in the background.
+"""Update the search index from the log, in the background.
 
-Turns do not wait for it: it reads what was committed, a bounded batch at a time, and rests as long
-as each batch took. A batch has a fixed cost, about that of 15 turns, so it waits for a while after
-one that was not full. Its position is stored with the index, so that it goes on after
-a crash. Several processes may run one each: of two that index the same entries, one finds that it
-is done.
+Turns do not wait for it: it reads committed entries, one bounded batch at a time, and pauses for as
+long as each batch took. A batch has a fixed cost, about that of 15 turns, so after one that was not
+full it waits for more entries. Its position is stored with the index, so that it continues after a
+crash. Several processes may each run one: if two index the same entries, only one of them succeeds.
 """
 
 import asyncio
@@ -16,9 +15,9 @@ from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 
 BATCH = 1024
-"""Entries that are indexed in one transaction, fewer if they are long. Turns wait meanwhile."""
+"""Entries per transaction, fewer if they are long. Other commits wait meanwhile."""
 POLL_SECONDS = 0.5
-"""How often the log is checked while less than a batch happens."""
+"""How often the log is checked while there is less than a full batch."""
 RETRY_SECONDS = 5.0
 
 
@@ -29,7 +28,7 @@ class SearchIndexer:
         self._gateway = gateway
 
     async def run(self) -> None:
-        """Index until cancelled; after a failure go on from the stored position."""
+        """Index until cancelled; after a failure continue from the stored position."""
         while True:
             began = time.monotonic()
             try:
@@ -39,11 +38,11 @@ class SearchIndexer:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             has_more = command is not None and command.has_more
-            del command  # it holds the words of a whole batch, which nobody needs while this waits
+            del command  # it holds the terms of a whole batch: free them during the pause
             await asyncio.sleep(time.monotonic() - began if has_more else POLL_SECONDS)
 
     async def index_batch(self) -> IndexLog | None:
-        """Index the next entries and return what was indexed; None if there was nothing."""
+        """Index the next entries and return the command that did so, or None if there were none."""
         command = await self._gateway.store.search.read_backlog(self._gateway.worker.id, BATCH)
         if command is not None:
             await self._gateway.submit(command)

@@ -1,4 +1,4 @@
-"""One attempt at a model call: which model, with which context. Each heal derives the next one."""
+"""One attempt at a model call: the model and its context. Each heal derives the next attempt."""
 
 from collections.abc import Sequence
 
@@ -18,17 +18,17 @@ ChainedState = tuple[ProviderState, list[bytes]]
 
 
 class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to answer a turn; `ports.provider.ModelCall` is what the provider gets of it."""
+    """An attempt to answer a turn; the provider gets it as a `ports.provider.ModelCall`."""
 
     request: TurnRequest
     provider: Provider
     model: str
-    """The model to call; after a fall-back not the one that the request names."""
+    """The model to call; after a fallback it is not the one that the request names."""
     history: Sequence[StoredItem]
-    """The context: the visible log with compactions applied, this turn's input included."""
+    """The context: the visible log with compactions applied, including this turn's input."""
     turn_number: int
     run: ActiveRun | None = None
-    """The run that the call belongs to; None for a request of which nothing is stored."""
+    """The run that the call belongs to; None for a stateless request."""
     use: StateUse | None = None
     state: ChainedState | None = None
     quarantined: frozenset[int] = frozenset()
@@ -36,7 +36,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
     allows_opaque: bool = True
     is_plain: bool = False
     left_out: tuple[int, ...] = ()
-    """Items that were taken out of `history` because the provider may refuse them."""
+    """Items that were removed from `history` because the provider may refuse them."""
 
     def without(self, left_out: tuple[int, ...]) -> "CallAttempt":
         """Return the attempt without some items of its history."""
@@ -50,7 +50,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
             return ()
         return poison_candidates(
             self.history,
-            # Any refusal may quote the address of an image; only one of an item names a position.
+            # Any refusal may quote the URL of an image; only a refusal of an item names a position.
             named=self._named_items(failure) if is_poison else (),
             message=failure.message,
             turn_number=self.turn_number,
@@ -59,7 +59,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _named_items(self, failure: ProviderFailure) -> set[int]:
-        """Return the items at the positions that the failure names in what was sent."""
+        """Return the items at the positions in the sent input that the failure names."""
         sent = show(self.history, self.quarantined)
         if self.state is not None:
             new = set(self.state[1])
@@ -71,7 +71,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
 def find_state(
     attempt: CallAttempt, states: Sequence[ProviderState], *, has_run_before: bool
 ) -> ChainedState | None:
-    """Return the provider state to continue from and what is new to it, if there is any."""
+    """Return the provider state to continue from, with the items that are new to it, or None."""
     use = attempt.use
     if use is None:
         return None
@@ -85,7 +85,7 @@ def find_state(
 
 
 def _is_untouched(attempt: CallAttempt, state: ProviderState) -> bool:
-    """Whether no other turn came since: one that failed may have left something upstream."""
+    """Whether no other turn ran since: a failed one may have changed the state upstream."""
     return all(
         item.turn_number == attempt.turn_number
         for item in attempt.history

@@ -6,6 +6,7 @@ run, together with what was done about it; every attempt starts from the same co
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from time import monotonic
 
 import msgspec
@@ -23,14 +24,15 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.model.request import SentRequest, TurnRequest
+from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
+from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.projection_cache import ProjectionCache
+from holdfast.engine.model_call.growing_projection import Projected, project_grown
 from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -41,18 +43,18 @@ from holdfast.ports.request_context import current_request
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
 Fallbacks = Callable[[str], Sequence[str]]
-"""Returns the models to try instead of one, in order."""
+"""Returns the fallback models for a model, in order."""
 _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
-"""HTTP statuses that blame the request, not the server."""
+"""HTTP statuses that mean that the request is invalid."""
 
 
 class _Progress(msgspec.Struct):
-    """What happened so far within one call of a turn."""
+    """The progress of one call within a turn."""
 
     began: float
     writer: OutputSink | None
     heals: list[Heal]
-    """Heals of this turn, those of earlier runs of the same step first."""
+    """The heals of this turn, starting with those of earlier runs of the same step."""
     has_run_before: bool = False
 
     @property
@@ -80,7 +82,6 @@ class ModelCaller:
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitter = fitter
-        self._projections = ProjectionCache()
 
     async def call(
         self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
@@ -98,7 +99,9 @@ class ModelCaller:
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
-                call = self._build_call(run, attempt, is_stream=writer is not None)
+                is_large = type(attempt.history) is LargePrefix
+                projected = await _project_in_thread(attempt) if is_large else None
+                call = self._build_call(run, attempt, projected, is_stream=writer is not None)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -147,7 +150,7 @@ class ModelCaller:
     async def _first_attempt(
         self, run: ActiveRun, request: TurnRequest, progress: _Progress
     ) -> CallAttempt:
-        """Return the first attempt; what earlier runs of this turn learned still holds."""
+        """Return the first attempt, including the changes of heals in earlier runs of this turn."""
         model, allows_opaque, is_plain = request.model, True, False
         left_out = run.left_out
         if run.turn.attempts > 1:
@@ -172,17 +175,20 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
+        is_unbounded = self._fitter is None or self._fitter.is_unbounded(attempt)
+        if is_unbounded and attempt.provider.state_use(model) is None:
+            return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
     async def _load_heals(self, run: ActiveRun, progress: _Progress) -> None:
-        """Load the heals of lost runs at this step of the turn: they count towards its limits."""
+        """Load the heals of lost runs of this step: they count towards the limits."""
         for earlier in await self._gateway.read.runs(run.turn.id):
             if earlier.step == run.turn.step and earlier.id != run.fence.run_id:
                 progress.has_run_before = True
                 progress.heals += read_heals(earlier.heals)
 
     async def _prepare(self, attempt: CallAttempt, *, has_run_before: bool) -> CallAttempt:
-        """Fit an attempt into the model's window and chain it to state that its provider has."""
+        """Fit an attempt into the model's window and chain it to the provider's stored state."""
         fitter, request, run = self._fitter, attempt.request, attempt.run
         if fitter is not None and not fitter.is_unbounded(attempt):
             history = await fitter.fit(attempt)
@@ -195,10 +201,17 @@ class ModelCaller:
         states = await self._gateway.read.provider_state(run.session.id)
         return replace(attempt, state=find_state(attempt, states, has_run_before=has_run_before))
 
-    def _build_call(self, run: ActiveRun, attempt: CallAttempt, *, is_stream: bool) -> ModelCall:
-        """Return the call of an attempt; its run notes what is sent."""
+    def _build_call(
+        self,
+        run: ActiveRun,
+        attempt: CallAttempt,
+        projected: Projected | None,
+        *,
+        is_stream: bool,
+    ) -> ModelCall:
+        """Return the call for an attempt, and record the request with its run."""
         session_id = run.session.id
-        items, hasher = self._projections.project(session_id, attempt.history, attempt.quarantined)
+        items, digest = projected or project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:
             request = self._fitter.strip_gateway_fields(request)
@@ -222,9 +235,9 @@ class ModelCaller:
         requested = call
         if run.requested is not None:
             requested = self._as_requested(run.requested, call)
-        # Enough to rebuild the request from the log later, and to prove that it was this one.
+        # Enough to rebuild the request from the log later, and to verify the result.
         run.sent = SentRequest(
-            digest_call(hasher, requested),
+            digest_call(blake2b(digest_size=DIGEST_BYTES, key=digest), requested),
             run.session.record_no,
             attempt.provider.name,
             call.state.covers_seq if call.state is not None else None,
@@ -236,7 +249,7 @@ class ModelCaller:
         return call
 
     def _as_requested(self, request: TurnRequest, call: ModelCall) -> ModelCall:
-        """Return the call with the tools that were asked for: what they are is in no log."""
+        """Return the call with the tools as requested; what they resolve to is not in the log."""
         if self._fitter is not None:
             request = self._fitter.strip_gateway_fields(request)
         return replace(call, fields=request.fields, chat_fields=request.chat_fields)
@@ -246,7 +259,7 @@ class ModelCaller:
     async def _heal(
         self, run: ActiveRun, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
     ) -> CallAttempt:
-        """Return the next attempt, after its pause; raise a failure that is not healed."""
+        """Return the next attempt, after its pause; raise if the failure cannot be healed."""
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         if failure.refuses_input and not progress.has_output:
@@ -266,14 +279,14 @@ class ModelCaller:
                 seconds = monotonic() - failed_at
                 self._gateway.meter.healed(heal.failure_class, heal.action, seconds)
                 return changed
-            # It cannot be made shorter; a model with a larger window may take it as it is.
+            # It cannot be shortened; a model with a larger window may accept it as it is.
             symptoms = replace(symptoms, can_shrink=False)
         if failure.failure_class == "overflow":
             await self._withdraw_compactions(run, progress)
         raise failure
 
     async def _withdraw_compactions(self, run: ActiveRun, progress: _Progress) -> None:
-        """Show the history in full again: shortening it did not make the request acceptable."""
+        """Undo compactions that did not make the request acceptable."""
         shrunk = [heal.sent for heal in progress.heals if heal.action == "shrunk"]
         before = [sent.records for sent in shrunk if sent is not None]
         if before and self._fitter is not None:
@@ -305,7 +318,7 @@ class ModelCaller:
         )
 
     def _next_model(self, attempt: CallAttempt, progress: _Progress) -> str | None:
-        """Return the next fall-back model that can express the request."""
+        """Return the next fallback model that can express the request."""
         requested = attempt.request.model
         tried = {requested, *(heal.next_model for heal in progress.heals)}
         for model in self._fallbacks(requested):
@@ -334,7 +347,7 @@ class ModelCaller:
     async def _apply(
         self, attempt: CallAttempt, treatment: Treatment, failure: ProviderFailure
     ) -> CallAttempt | None:
-        """Return the attempt that a treatment leads to; None where it would be the same again."""
+        """Return the attempt after a treatment, or None if it would be the same again."""
         if treatment.drops_state:
             attempt = replace(attempt, state=None)
         if treatment.strips_opaque:
@@ -365,7 +378,7 @@ class ModelCaller:
 
     async def _record(self, run: ActiveRun, treatment: Treatment, attempt: CallAttempt) -> None:
         heal = treatment.heal
-        # A form that a server rejects is our own bug, whatever came of it.
+        # A request form that a server rejects is a bug of the gateway, even if the heal succeeds.
         note = log.error if heal.failure_class == "shape" else log.info
         note(
             "turn.healed",
@@ -384,10 +397,15 @@ class ModelCaller:
         await run.record_heal(command)
 
 
+async def _project_in_thread(attempt: CallAttempt) -> Projected:
+    """Project a history that is too large to be cached, without blocking the event loop."""
+    return await asyncio.to_thread(project_grown, attempt.history, attempt.quarantined)
+
+
 async def _stream(
     provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
 ) -> Answer:
-    """Stream an answer to the writer, behind the items that it begins with."""
+    """Stream an answer to the writer, after its preface."""
     if not preface:
         return await provider.stream(call, writer)
     sink = PrefacedSink(writer, preface)
@@ -399,7 +417,7 @@ async def _stream(
 def _with_failure(
     treatment: Treatment, attempt: CallAttempt, failure: ProviderFailure
 ) -> Treatment:
-    """Return a treatment whose heal names the provider that failed, and its message."""
+    """Return a treatment whose heal names the failed provider and its message."""
     heal = replace(
         treatment.heal,
         upstream=attempt.provider.name,
@@ -412,7 +430,7 @@ def _with_failure(
 
 
 def _with_origin(answer: Answer, preface: tuple[bytes, ...], model: str, requested: str) -> Answer:
-    """Return an answer with its preface, and with the model's name if another was requested."""
+    """Return an answer with its preface, and with the name of the model if it was a fallback."""
     if preface:
         answer = replace(answer, items=[*preface, *answer.items])
     if model == requested:

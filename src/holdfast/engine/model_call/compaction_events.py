@@ -1,4 +1,4 @@
-"""A compaction in a client's stream: items that come before those of the model."""
+"""A compaction in a client's stream: its items come before those of the model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ def compaction_events(body: bytes, index: int, *, is_sampled: bool = False) -> I
 
 
 def shift_output_index(event: AnyEvent, by: int) -> AnyEvent:
-    """Return a model's event as part of an answer that begins with `by` items of the gateway."""
+    """Return a model's event with its output index moved by `by` items of the gateway."""
     if not by:
         return event
     if isinstance(event, Delta):
@@ -42,13 +42,13 @@ class PrefacedSink:
         self.drain = sink.drain
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Write events, each with its index behind the preface."""
+        """Write events, with output indexes that follow the preface."""
         by = len(self._preface)
         self.begin()
         return self._sink.write([shift_output_index(event, by) for event in events])
 
     def begin(self) -> None:
-        """Write the preface, unless that is done: a model may have no events of its own."""
+        """Write the preface, once; a model may send no events at all."""
         if not self._is_begun:
             self._is_begun = True
             self._sink.write(

@@ -1,7 +1,7 @@
 """The port between model calls and compaction: keeps requests within a model's context window.
 
-A fitter takes the items that a model would be shown and returns fewer of them: a summary or a
-shortened output may replace a range of the log. It records that over the log, fenced by the run.
+A fitter takes the items of a request and returns fewer or shorter ones: a summary may replace a
+range of the log, and outputs may be truncated. It records this over the log, fenced by the run.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from holdfast.ports.provider import ModelCall, Provider
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """A compaction: the item that represents it to a client, and what it cost."""
+    """A compaction: the item that represents it for a client, and its usage."""
 
     item: bytes
     usage: Usage | None = None
     is_recorded: bool = True
-    """False where the log is so short that a summary would not be shorter."""
+    """False if the log is so short that a summary would not be shorter."""
 
 
 class ContextFitter(Protocol):
     """Keeps requests within the context windows of models."""
 
     def strip_gateway_fields(self, request: TurnRequest) -> TurnRequest:
-        """Return a request without the fields that are addressed to the gateway."""
+        """Return a request without the fields that are meant for the gateway."""
         ...
 
     def learn(self, provider: Provider, call: ModelCall, usage: Usage) -> None:
@@ -44,9 +44,9 @@ class ContextFitter(Protocol):
         ...
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
-        """Return the history to send; the same list where it fits.
+        """Return the history to send; the same list if it fits.
 
-        A request that cannot be made to fit is not an error: its provider judges it.
+        A request that cannot be made to fit is not an error: its provider decides.
         """
         ...
 
@@ -64,12 +64,12 @@ class ContextFitter(Protocol):
     async def shrink(
         self, attempt: CallAttempt, failure: ProviderFailure
     ) -> Sequence[StoredItem] | None:
-        """Return strictly less than was rejected as too long; None if there is no less.
+        """Return a strictly shorter history than the rejected one, or None if there is none.
 
-        The caller drops provider state that holds the longer history.
+        The caller drops provider state that contains the longer history.
         """
         ...
 
     async def withdraw(self, run: ActiveRun, after_record: int) -> None:
-        """Undo what `shrink` recorded for a turn after a record: the rejection stayed."""
+        """Undo what `shrink` recorded for a turn after a record, because it did not help."""
         ...

@@ -1,4 +1,4 @@
-"""One time limit for many tasks: a task that exceeds it is cancelled, and can tell why.
+"""One time limit for many tasks: a task that exceeds it is cancelled and can find out why.
 
 All tasks have the same limit, so the one that started first expires first: one timer is enough.
 """
@@ -17,10 +17,10 @@ class Deadlines:
         self._expired: dict[asyncio.Task[Any], int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the last task: to look up the running loop costs a system call."""
+        """The loop of the last task; looking up the running loop costs a system call."""
 
     def start(self) -> "asyncio.Task[Any]":
-        """Start the limit of the current task; the caller must `stop` it."""
+        """Start the time limit of the current task; the caller must `stop` it."""
         loop = self._loop
         task = asyncio.current_task(loop) if loop is not None else None
         if loop is None or task is None:
@@ -34,7 +34,7 @@ class Deadlines:
         return task
 
     def _cancel_expired(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel every task that expired, and set the timer for the next one."""
+        """Cancel every expired task, and set the timer for the next one."""
         self._timer = None
         now = loop.time()
         for task, (at, cancels_before) in list(self._pending.items()):
@@ -46,9 +46,9 @@ class Deadlines:
             task.cancel()
 
     def stop(self, task: "asyncio.Task[Any]") -> bool:
-        """Stop the limit of a task; return whether it expired and nobody else cancelled the task.
+        """Stop the limit of a task; return whether only its expiry cancelled the task.
 
-        Then the cancellation is taken back: it was ours, and the caller reports a timeout instead.
+        The cancellation of an expired task is undone, so that the caller can report a timeout.
         """
         if self._pending.pop(task, None) is not None:
             if not self._pending and self._timer is not None:

@@ -1,7 +1,7 @@
 """A run that holds its lane: the only object of the process that may write to its session.
 
-Every write carries the run's fence. The store refuses it once another worker owns the lane, and
-the run is then lost: its caller aborts the upstream call and reports what became of the turn.
+Every write carries the run's fence. Once another worker owns the lane, the store refuses the write
+and the run is lost: its caller aborts the upstream call and reports the state of the turn.
 """
 
 import logging
@@ -33,7 +33,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
-from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
@@ -42,48 +42,48 @@ _NONE_QUARANTINED: frozenset[int] = frozenset()
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The id of a batch of items, which counts once however often it is sent."""
+    """The id of a batch of items, which is added once however often it is sent."""
 
     id: str
     body_hash: bytes
 
 
 class HeldOutput(Protocol):
-    """The output of a run, which can be held back for a moment."""
+    """The output of a run, which can be held back temporarily."""
 
     async def hold(self) -> None:
-        """Show nothing more, and store all that was shown."""
+        """Stop showing output, and store everything that was shown."""
         ...
 
     def release(self) -> None:
-        """Show what was held back."""
+        """Show the output that was held back."""
         ...
 
 
 class ActiveRun:
-    """A run from the start of its lane to its end or its loss."""
+    """A run, from getting its lane to its end or the loss of the lane."""
 
-    # Few runs change these: they are set on the run only then.
+    # Class attributes as defaults: few runs change these.
     is_lost = False
     """Whether the lane was taken from the run."""
     is_rejected = False
-    """Whether it fails because of what its client sent: operators need not act on it."""
+    """Whether it fails because of the client's request, so that operators need not act."""
     writer: HeldOutput | None = None
-    """What shows the run's output, if it is streamed."""
+    """Shows the run's output, if it is streamed."""
     stop_code: str | None = None
-    """Why the run is to end as cancelled, if it is."""
+    """The code with which the run ends as cancelled; None if it is not stopped."""
     preface: tuple[bytes, ...] = ()
-    """Items that the answer begins with: the compaction that the client asked for."""
+    """Items with which the answer begins: the compaction that the client requested."""
     sent: SentRequest | None = None
     """The last request that was sent to a provider."""
     earlier: tuple[SentRequest, ...] = ()
-    """The requests before it that were answered with calls of gateway tools."""
+    """Earlier requests of the run, whose answers were calls of gateway tools."""
     requested: TurnRequest | None = None
-    """The request as it was made, where the model is shown other tools than it names."""
+    """The original request, if the model is shown other tools than it names."""
     left_out: tuple[int, ...] = ()
-    """Earlier items that the provider refused: it answered without them."""
+    """Earlier items that were left out because the provider refused them."""
     approval_seconds: float | None = None
-    """How long an agent may wait for a permission; None where nobody can give it."""
+    """How long an agent may wait for a permission; None if nobody can give it."""
     ended: Ended | None = None
     """The committed end of the run."""
     _finishing: Finish | None = None
@@ -104,16 +104,16 @@ class ActiveRun:
         self.session = started.session
         self.fence = started.fence
         self.permissions: dict[str, bool] = {}
-        """Answers to the agent's requests for permission, by the ids of the calls."""
+        """Answers to the agent's permission requests, by the ids of the calls."""
         self._shown_records = started.session.record_no
-        """The last record over the log that the model's context takes into account."""
+        """The last record over the log that the model's context includes."""
         self._store = store
         self._registry = registry
         self._on_lost = on_lost
         registry.register_run(self.fence.run_id, self._lose)
 
     def on_lost(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the lane is lost, to abort upstream work; at once if it is."""
+        """Call `callback` when the lane is lost, or at once if it is, to abort upstream work."""
         self._on_lost = callback
         if self.is_lost:
             callback()
@@ -125,7 +125,7 @@ class ActiveRun:
             self._on_lost()
 
     def stop(self, code: str) -> bool:
-        """Have the run end as cancelled, with what it has shown; return False if it is ending.
+        """End the run as cancelled, with what it has shown; return False if it is already ending.
 
         The task that executes the run is cancelled and commits the end.
         """
@@ -139,7 +139,7 @@ class ActiveRun:
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
     async def items(self) -> Sequence[StoredItem]:
-        """Return the turn's context: the history, compacted where it is, and its own items."""
+        """Return the turn's context: the compacted history and the turn's own items."""
         self._shown_records = self.session.record_no
         return await self._store.read.context(self.session)
 
@@ -200,7 +200,7 @@ class ActiveRun:
         merges: tuple[TurnId, ...] = (),
         outbox: tuple[OutboxMessage, ...] = (),
     ) -> None:
-        """Commit a model's answer or the outputs of its tools before the turn goes on.
+        """Commit a model's answer or the outputs of its tools before the turn continues.
 
         Return only once it is durable: a tool must not run before its call is committed. No other
         write of the run may be in flight.
@@ -220,18 +220,19 @@ class ActiveRun:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether the run's next write includes items of an earlier one that failed."""
+        """Whether the run's next write includes items of an earlier write that failed."""
         return bool(self._unsaved)
 
     async def record_heal(self, command: RecordHeal) -> None:
-        """Record, once, how a failure of the provider was handled."""
+        """Record once how a failure of the provider was handled."""
         await self._annotate(replace(command, number=self._heal_count))
         self._heal_count += 1
 
     async def compact(self, command: Compact) -> Session:
-        """Record a compaction of a part of the log.
+        """Record a compaction of a range of the log.
 
-        Raise `SessionMoved` if that part changed since `items` was read: the caller reads it again.
+        Raise `SessionMoved` if that range changed since `items` was read: the caller reads it
+        again.
         """
         try:
             return await self._annotate(replace(command, shown_records=self._shown_records))
@@ -258,10 +259,10 @@ class ActiveRun:
         return session
 
     def _advance(self, session: Session) -> None:
-        """Take a newer view of the session.
+        """Replace the session by a newer version of it.
 
         Two writes of one run may be in flight (a checkpoint and a heal) and be answered in any
-        order: an older answer must not set the view back.
+        order: an older answer must not overwrite a newer one.
         """
         if session.version > self.session.version:
             self.session = session
@@ -292,16 +293,24 @@ class ActiveRun:
         except StoreUnavailable:
             raise
         except Exception as exc:
-            # The store would reject it again; an end without the rejected content frees the lane.
+            # The store would reject it again: an end without the rejected content frees the lane.
             self._rejected = rejected_finish(self.fence, exc)
             raise
         self.ended = ended
-        if waiter is not None:
-            self._hand_over(ended, waiter, is_certain=is_certain)
+        if waiter is not None and ended.successor is not None:
+            self._registry.hand_over(waiter, ended.successor)
         else:
+            if waiter is not None and is_certain:
+                # Otherwise it may own the lane without anybody knowing the run: then it claims the
+                # run that it was named with.
+                waiter.may_own_lane = False
             self._registry.wake(ended.session.id)
-        is_rejected = self.is_rejected and command.outcome == "failed"
-        self._meter.run_ended("rejected" if is_rejected else command.outcome)
+        outcome: str = command.outcome
+        if ended.turn.outcome is None:
+            outcome = "requires_action"
+        elif self.is_rejected and outcome == "failed":
+            outcome = "rejected"
+        self._meter.run_ended(outcome)
         if _run_log.isEnabledFor(logging.INFO):
             log.info(
                 "run.ended",
@@ -312,24 +321,11 @@ class ActiveRun:
             )
         return ended
 
-    def _hand_over(self, ended: Ended, waiter: Waiter, *, is_certain: bool) -> None:
-        """Let the next waiter start: with the run that the commit started, or by a claim.
-
-        After an uncertain commit the waiter may own the lane without anybody knowing the run, so
-        it keeps `may_own_lane` and claims the run that it was named with.
-        """
-        if ended.successor is not None:
-            self._registry.hand_over(waiter, ended.successor)
-            return
-        if is_certain:
-            waiter.may_own_lane = False
-        self._registry.wake(ended.session.id)
-
     # ── leaving ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def unwritten(self) -> Finish | None:
-        """The end that may not have been committed."""
+        """The end that may not be committed yet."""
         if self._rejected is not None or self._finishing is None:
             return self._rejected
         return replace(self._finishing, again=True, successor=None)
@@ -344,13 +340,13 @@ class ActiveRun:
         self._registry.unregister_run(self.fence.run_id)
 
     def _mark_lost(self) -> None:
-        """Note a loss that the caller learns from the exception: no callback, no log entry."""
+        """Record a loss that the caller learns from an exception: no callback, no log event."""
         self.is_lost = True
         self._registry.unregister_run(self.fence.run_id)
 
 
 def rejected_finish(fence: Fence, exc: Exception) -> Finish:
-    """Return the end of a run whose own end the store rejected."""
+    """Return the end for a run whose own end the store rejected."""
     return Finish(
         fence=fence,
         outcome="failed",
@@ -361,7 +357,7 @@ def rejected_finish(fence: Fence, exc: Exception) -> Finish:
 
 
 def interrupted_finish(fence: Fence) -> Finish:
-    """Return the end of a run whose task stopped before it ended."""
+    """Return the end for a run whose task stopped before ending it."""
     return Finish(
         fence=fence,
         outcome="interrupted",

@@ -27,13 +27,13 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.sessions.submission import submit
 
 BUSY_SECONDS = 0.02
-"""How often a batch that found its session busy looks whether the lane is free."""
+"""How often a batch checks whether the lane of its busy session is free."""
 
 
 async def append_items(
     gateway: Gateway, command: Append, *, on_busy: OnBusy = "enqueue"
 ) -> Appended:
-    """Append items to a session; where its lane is taken, wait for it unless `on_busy` rejects."""
+    """Append items to a session; if its lane is taken, wait unless `on_busy` is `reject`."""
     try:
         return await gateway.submit(command)
     except SessionBusy:
@@ -51,12 +51,12 @@ async def append_batch(gateway: Gateway, command: AppendBatch) -> Appended:
     except (StoreUnavailable, StoreClosed):
         raise
     except StoreError:
-        # The turn id is taken: perhaps by this batch, sent before without an answer.
+        # The turn id is taken, perhaps by this batch, whose first reply was lost.
         if command.again:
             raise
     command = replace(command, again=True)
     seconds = gateway.settings.max_wait_seconds
-    elapsed = asyncio.get_running_loop().time  # it never steps
+    elapsed = asyncio.get_running_loop().time  # monotonic: clock changes do not matter
     until = elapsed() + seconds
     while True:
         await asyncio.sleep(BUSY_SECONDS)

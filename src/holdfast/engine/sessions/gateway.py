@@ -50,9 +50,9 @@ Handler = Callable[[ActiveRun], Awaitable[None]]
 """Executes a recovered turn, for which no client waits, and finishes its run."""
 
 POLL_SECONDS = 0.25
-"""How often a caller looks at a turn that runs in another process."""
+"""How often a caller polls a turn that runs in another process."""
 RECOVERED_AT_ONCE = 32
-"""Recovered turns that run in parallel: a crash may have left very many."""
+"""How many recovered turns run in parallel: a crash may leave a large number."""
 
 _ADMISSIONS = {Started: "started", Queued: "queued", Repeated: "repeated"}
 
@@ -74,12 +74,12 @@ class Gateway:
     ) -> None:
         """Compose the gateway.
 
-        `limits` must have `can_run_again` set if, and only if, `start` gets a handler: it tells
-        the store what to do with turns that a crash leaves behind.
+        `limits` must have `can_run_again` set if and only if `start` gets a handler: it decides
+        what the store does with turns that a crash left.
         """
         self.store = store
         self.read: Reader = store.read
-        """The reading side of the store."""
+        """The read interface of the store."""
         self.meter: Meter = meter or NoMeter()
         self.ids = ids
         self.clock = clock
@@ -101,7 +101,7 @@ class Gateway:
         """
 
     async def start(self, handler: Handler | None = None) -> None:
-        """Take a lease, recover what dead workers left, and run what `handler` can run.
+        """Acquire a lease, recover what dead workers left, and run recovered turns with `handler`.
 
         Without a handler, recovered turns stay interrupted until their clients send them again.
         """
@@ -120,14 +120,14 @@ class Gateway:
     async def accept(self, command: Accept) -> Started | Queued | Repeated:
         """Make a turn durable; the ids in `command` come from `self.ids`.
 
-        The caller must enter a turn that was started or queued: it is responsible for it.
+        The caller is responsible for a turn that was started or queued, and must enter it.
         """
         registry = self._registry
-        # The worker may have got a new id since the command was built (see Worker._renew).
+        # The worker may have a new id since the command was built (see Worker._renew).
         if command.worker != self.worker.id:
             command = replace(command, worker=self.worker.id)
-        # Claimed before the commit: a sweep that sees the turn in the store must not take it for
-        # an abandoned one.
+        # Claimed before the commit: a sweep that sees the turn in the store must not treat it as
+        # abandoned.
         since = registry.tick
         registry.claims.setdefault(command.turn_id, since)
         try:
@@ -157,7 +157,7 @@ class Gateway:
         return admission
 
     async def _submit_cancellable(self, command: Command[AdmissionT]) -> AdmissionT:
-        """Submit a command that may give a turn its lane; free the lane if the caller leaves."""
+        """Submit a command that may give a turn its lane; free it if the caller is cancelled."""
         try:
             return await self.store.submit(command)
         except (StoreUnavailable, asyncio.CancelledError) as exc:
@@ -166,10 +166,10 @@ class Gateway:
     async def _recover_submit(
         self, command: Command[AdmissionT], exc: StoreUnavailable | asyncio.CancelledError
     ) -> AdmissionT:
-        """Find out what a command did whose answer was lost.
+        """Find out the outcome of a command whose reply was lost.
 
-        A cancelled caller gets no answer, but its command may commit all the same. Asking again
-        in a task of its own tells whether a lane has to be freed.
+        A cancelled caller gets no reply, but its command may still commit. A separate task asks
+        again, to find out whether a lane has to be freed.
         """
         try:
             if isinstance(exc, StoreUnavailable):
@@ -181,7 +181,7 @@ class Gateway:
             raise
 
     def _release_orphan(self, submitting: "asyncio.Future[Any]") -> None:
-        """Release what a command gave to a caller that left."""
+        """Release the lane or queue place that a command gave to a cancelled caller."""
         if submitting.cancelled() or submitting.exception() is not None:
             return
         outcome = submitting.result()
@@ -191,7 +191,7 @@ class Gateway:
             self._leave_queue(outcome.turn)
 
     def _is_requeued_orphan(self, repeated: Repeated) -> bool:
-        """Whether a repeat put its turn back into the queue, owned by us, before it left."""
+        """Whether a repeat requeued its turn for this worker, and no task is responsible for it."""
         turn, session = repeated.turn, repeated.session
         is_queued = turn.is_open and session.active_turn_id != turn.id
         is_ours = turn.owner == self.worker.id and not self._registry.is_claimed(turn.id)
@@ -200,17 +200,19 @@ class Gateway:
     # ── running ─────────────────────────────────────────────────────────────────────────────
 
     def begin(self, started: Started, on_lost: Callable[[], object] | None = None) -> ActiveRun:
-        """Return the run of a turn that has its lane; `on_lost` is called if it is taken away."""
+        """Return the run of a turn that has its lane; `on_lost` is called if it loses the lane."""
         return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
 
-    async def enter(self, admission: Started | Queued) -> ActiveRun:
-        """Return the run of an accepted turn, once it has its lane."""
+    async def enter(
+        self, admission: Started | Queued, on_lost: Callable[[], object] | None = None
+    ) -> ActiveRun:
+        """Return the run of an accepted turn, once it has its lane; `on_lost` as in `begin`."""
         started = admission
         try:
             if isinstance(started, Queued):
-                since = self._registry.claimed_at(started.turn.id)
+                since = self._registry.claims.get(started.turn.id, -1)
                 started = await self._lanes.wait(started, since=since)
-            return self.begin(started)
+            return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
         except BaseException as exc:
             self._registry.release_turn(admission.turn.id)
             is_ended = isinstance(
@@ -221,7 +223,7 @@ class Gateway:
             raise
 
     def leave(self, run: ActiveRun) -> None:
-        """Give up the responsibility for a run's turn; write the end that is missing, if any."""
+        """Give up the responsibility for a run's turn; write its end if that is missing."""
         self._registry.claims.pop(run.turn.id, None)
         if run.ended is None and not run.is_lost:
             self._free_lane(run.turn, run.fence, run.unwritten)
@@ -229,7 +231,7 @@ class Gateway:
     def _leave_queue(self, turn: Turn) -> None:
         """End a queued turn whose caller left, so that the turns behind it can start."""
         if turn.source in RUN_AGAIN and self._handler is not None:
-            return  # it needs no caller: the next sweep adopts it
+            return  # it needs no client: the next sweep adopts it
         self.worker.defer_write(
             turn.id,
             Cancel(
@@ -248,10 +250,10 @@ class Gateway:
         self._free_lane(started.turn, started.fence, None)
 
     def _free_lane(self, turn: Turn, fence: Fence, unwritten: Finish | None) -> None:
-        """Free the lane of an abandoned run: by the end it lacks, or by queueing it again.
+        """Free the lane of an abandoned run: write its missing end, or queue its turn again.
 
-        A turn that needs no client goes back into the queue; if this worker stops, its successor
-        recovers it.
+        A turn that needs no client goes back into the queue. If this worker is stopping, another
+        worker recovers it.
         """
         if unwritten is not None:
             self.worker.defer_write(fence.run_id, unwritten)
@@ -286,7 +288,7 @@ class Gateway:
     async def wait_until_ended(
         self, tenant: Tenant, turn_id: TurnId, *, step: int | None = None
     ) -> TurnView:
-        """Return the turn once it has ended, or once the given step of it has been answered."""
+        """Return the turn once it has ended, or once the given step has been answered."""
         view = await self.read.turn(tenant, turn_id)
         if view is None:
             raise TurnNotFound(f"no turn {turn_id}")
@@ -318,10 +320,10 @@ class Gateway:
     # ── everything else ─────────────────────────────────────────────────────────────────────
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Submit a command; while the store does not answer, ask again for its outcome.
+        """Submit a command; if the store does not answer, ask again for the outcome.
 
-        What runs for a session between its turns ends before the session does. An erasure
-        takes the session's forks with it.
+        Processes that live for a session between its turns are stopped before the session ends. An
+        erasure also removes those of its forks.
         """
         runtimes = self._runtimes
         if runtimes is not None and isinstance(command, Reset | Restore | Delete):
@@ -329,7 +331,7 @@ class Gateway:
         outcome = await submit(self.store, command)
         if runtimes is not None and not runtimes.is_empty and isinstance(command, Delete):
             await runtimes.remove_session(command.session_id)
-            # Read afterwards: nobody can fork an erased session.
+            # Read after the erasure: an erased session cannot be forked any more.
             for fork in await self.read.descendants(command.session_id):
                 await runtimes.remove_session(fork)
         return outcome
@@ -340,7 +342,7 @@ class Gateway:
 
 
 def _is_open(view: TurnView) -> bool:
-    """Whether the turn will go on: also one whose worker died, if others run it again."""
+    """Whether the turn will continue, including one whose worker died if others run it again."""
     if view.status in ("queued", "running"):
         return True
     return view.turn.is_open and view.status == "interrupted" and view.turn.source in RUN_AGAIN

@@ -1,4 +1,4 @@
-"""Waiting for a lane: a queued turn waits until its lane is handed to it or free to be claimed."""
+"""Waiting for a lane: a queued turn waits until its lane is handed over or can be claimed."""
 
 import asyncio
 import math
@@ -20,9 +20,9 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store
 
 UNBOUNDED: frozenset[Source] = frozenset({"channel", "cron"})
-"""Sources whose turns wait as long as it takes: nobody would send them again."""
+"""Sources whose turns wait without a limit, because nobody would send them again."""
 SubmitClaim = Callable[[Claim], Awaitable[Started | Queued]]
-"""Submits a claim; if its caller is cancelled meanwhile, the lane is freed again."""
+"""Submits a claim; if the caller is cancelled, the lane is freed again."""
 
 
 class LaneContext(Protocol):
@@ -58,19 +58,23 @@ class LaneQueue:
         `since` is the registry's tick when the lane was last known to be taken.
         """
         context, turn = self._context, queued.turn
-        elapsed = asyncio.get_running_loop().time  # it never steps
+        pause = context.settings.lease_seconds / 2
+        elapsed = asyncio.get_running_loop().time  # monotonic: clock changes do not matter
         began = elapsed()
         until = began + context.settings.max_wait_seconds
         if turn.source in UNBOUNDED:
             until = math.inf
+        successor = Successor(turn.id, RunId(context.ids.new("run")))
         waiter = self._registry.join_lane(
-            turn.session_id, turn.position, since=since, successor=self._new_run(turn)
+            turn.session_id, turn.position, since=since, successor=successor
         )
         outcome: Started | Queued = queued
         try:
             while not isinstance(outcome, Started):
-                left = until - elapsed()
-                await waiter.wait(min(left, self._poll_seconds(outcome)))
+                due = outcome.check_again_at
+                seconds = pause if due is None else self._poll_seconds(due)
+                await waiter.alarm(min(until - elapsed(), seconds))
+                waiter.is_woken = False
                 if context.worker.is_stopping:
                     raise StoreClosed(f"turn {turn.id} was queued when its store was closed")
                 outcome = waiter.handed or await self._claim(waiter, turn)
@@ -84,21 +88,16 @@ class LaneQueue:
         context.meter.lane_waited(elapsed() - began)
         return outcome
 
-    def _new_run(self, turn: Turn) -> Successor:
-        return Successor(turn.id, RunId(self._context.ids.new("run")))
-
-    def _poll_seconds(self, queued: Queued) -> float:
-        """Return when to look without being woken: a tool wait or a lease may have expired."""
+    def _poll_seconds(self, check_again_at: float) -> float:
+        """Return how long to wait without a wake-up: a tool wait or a lease may expire."""
         pause = self._context.settings.lease_seconds / 2
-        if queued.check_again_at is None:
-            return pause
-        return min(pause, max(queued.check_again_at - self._context.clock.now(), 0.001))
+        return min(pause, max(check_again_at - self._context.clock.now(), 0.001))
 
     async def _claim(self, waiter: Waiter, turn: Turn) -> Started | Queued:
         """Claim the lane.
 
-        If a run that ended may have handed it over without an answer, `again` makes the store
-        return that run instead of starting a second one.
+        If the reply of an ended run's hand-over was lost, `again` makes the store return the run
+        that it started, instead of starting a second one.
         """
         assert waiter.successor is not None
         claim = Claim(
@@ -111,14 +110,15 @@ class LaneQueue:
         try:
             return await self._submit_claim(claim)
         except RunFenced:
-            # The run was started by the hand-over and lost before anybody here heard of it. Its
+            # The hand-over started the run, which lost its lane before this task learned of it. Its
             # id is used up: claim with a new one.
-            waiter.successor, waiter.may_own_lane = self._new_run(turn), False
+            run_id = RunId(self._context.ids.new("run"))
+            waiter.successor, waiter.may_own_lane = Successor(turn.id, run_id), False
             claim = replace(claim, run_id=waiter.successor.run_id, again=False)
             return await self._submit_claim(claim)
 
     async def _give_up(self, waiter: Waiter, turn: Turn) -> Started:
-        """Fail a turn that waited too long, unless its lane was handed over at this moment."""
+        """Fail a turn that waited too long, unless its lane was just handed over."""
         seconds = self._context.settings.max_wait_seconds
         message = f"turn {turn.id} waited {seconds:g} seconds for its lane"
         left = await submit(

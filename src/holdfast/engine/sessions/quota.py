@@ -1,6 +1,6 @@
-"""How much each tenant has stored: measured now and then, counted in between.
+"""How much each tenant has stored: measured from time to time, estimated in between.
 
-An exact figure would serialize all commits of a tenant. The bound may be exceeded by what other
+An exact figure would serialize all commits of a tenant. The limit may be exceeded by what other
 processes store between two measurements.
 """
 
@@ -15,11 +15,11 @@ from holdfast.ports.store import SessionReader
 
 MEASURE_SECONDS = 10.0
 REST_FACTOR = 50
-"""A measurement is followed by a pause of at least so many times its own duration."""
+"""After a measurement there is a pause of at least this many times its duration."""
 
 
 class StorageQuota:
-    """Decides whether a tenant may store more; without a bound it measures nothing."""
+    """Decides whether a tenant may store more; without a limit it measures nothing."""
 
     def __init__(
         self, read: SessionReader, max_bytes: int, now: Callable[[], float] = time.monotonic
@@ -29,10 +29,10 @@ class StorageQuota:
         self.is_bounded = max_bytes > 0
         self._now = now
         self._measured: dict[Tenant, tuple[int, float]] = {}
-        """What each tenant has stored, and until when that counts."""
+        """What each tenant has stored, and when to measure again."""
 
     async def limits(self, tenant: Tenant, limits: LaneLimits) -> LaneLimits:
-        """Return the limits, with the storage bound if the tenant has reached it."""
+        """Return the limits, with the storage limit set if the tenant has reached it."""
         if not self.is_bounded:
             return limits
         stored, until = self._measured.get(tenant, (0, 0.0))
@@ -46,7 +46,7 @@ class StorageQuota:
         return replace(limits, full_bytes=self._max_bytes)
 
     def note(self, tenant: Tenant, added: int) -> None:
-        """Count what was stored since the last measurement."""
+        """Add what was stored since the last measurement."""
         if tenant in self._measured:
             stored, until = self._measured[tenant]
             self._measured[tenant] = (stored + added, until)

@@ -1,8 +1,8 @@
 """Commands submitted until their outcome is known: the engine's one retry loop.
 
 `StoreUnavailable` says nothing about the outcome: the commit may have happened. So a command is
-sent again with `again` set; the store then answers with the outcome of the first attempt, and
-does nothing twice.
+sent again with `again` set; the store then returns the outcome of the first attempt, and does
+nothing twice.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from holdfast.ports.store import Store
 OutcomeT = TypeVar("OutcomeT")
 
 FIRST_PAUSE_SECONDS = 0.05
-"""How long to wait before the second attempt; each further pause is twice as long."""
+"""The pause before the second attempt in seconds; each further pause is twice as long."""
 SUBMIT_TRIES = 4
-"""Attempts at a command whose caller can be told that the store is unavailable."""
+"""Attempts for commands whose caller can report that the store is unavailable."""
 FINISH_TRIES = 8
-"""Attempts at a command that ends or annotates a run: nobody else may write it."""
+"""Attempts for commands that end or annotate a run, which nobody else can write."""
 
 
 async def submit(
     store: Store, command: Command[OutcomeT], *, tries: int = SUBMIT_TRIES
 ) -> OutcomeT:
-    """Submit a command; while the store does not answer, ask again for its outcome."""
+    """Submit a command; if the store does not answer, ask again for the outcome."""
     try:
         return await store.submit(command)
     except StoreUnavailable:

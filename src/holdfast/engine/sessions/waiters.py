@@ -23,6 +23,7 @@ class Waiter:
 
     __slots__ = (
         "_future",
+        "_timer",
         "handed",
         "has_left",
         "is_woken",
@@ -41,6 +42,7 @@ class Waiter:
         self.is_woken = False
         """Whether there is a reason to look again."""
         self._future: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.successor = successor
         """The run to start when the lane is free; None for a caller that only watches."""
         self.may_own_lane = False
@@ -55,23 +57,41 @@ class Waiter:
 
     async def wait(self, seconds: float) -> bool:
         """Wait until woken, at most `seconds`; return whether it was."""
-        if not self.is_woken:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = loop.call_later(max(seconds, 0.0), _release, self._future)
-            try:
-                await self._future
-            finally:
-                timer.cancel()
-                self._future = None
+        try:
+            await self.alarm(seconds)
+        finally:
+            self.stop_timer()
         was_woken, self.is_woken = self.is_woken, False
         return was_woken
+
+    def alarm(self, seconds: float) -> "asyncio.Future[None]":
+        """Return a future that is done once the waiter is woken, at most `seconds` from now.
+
+        Who awaits it clears `is_woken` afterwards, and stops the timer if it is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        future = self._future = loop.create_future()
+        if self.is_woken:
+            future.set_result(None)
+        else:
+            self._timer = loop.call_later(max(seconds, 0.0), _release, future)
+        return future
 
     def wake(self) -> None:
         """Make it look, now or as soon as it waits."""
         self.is_woken = True
-        if self._future is not None:
-            _release(self._future)
+        future, timer = self._future, self._timer
+        if future is not None and not future.done():
+            future.set_result(None)
+        if timer is not None:
+            timer.cancel()
+            self._timer = None
+
+    def stop_timer(self) -> None:
+        """Have the alarm end only by a wake-up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _release(future: "asyncio.Future[None]") -> None:
@@ -117,10 +137,6 @@ class WaiterRegistry:
         self.claims[turn_id] = self.tick if since is None else since
         return True
 
-    def claimed_at(self, turn_id: TurnId) -> int:
-        """Return the tick of a turn's claim; the one before all others if nobody claimed it."""
-        return self.claims.get(turn_id, -1)
-
     def is_claimed(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
         """Whether a task of this process is responsible for the turn, or for its run."""
         return turn_id in self.claims or run_id in self._running
@@ -149,12 +165,17 @@ class WaiterRegistry:
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
             waiter.wake()
         lane = self._lanes.setdefault(session_id, [])
-        insort(lane, waiter, key=attrgetter("position"))
+        if not lane or lane[-1].position <= position:
+            lane.append(waiter)
+        else:
+            insort(lane, waiter, key=attrgetter("position"))
         return waiter
 
     def leave_lane(self, waiter: Waiter, *, is_served: bool) -> None:
         """Remove a waiter; if it did not get the lane, the next one has to look in its place."""
         waiter.has_left = not is_served
+        if not is_served:
+            waiter.stop_timer()
         lane = self._lanes.get(waiter.session_id, [])
         lane.remove(waiter)
         if not lane:

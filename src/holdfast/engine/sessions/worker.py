@@ -1,7 +1,7 @@
-"""A worker: this process's lease, its watch on other processes, and recovery of what they left.
+"""A worker: the lease of this process, and the recovery of what other processes left.
 
-The lease says who is alive; only the epoch in each write says who may write. One lease per process
-covers all its runs and is renewed as one row.
+The lease shows who is alive; only the epoch in each write decides who may write. One lease per
+process covers all its runs and is renewed as one row.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
 ORPHANS_AT_ONCE = 20_000
-"""Finding orphans costs as much as there are of them, so many are fetched at once."""
+"""How many orphans one query fetches. Each query's cost grows with all orphans, so use few."""
 DEAD_WORKER_POLL_SECONDS = 0.5
-"""How often dead processes are looked for while somebody waits for a lane."""
+"""How often to check for dead processes while a task waits for a lane."""
 Chore = Callable[[], Awaitable[None]]
 """Work to do whenever the lease is renewed."""
 Adopt = Callable[[Turn], Awaitable[None]]
@@ -32,7 +32,7 @@ Adopt = Callable[[Turn], Awaitable[None]]
 
 
 class Worker:
-    """One process among those that share a store."""
+    """One of the processes that share a store."""
 
     def __init__(
         self,
@@ -55,21 +55,22 @@ class Worker:
         self.on_news: Chore | None = None
         """Called when another process may have written something that this one must read."""
         self._unclaimed: set[RunId | TurnId] = set()
-        """Runs and turns of our own for which no task was responsible at the last sweep."""
+        """Runs and turns of this worker that had no responsible task at the last sweep."""
         self._deferred: dict[str, Finish | Cancel | Recover] = {}
         """Writes whose tasks are gone, by the id of their run or turn."""
         self.id = WorkerId(ids.new("wrk"))
-        """Changes when this worker was taken for dead and starts over: read it, do not keep it."""
+        """It changes if this worker was judged dead and starts over, so do not store it
+        elsewhere."""
         self.is_stopping = False
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
-        """Take a lease, recover what dead workers left, then keep both up to date."""
+        """Acquire a lease, recover what dead workers left, then keep doing both."""
         self._adopt = adopt
         self._chore = chore
-        self.is_stopping = False  # a start that failed has called stop; it may be retried
+        self.is_stopping = False  # a failed start has called `stop`, and may be retried
         self._store.listen(self._registry.notify)
         await self._store.enlist(self.id, self._settings.lease_seconds)
-        # Renewed during the first sweep too: it may take longer than a lease.
+        # Renewed during the first sweep too, which may take longer than a lease.
         self._tasks = [asyncio.create_task(self._keep_lease(), name="holdfast-lease")]
         try:
             await self.sweep()
@@ -82,7 +83,7 @@ class Worker:
         ]
 
     async def stop(self) -> None:
-        """Stop adopted turns and give up the lease: others may take over at once."""
+        """Stop adopted turns and release the lease: others may take over at once."""
         self.is_stopping = True
         self._registry.wake_all()  # turns that wait for a lane here fail with StoreClosed
         for task in [*self._tasks, *self._adopted]:
@@ -105,7 +106,7 @@ class Worker:
         return recovered
 
     async def _expire_dead_workers(self) -> list[WorkerId]:
-        """End the leases of dead workers; one that renewed since it was judged is alive."""
+        """End the leases of dead workers; one that renewed its lease since then is alive."""
         expired: list[WorkerId] = []
         for worker in await self._store.gone_workers():
             if worker.id == self.id:
@@ -133,7 +134,7 @@ class Worker:
     async def _recover(
         self, session_id: SessionId, unclaimed: Sequence[RunId | TurnId] = ()
     ) -> bool:
-        """Settle what is open in a session; return whether this worker did it."""
+        """Recover one session; return whether this worker did it."""
         limits = self._settings.limits(can_run_again=self._adopt is not None)
         command = Recover(
             session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(unclaimed)
@@ -150,10 +151,10 @@ class Worker:
         return True
 
     def defer_write(self, name: str, command: Finish | Cancel | Recover) -> None:
-        """Take over a write that its task could not make or did not wait for.
+        """Take over a write that its task could not complete or did not wait for.
 
-        Nobody takes a lane whose owner is alive, so the write has to come from here: now, or as
-        soon as the store answers again.
+        No other worker takes the lane of a live owner, so this worker must write: now, or as soon
+        as the store answers again.
         """
         self._deferred[name] = command
         if self.is_stopping:
@@ -181,10 +182,10 @@ class Worker:
         task.add_done_callback(self._adopted.discard)
 
     async def _recover_unclaimed(self) -> None:
-        """Recover what is our own and has no responsible task: nobody got the answer of its start.
+        """Recover runs and turns of this worker that have no task, because a reply was lost.
 
-        Only what was found by two sweeps in a row: a commit may be done whose task has not been
-        resumed yet, and could not register its run.
+        Only those that two consecutive sweeps found: after a commit, the task may not have been
+        resumed yet to register its run.
         """
         found: dict[RunId | TurnId, SessionId] = {}
         for run in await self._store.owned_runs(self.id):
@@ -202,7 +203,7 @@ class Worker:
             await self._recover(session_id, names)
 
     async def _adopt_turns(self) -> None:
-        """Run the queued turns of this worker for which no task is responsible yet."""
+        """Run the queued turns of this worker that have no responsible task yet."""
         if self._adopt is None:
             return
         for turn in await self._store.owned_turns(self.id):
@@ -230,7 +231,7 @@ class Worker:
                     await self._chore()
 
     async def _keep_swept(self) -> None:
-        """Sweep regularly; at once where a task waits while another worker's process is dead."""
+        """Sweep regularly; at once if a task waits while another worker's process is dead."""
         pause = self._settings.lease_seconds / 3
         waited = 0.0
         while True:
@@ -254,8 +255,9 @@ class Worker:
         try:
             await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
         except RunFenced:
-            # Expired while this process was frozen: every run of ours is fenced. Start over under
-            # a new id, so that nothing written under the old one can be mistaken for ours.
+            # The lease expired while this process was frozen, so every run of it is fenced. Start
+            # over under a new id, so that nothing written under the old one can be mistaken for
+            # this worker's.
             log.warning("worker.expired", worker=self.id)
             self._registry.notify((), running)
             self.id = WorkerId(self._ids.new("wrk"))
@@ -264,7 +266,7 @@ class Worker:
         await self._stop_lost_runs()
 
     async def _stop_lost_runs(self) -> None:
-        """Stop the runs whose lanes another process took."""
+        """Stop the runs of this process whose lanes another process took."""
         running = self._registry.running()
         if running:
             owned = {run.run_id for run in await self._store.owned_runs(self.id)}
@@ -286,7 +288,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _logged(event: str, worker: WorkerId) -> Iterator[None]:
-    """Log what fails in the body of a task that must go on, instead of raising it."""
+    """Log errors in the body of a task that must continue, instead of raising them."""
     try:
         yield
     except HoldfastError as exc:

@@ -1,1 +1,1 @@
-"""Streams: live responses, journals, partial output and the feed of events."""
+"""Streams: live responses, journals, partial output and the event feed."""

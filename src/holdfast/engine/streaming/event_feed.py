@@ -21,14 +21,14 @@ MAX_FOLLOWERS = 512
 
 
 class TooManyFollowers(HoldfastError):
-    """The limit of event followers of this process is reached."""
+    """This process has reached its limit of event followers."""
 
     code = "too_many_followers"
     retryable = True
 
 
 class _FeedPoller:
-    """Polls a tenant's feed once for all who follow it."""
+    """Polls a tenant's feed once for all of its followers."""
 
     def __init__(self, read: Reader, tenant: Tenant) -> None:
         self.followers = 0
@@ -39,15 +39,15 @@ class _FeedPoller:
 
     @property
     def news(self) -> asyncio.Event:
-        """Set once there may be something new.
+        """Set when there may be new events.
 
-        Take it before reading the feed, then wait for it: an event that is committed between the
-        read and the wait sets the one that was taken, so no wake-up is lost.
+        Get it before reading the feed, then wait for it: a commit between the read and the wait
+        sets this same object, so no wake-up is lost.
         """
         return self._news
 
     def wake(self) -> None:
-        """Wake all followers, and start over with a fresh event."""
+        """Wake all followers, and replace the event by a new one."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -96,7 +96,7 @@ class EventFeed:
     async def follow(
         self, tenant: Tenant, after: FeedPlace, *, quiet_seconds: float
     ) -> AsyncGenerator[Sequence[PlacedEvent], None]:
-        """Yield a tenant's events in batches; an empty one after `quiet_seconds` of silence."""
+        """Yield a tenant's events in batches; an empty one after `quiet_seconds` without events."""
         async with self._following(tenant) as poller:
             while not self._is_closing:
                 news = poller.news
@@ -110,7 +110,7 @@ class EventFeed:
     async def follow_session(
         self, tenant: Tenant, session_id: SessionId, after: int, *, quiet_seconds: float
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield a session's events in batches, until it is erased; empty ones while it is quiet."""
+        """Yield a session's events in batches until it is erased; empty ones during silence."""
         async with self._following(tenant) as poller:
             while not self._is_closing:
                 news = poller.news

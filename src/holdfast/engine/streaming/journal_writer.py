@@ -1,7 +1,7 @@
-"""Writes a stream while it runs: its events to readers and journal, its text so far to the store.
+"""Writes a running stream: events to readers and the journal, unfinished text to the store.
 
-Events of background streams are committed before anybody sees them. Other streams are journalled
-at their end, or as soon as they outgrow their window. The text so far is checkpointed at least
+Events of background streams are committed before anybody sees them. Other streams are journalled at
+their end, or as soon as they exceed their memory window. Unfinished text is checkpointed at least
 every quarter of a second.
 """
 
@@ -19,17 +19,17 @@ from holdfast.engine.streaming.partial_output import PartialOutput
 from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04
-"""How long events of a background stream are gathered; with the commit, under 50 ms."""
+"""How long events of a background stream are batched; with the commit, under 50 ms."""
 YIELD_AFTER_BYTES = 64 * 1024
-"""How much a provider may write before other tasks get a turn."""
+"""How much a provider may write before other tasks get to run."""
 CHECKPOINT_SECONDS = 0.2
-"""How long text is gathered before it is stored; with the commit, under 250 ms."""
+"""How long text is collected before a checkpoint; with the commit, under 250 ms."""
 SHARED_SECONDS = 0.02
-"""Checkpoints that are due within this time are made at once, so that they share a commit."""
+"""Checkpoints that are due within this time are written together, so that they share a commit."""
 
 
 class JournalWriter:
-    """The event sink of a run; `settle` must come before the end of the run is committed."""
+    """The event sink of a run; call `settle` before committing the end of the run."""
 
     def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
         self._run = run
@@ -43,9 +43,9 @@ class JournalWriter:
         self._written_bytes = 0
         self._saved_at = asyncio.get_running_loop().time()
         self._held: list[AnyEvent] | None = None
-        """Events that are held back; None while events are shown as they come."""
+        """Events that are held back; None while events are shown as they arrive."""
         self.has_output = False
-        """Whether the model has sent any event: after that nothing is retried."""
+        """Whether the model has sent any event; after that nothing is retried."""
 
     def start(self) -> None:
         """Publish that the run has started."""
@@ -53,7 +53,7 @@ class JournalWriter:
         self._schedule()
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Publish events of the model; return False when the caller must drain first."""
+        """Publish events of the model. False means that the caller must drain first."""
         live = self._live
         if self._held is not None:
             self._held += events
@@ -72,7 +72,7 @@ class JournalWriter:
         await asyncio.sleep(0)
 
     async def hold(self) -> None:
-        """Show nothing more, and store all that was shown: the run is about to be interrupted."""
+        """Stop showing output and store what was shown: the run is about to be interrupted."""
         self._held = self._held or []
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -94,18 +94,18 @@ class JournalWriter:
             self.write(held)
 
     def interrupted_output(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
-        """Return the items that the model finished, and those it had begun."""
+        """Return the items that the model has finished, and its unfinished ones."""
         partial = self._fold()
         finished = tuple(read_item(body) for body in partial.finished())
         return finished, partial.unfinished()
 
     def end(self, journal: JournalEntry | None, facts: ResponseFacts) -> None:
-        """Publish the end, once it is committed together with the rest of the journal."""
+        """Publish the end, after it was committed together with the rest of the journal."""
         self._live.mark_committed(journal)
         self._live.end(facts)
 
     def begin_step(self) -> None:
-        """Go on after `settle`: the output so far is committed as items and no longer partial."""
+        """Continue after `settle`: the output so far is committed as items, no longer partial."""
         self._unfolded = []
         self._partial = PartialOutput()
         self._is_settled = False
@@ -113,14 +113,14 @@ class JournalWriter:
             self._schedule()
 
     def _fold(self) -> PartialOutput:
-        """Return the output so far."""
+        """Return the accumulated output, including recent events."""
         if self._unfolded:
             self._partial.add(self._unfolded)
             self._unfolded = []
         return self._partial
 
     def _schedule(self) -> None:
-        """Have new events written soon, or now if there are many."""
+        """Schedule a write of new events: soon, or at once if there are many."""
         if self._writing is not None:
             return
         if self._is_overgrown:
@@ -140,7 +140,7 @@ class JournalWriter:
     async def settle(self) -> JournalEntry | None:
         """Stop writing; return the batch that the commit of the run's end must include.
 
-        A write in flight is awaited: its batch must not be committed a second time by the end.
+        A write in flight is awaited, so that its batch is not committed again with the end.
         """
         self._is_settled = True
         if self._timer is not None:
@@ -183,7 +183,7 @@ class JournalWriter:
                 self._schedule()
 
     def _has_more(self) -> bool:
-        """Whether there is more to write by now; a foreground stream has its events in memory."""
+        """Whether there is more to write. Events of a foreground stream may stay in memory."""
         if self._live.publish_after_commit and self._live.uncommitted_bytes:
             return True
         return bool(self._unfolded) or self._partial.has_changed or self._is_overgrown

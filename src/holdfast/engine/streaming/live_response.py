@@ -1,8 +1,8 @@
 """A response in progress: its numbered events, for any number of readers.
 
-The run publishes and never waits for a reader. Beyond a bounded window, events that the journal
-has are dropped from memory: a slower reader continues from the journal, or is disconnected where
-there is none.
+The run publishes and never waits for a reader. Beyond a bounded window, events that the journal has
+are dropped from memory: a slower reader continues from the journal, or is disconnected if there is
+none.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from holdfast.core.transaction.commands import JournalEntry
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 WINDOW_BYTES = 256 * 1024
-"""How far a reader may lag behind in memory."""
+"""How many bytes of events are kept in memory for slow readers."""
 READ_BYTES = 64 * 1024
-"""How much a reader gets at once."""
+"""How many bytes a reader gets at once."""
 ENDED_BYTES = 32 * 1024 * 1024
-"""How much of ended streams is kept in memory for readers that come back."""
+"""How many bytes of ended streams are kept in memory for readers that reconnect."""
 MAX_TEXT = 16 * 1024 * 1024
-"""How many characters the deltas of one response may have: 30 times a model's longest answer.
+"""The most characters of all deltas of one response: 30 times a model's longest answer.
 
-The whole text is in memory several times: to be checkpointed, and as the answer's items.
+The text is in memory several times: for checkpoints, and as the answer's items.
 """
 PushCallback = Callable[[Sequence[StreamEvent]], bool]
-"""Sends events at once; returns False when they cannot be sent now."""
+"""Sends events at once; returns False if they cannot be sent now."""
 
 
 class StreamClient(Protocol):
@@ -69,7 +69,7 @@ class StreamClient(Protocol):
 
 
 class Subscriber:
-    """A reader that waits for events; they are pushed to it or it is woken to read them."""
+    """A waiting reader; events are pushed to it, or it is woken to read them."""
 
     __slots__ = ("_loop", "_push", "_seconds", "_timer", "future", "heard_at", "position")
 
@@ -81,14 +81,15 @@ class Subscriber:
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self.future: asyncio.Future[bool] = self._loop.create_future()
-        """Done when the reader has to act: True to read, False after `seconds` of silence."""
-        # One timer serves all events that are pushed meanwhile.
+        """Done when the reader has to act: True to read, False after `seconds` without events."""
+        # One timer for all events that are pushed meanwhile.
         self._timer = self._loop.call_later(seconds, self._check_silence)
 
     def receive(self, events: Sequence[StreamEvent]) -> None:
-        """Push events that follow the reader's position; wake the reader where that fails.
+        """Push events that follow the reader's position; wake the reader if that is not possible.
 
-        Called in the middle of the run: whatever goes wrong is the reader's error, not the run's.
+        Called from within the run: an exception is passed to the reader and must not affect the
+        run.
         """
         if self.future.done():
             return
@@ -127,7 +128,7 @@ class LiveResponse:
         self.facts = facts
         self.is_ended = False
         self.is_detached = False
-        """Whether this process has no more events although the response has not ended."""
+        """Whether this process gets no more events, although the response has not ended."""
         self.is_journalled = facts.request.is_stored
         self.publish_after_commit = facts.request.is_background
         self.held_bytes = 0
@@ -139,7 +140,7 @@ class LiveResponse:
         self.first_output: int | None = None
         """The number of the model's first event."""
         self.clients: list[StreamClient] = []
-        """The clients whose requests are answered by this stream, until it ends."""
+        """The clients whose requests this stream answers; empty once it has ended."""
         self._drops_unread = drops_unread
         self._index_offset = 0
         self._shows_encrypted = shows_encrypted(facts.request)
@@ -172,9 +173,9 @@ class LiveResponse:
             self._wake(self._events[-1:])
 
     def publish(self, events: Sequence[AnyEvent]) -> int:
-        """Number a model's events and send them to every reader; return about how large they are.
+        """Number a model's events and send them to every reader; return their approximate size.
 
-        A delta is not encoded here: its reader may want another form, and perhaps nobody reads it.
+        A delta is not encoded here: its reader may need another form, or there may be no reader.
         """
         first = number = self.next_number
         size, text = 0, self._text
@@ -223,7 +224,7 @@ class LiveResponse:
         return number_event(event.type, number, data)
 
     def shift_indexes(self, count: int) -> None:
-        """Number output items from `count` on: those before belong to an earlier attempt."""
+        """Start output indexes at `count`: lower ones belong to an earlier attempt."""
         self._index_offset = count
 
     def uncommitted(self) -> JournalEntry | None:
@@ -234,7 +235,7 @@ class LiveResponse:
         return pack_events(self._committed, journal_events(events))
 
     def mark_committed(self, entry: JournalEntry | None) -> None:
-        """Note that a batch is durable: readers may see it, and it may be dropped from memory."""
+        """Record that a batch is durable: readers may see it, and it may be dropped from memory."""
         if entry is None:
             return
         self._committed = entry.last + 1
@@ -244,10 +245,10 @@ class LiveResponse:
         self._wake()
 
     def end(self, facts: ResponseFacts) -> None:
-        """Publish the terminal event, once the end is committed; nothing follows it."""
+        """Publish the terminal event, after the end was committed."""
         if self.publish_after_commit:
-            # Nobody has seen what was not committed, and the journal will never have it: the
-            # terminal event takes the next number of the journal.
+            # Events that were not committed were never shown and will not be in the journal: the
+            # terminal event gets the next number of the journal.
             self.next_number = self._visible_end()
             del self._events[self.next_number - self.first_held :]
         self._add(terminal_event(self.next_number, facts))
@@ -257,9 +258,9 @@ class LiveResponse:
         self._wake()
 
     def end_whole(self, facts: ResponseFacts) -> None:
-        """Publish an answer that another turn gave, and the end."""
+        """Publish the whole answer of another turn, and the end."""
         if self.publish_after_commit:
-            # Readers rebuild it from the record: this turn has no journal.
+            # This turn has no journal: readers rebuild the events from the record.
             self.detach()
             return
         self.start()
@@ -273,7 +274,7 @@ class LiveResponse:
         self.end(facts)
 
     def detach(self) -> None:
-        """Tell readers to continue from the journal: another attempt may extend it."""
+        """Make readers continue from the journal, which another attempt may extend."""
         self.is_detached = True
         self._wake()
 
@@ -284,10 +285,10 @@ class LiveResponse:
         self.uncommitted_bytes += event.size
 
     def _shrink(self, last: int | None = None) -> None:
-        """Drop the oldest events beyond the window, as far as nobody needs them from memory.
+        """Drop the oldest events beyond the window, unless they are only in memory.
 
-        Without a journal, events from `last` on (at least the latest) stay until their readers
-        had a chance to look.
+        Without a journal, events from `last` on (at least the latest one) stay, so that waiting
+        readers can read them.
         """
         if self.held_bytes <= WINDOW_BYTES or not self._drops_unread:
             return
@@ -301,7 +302,7 @@ class LiveResponse:
         self.first_held += count
 
     def release(self, number: int) -> None:
-        """Drop the events up to a number: the only reader has them."""
+        """Drop the events up to a number, because the only reader has them."""
         count = number + 1 - self.first_held
         if count > 0:
             self.held_bytes -= sum(event.size for event in self._events[:count])
@@ -320,7 +321,7 @@ class LiveResponse:
         return max(self._committed, self._prologue_end)
 
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
-        """Return visible events that follow a number, about `max_bytes` of them."""
+        """Return visible events after a number, about `max_bytes` of them."""
         place, end = number + 1 - self.first_held, self._visible_end() - self.first_held
         size, stop = 0, place
         while stop < end and size < max_bytes:
@@ -329,7 +330,7 @@ class LiveResponse:
         return self._events[place:stop]
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Add a reader that waits."""
+        """Add a waiting reader."""
         self._subscribers.append(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
@@ -349,25 +350,26 @@ def _too_long() -> ProviderFailure:
 
 
 class LiveResponses:
-    """The streams of this process: those in progress, and ended ones bounded in bytes."""
+    """The streams of this process: those in progress, and a bounded cache of ended ones."""
 
     def __init__(self, max_bytes: int = ENDED_BYTES) -> None:
         self._running: dict[str, LiveResponse] = {}
         self._ended: SizedLru[str, LiveResponse] = SizedLru(max_bytes)
         self.is_closing = False
-        """Whether this process is shutting down: readers of other processes' streams must go."""
+        """Whether this process is shutting down: readers of other processes' streams must
+        disconnect."""
 
     def get(self, name: str) -> LiveResponse | None:
-        """Return a response's events, if this process has them."""
+        """Return the live response of an id, if this process has it."""
         return self._running.get(name) or self._ended.get(name)
 
     def add(self, live: LiveResponse) -> None:
-        """Hold a stream that begins."""
+        """Add a stream that starts."""
         self._ended.pop(live.id)
         self._running[live.id] = live
 
     def retire(self, live: LiveResponse) -> None:
-        """Move a stream that ended to the cache; drop one that was detached."""
+        """Move an ended stream to the cache; drop one that was detached."""
         if self._running.get(live.id) is not live:
             return
         del self._running[live.id]

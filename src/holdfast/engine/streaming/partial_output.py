@@ -15,15 +15,15 @@ _TEXT_DELTAS = frozenset({"response.output_text.delta", "response.refusal.delta"
 
 
 class PartialOutput:
-    """Accumulates a stream's events; holds what must survive if the stream breaks off."""
+    """Accumulates a stream's events, so that the output survives if the stream breaks off."""
 
     def __init__(self) -> None:
         self._open: dict[int, dict[str, Any]] = {}
-        # Millions of small strings would take ten times as much memory as their text.
+        # StringIO: millions of small strings would take ten times as much memory as their text.
         self._texts: dict[int, dict[str, StringIO]] = {}
         self._finished: dict[int, bytes] = {}
         self.has_changed = False
-        """Whether there is something new since the last checkpoint."""
+        """Whether there is new output since the last checkpoint."""
         self.next_index = 0
 
     def add(self, events: Sequence[AnyEvent]) -> None:
@@ -71,7 +71,7 @@ class PartialOutput:
         )
 
     def open_items(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return every unfinished item with its index, as it would be if the stream ended here."""
+        """Return every unfinished item with its index, as if the stream ended here."""
         indexes = sorted({*self._open, *self._texts})
         return [(index, self._incomplete(index)) for index in indexes]
 
@@ -83,7 +83,7 @@ class PartialOutput:
         return item
 
     def checkpoint(self) -> tuple[NewItem, ...]:
-        """Return everything so far, to be stored in case of a crash."""
+        """Return all output so far, to be stored in case of a crash."""
         self.has_changed = False
         finished = tuple(write_item(msgspec.json.decode(body)) for body in self.finished())
         return (*finished, *self.unfinished())

@@ -1,4 +1,4 @@
-"""What is recorded of a response: its facts, its output, the events of its journal."""
+"""What is recorded of a response: its facts, its output, and the events of its journal."""
 
 from collections.abc import Sequence
 
@@ -33,13 +33,13 @@ JOURNAL_BATCHES = 64
 
 
 class ResponseRecords:
-    """The reading side of responses."""
+    """Reads recorded responses."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
 
     async def find(self, tenant: Tenant, name: str) -> ResponseView | None:
-        """Return the response of an id; None for a foreign, deleted or unknown one."""
+        """Return the response of an id, or None for a foreign, deleted or unknown one."""
         turn_and_step = turn_of_response(name)
         if turn_and_step is None:
             return None
@@ -49,7 +49,7 @@ class ResponseRecords:
         return await self._with_joined(tenant, view)
 
     async def _with_joined(self, tenant: Tenant, view: ResponseView) -> ResponseView | None:
-        """Return a response together with that of the turn it joined; None if that one is gone."""
+        """Return a response with that of the turn it joined, or None if that one is gone."""
         first, joined = view.turn.merged_into, view
         if first is None:
             return view
@@ -62,7 +62,7 @@ class ResponseRecords:
         return replace(view, joined=joined)
 
     async def facts(self, view: ResponseView) -> ResponseFacts:
-        """Return a response as it is recorded."""
+        """Return the recorded facts of a response."""
         if view.joined is not None:
             return _named(await self.facts(view.joined), view)
         turn, run = view.turn, view.run
@@ -92,7 +92,7 @@ class ResponseRecords:
     async def events(
         self, view: ResponseView, facts: ResponseFacts, after: int
     ) -> list[StreamEvent]:
-        """Return events of the journal that follow a number, a bounded part of them."""
+        """Return a bounded number of journal events after a number."""
         rows = await self._read.journal(view.turn.id, view.step, after=after, limit=JOURNAL_BATCHES)
         found: list[StreamEvent] = []
         for row in rows:
@@ -106,7 +106,7 @@ class ResponseRecords:
         return bool(await self._read.journal(view.turn.id, view.step, after=-1, limit=1))
 
     async def given(self, view: ResponseView) -> Session | None:
-        """Return the session as its model was shown it when the response began."""
+        """Return the session as its model saw it when the response began."""
         run = view.run if view.joined is None else view.joined.run
         if run is None:
             return None
@@ -124,7 +124,7 @@ class ResponseRecords:
 
 
 def _named(facts: ResponseFacts, view: ResponseView) -> ResponseFacts:
-    """Return an answer as that of another request."""
+    """Return an answer under the id and request of another turn."""
     request = read_request(view.turn.request)
     return replace(
         facts,
@@ -136,10 +136,10 @@ def _named(facts: ResponseFacts, view: ResponseView) -> ResponseFacts:
 
 
 def parent_of(view: ResponseView) -> Parent | None:
-    """Return where a response ended, if a turn may continue from it.
+    """Return the end of a response, or None if a turn cannot continue from it.
 
-    It must have been stored, and neither failed nor been cancelled. One that was interrupted may
-    be continued as far as it got.
+    It must be stored, and neither failed nor cancelled. An interrupted one can be continued from
+    where it stopped.
     """
     run, turn = view.run, view.turn
     if view.joined is not None:
@@ -163,7 +163,7 @@ def conversation_of(session: Session, request: TurnRequest) -> str | None:
 
 
 def _as_in_progress(body: bytes) -> bytes:
-    """Return a checkpointed item as in progress: it is stored as incomplete in case of a crash."""
+    """Return a checkpointed item as in progress; it is stored as incomplete in case of a crash."""
     item = msgspec.json.decode(body)
     if item.get("status") == "incomplete":
         item["status"] = "in_progress"

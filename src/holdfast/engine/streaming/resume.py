@@ -1,4 +1,4 @@
-"""A stream that continues after its worker died: numbers go on, open items are closed."""
+"""Continue a stream after its worker died: event numbers go on, open items are closed."""
 
 import msgspec
 
@@ -15,8 +15,8 @@ async def resume_live(
 ) -> LiveResponse:
     """Return a live response that continues the journal of an earlier attempt.
 
-    Items that the attempt left open are closed as incomplete. New ones get output indexes of
-    their own, so that no client joins the text of two attempts.
+    Items that the attempt left open are closed as incomplete. New ones get new output indexes, so
+    that no client mixes the text of two attempts.
     """
     partial = PartialOutput()
     last = -1

@@ -1,6 +1,6 @@
-"""A reader's position in a response's stream: read from memory while possible, else the journal.
+"""A reader of a response's stream: from memory while possible, else from the journal.
 
-A reader never holds up a run. Where neither memory nor a journal has what it missed, it gets an
+A reader never delays a run. If neither memory nor a journal has the events it missed, it gets an
 error instead of a stream with a gap.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["LiveCursor", "PushCallback", "StreamLost", "StreamReader"]
 MAX_RESUMES = 16
 """How often one request tries to resume a turn that loses its workers."""
 POLL_SECONDS = 0.1
-"""How often a stream of another process is looked at."""
+"""How often a stream of another process is polled."""
 
 
 class StreamLost(HoldfastError):
@@ -67,10 +67,10 @@ class LiveCursor:
     async def read(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
-        """Return the next events; empty after `seconds` of silence.
+        """Return the next events; empty after `seconds` without events.
 
-        None when memory has no more of them: the response ended or was detached, or the cursor
-        fell behind. Events that arrive meanwhile go to `push`, as long as it accepts them.
+        None if memory has no more: the response ended or was detached, or the cursor fell behind.
+        Events that arrive meanwhile are passed to `push`, as long as it accepts them.
         """
         live = self.live
         while not self.is_behind:
@@ -85,7 +85,7 @@ class LiveCursor:
         return None
 
     async def wait(self, seconds: float, push: PushCallback | None = None) -> bool:
-        """Wait until there is something to do, at most `seconds`; return whether there is."""
+        """Wait at most `seconds` until there is something to do; return whether there is."""
         subscriber = self._subscriber = Subscriber(self._position, seconds, push)
         self.live.subscribe(subscriber)
         try:
@@ -96,7 +96,7 @@ class LiveCursor:
 
 
 class StreamReader:
-    """Reads one response from a position on."""
+    """Reads one response, starting after a position."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class StreamReader:
     async def take(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
-        """Return the next events; empty after `seconds` of silence; None at the end.
+        """Return the next events; empty after `seconds` without events; None at the end.
 
-        Events that arrive while this waits go to `push`, as long as it accepts them.
+        Events that arrive while this waits are passed to `push`, as long as it accepts them.
         """
         if self.is_over:
             return None
@@ -159,7 +159,7 @@ class StreamReader:
         return None if self.is_over and not events else events
 
     async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
-        """Return events from the journal that are no longer in memory."""
+        """Return events that are no longer in memory, from the journal."""
         view = await self._find() if live.is_journalled else None
         if view is None:
             raise StreamLost(f"the reader of {self._name} fell too far behind")
@@ -169,7 +169,7 @@ class StreamReader:
         return events
 
     async def _follow_record(self, seconds: float) -> Sequence[StreamEvent]:
-        """Read a stream that this process does not have: another's, or one that has ended."""
+        """Read a stream that this process does not have: it ended or runs in another process."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while True:
@@ -186,8 +186,8 @@ class StreamReader:
             await asyncio.sleep(min(left, POLL_SECONDS))
 
     async def _read_record(self) -> Sequence[StreamEvent]:
-        # The status is read before the journal: once it is terminal, the journal is complete.
-        # The other way round, events committed in between would be skipped.
+        # Read the status before the journal: once it is terminal, the journal is complete. In the
+        # other order, events committed in between would be skipped.
         view = await self._find()
         if view is None:
             raise StreamLost(f"response {self._name} is gone")
@@ -211,14 +211,14 @@ class StreamReader:
         return self._unread(prologue(facts))
 
     async def _last_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
-        """Return what follows the journal of a response that has ended: its terminal event."""
+        """Return the events after the journal of an ended response: its terminal event."""
         if await self._records.has_journal(view):
             is_read = not await self._records.events(view, facts, self._after - 1)
             return [] if is_read else [terminal_event(self._after + 1, facts)]
         if facts.request.is_background and not facts.output:
             events = prologue(facts)
             return self._unread([*events, terminal_event(len(events), facts)])
-        # A stream without a journal: a reader that comes back gets at least its end.
+        # A stream without a journal: a reader that reconnects gets at least its end.
         events = self._unread(rebuild_events(facts))
         number = events[-1].number + 1 if events else self._after + 1
         return [*events, terminal_event(number, facts)]

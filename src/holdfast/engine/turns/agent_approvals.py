@@ -1,8 +1,8 @@
-"""Requests of command-line agents for permission: approvals as for tools.
+"""Permission requests of command-line agents, handled like approvals of tools.
 
-An agent that asks waits in its own process, in the middle of its turn. The run ends with an
-approval request that holds the lane. The answer starts the next run, which tells the agent. If
-its process has ended meanwhile, the agent starts again from the log and has to ask again.
+The agent waits in its own process, in the middle of its turn. The run ends with an approval request
+that holds the lane. The answer starts the next run, which passes it to the agent. If the agent's
+process has ended meanwhile, it starts again from the log and has to ask again.
 """
 
 import re
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.model.gateway_items import (
     GatewayApproval,
     GatewayCall,
+    approval_request_id,
     client_output,
     complete,
     store_item,
@@ -37,7 +38,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class AgentApprovals:
-    """Executes turns without tools of the gateway, whose upstream may be an agent that asks."""
+    """Executes turns without gateway tools; the upstream may be an agent that asks permission."""
 
     def __init__(
         self, gateway: Gateway, model: ModelCaller, settings: ToolSettings | None = None
@@ -76,13 +77,13 @@ class AgentApprovals:
         return turn.answer, turn
 
     def _sink(self, writer: JournalWriter | None, offset: int) -> ToolSink | None:
-        """Return the sink of the model's events, numbered after what this run has shown already."""
+        """Return the sink for the model's events, with indexes after those already shown."""
         if writer is None:
             return None
         return ToolSink(writer, lambda _: None, offset=offset, new_id=self._gateway.ids.new)
 
     async def _settle(self, run: ActiveRun, writer: JournalWriter | None) -> Sequence[bytes]:
-        """Commit the answers to the requests of earlier runs; a request without one is denied."""
+        """Commit the answers to requests of earlier runs; a request without one is denied."""
         left = find_open_calls(
             item
             for item in await run.items()
@@ -111,7 +112,7 @@ class AgentApprovals:
         writer: JournalWriter | None,
         settled: Sequence[bytes] = (),
     ) -> tuple[Answer, ToolTurn]:
-        """Commit what the agent has said and what it asks for; hold the lane for the answer."""
+        """Commit the agent's output and its permission request; hold the lane for the answer."""
         assert answer.request is not None
         call = self._call(answer.request)
         items = [*(read_item(body) for body in answer.items), store_item(call)]
@@ -132,7 +133,7 @@ class AgentApprovals:
         return rest, turn
 
     def _call(self, asked: PermissionRequest) -> GatewayCall:
-        approval_id = self._gateway.ids.new("mcpr")
+        approval_id = approval_request_id(self._gateway.ids.new("mcpr"))
         function = _NOT_IN_NAMES.sub("_", f"{asked.upstream}__{asked.name}")
         return GatewayCall(
             id=approval_id,
@@ -147,7 +148,7 @@ class AgentApprovals:
 
 
 def _denial(approval: GatewayApproval | None) -> str | None:
-    """Return why a call is denied; `None` if it is allowed."""
+    """Return why a call is denied, or `None` if it is allowed."""
     if approval is None or not approval.approve:
         reason = approval.reason if approval is not None else None
         return f"{NOT_APPROVED} Reason: {reason}" if reason else NOT_APPROVED

@@ -1,10 +1,12 @@
 """Approvals of tool calls: which wait, who may answer, and what an answer does.
 
 A turn that waits for an approval holds its lane. An answer joins the turn like the output of a
-client's tool; the first one wins. It is bound to the committed call, arguments included.
+client's tool; the first one wins. It is bound to the committed call, arguments included. While
+other calls of the turn run, an answer waits for their end.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy, SessionMoved
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import (
+    APPROVAL,
     APPROVAL_PREFIX,
     CALL,
     GatewayApproval,
@@ -43,7 +46,9 @@ ADMIN = "admin"
 """Among `approvers`: every admin key."""
 PAGE = 100
 MAX_SESSIONS = 2000
-"""How many running sessions are searched for approvals."""
+"""How many running sessions are searched for a list of approvals."""
+MAX_JOINS = 64
+"""How often an answer tries to join its turn while other answers come first."""
 
 
 class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +83,10 @@ class _Held(msgspec.Struct, frozen=True):
     turn: Turn
     request: TurnRequest
     calls: tuple[GatewayCall, ...]
+
+
+IsMeant = Callable[[GatewayCall], bool]
+"""Whether an answer means a call."""
 
 
 def waits_for_approval(session: Session) -> bool:
@@ -121,6 +130,47 @@ class ApprovalService:
             return []
         return await self._of_session(tenant, view.session)
 
+    async def answerable(
+        self, tenant: Tenant, session_id: SessionId, is_meant: IsMeant, *, waits: bool = True
+    ) -> list[PendingApproval]:
+        """Return the calls of one session that wait for an approval.
+
+        Nothing can join a turn while its calls run: if a call that waits behind them is meant,
+        wait until they have ended. Raise `SessionBusy` if they do not end in time, or if the
+        caller does not wait.
+        """
+        try:
+            async with asyncio.timeout(self._gateway.settings.max_wait_seconds):
+                while True:
+                    turn_id = await self._runs_before(tenant, session_id, is_meant)
+                    if turn_id is None:
+                        return await self.of_session(tenant, session_id)
+                    if not waits:
+                        raise TimeoutError
+                    await self._gateway.wait_until_ended(tenant, turn_id)
+        except TimeoutError:
+            raise SessionBusy("other calls of the turn are running; answer again later") from None
+
+    async def awaits(self, session: Session, items: Sequence[NewItem]) -> bool:
+        """Whether a turn of a session waits for an answer among the items, now or soon."""
+        names = {item.call_id for item in items if item.kind == APPROVAL}
+        waiting = await self.answerable(session.tenant, session.id, lambda it: it.id in names)
+        return any(each.id in names for each in waiting)
+
+    async def _runs_before(
+        self, tenant: Tenant, session_id: SessionId, is_meant: IsMeant
+    ) -> TurnId | None:
+        """Return the turn that runs now and will wait for the approval of a call that is meant."""
+        view = await self._gateway.read.session(tenant, session_id=session_id)
+        turn_id = view.session.active_turn_id if view is not None else None
+        if view is None or turn_id is None or view.session.is_held:
+            return None
+        turn = await self._gateway.read.turn(tenant, turn_id)
+        if turn is None or turn.status != "running":
+            return None
+        calls = await self._unanswered(view.session, turn.turn)
+        return turn_id if any(map(is_meant, calls)) else None
+
     async def _of_session(self, tenant: Tenant, session: Session) -> list[PendingApproval]:
         held = await self._held(tenant, session)
         if held is None:
@@ -152,44 +202,62 @@ class ApprovalService:
         view = await self._gateway.read.turn(tenant, turn_id)
         if view is None or view.status != "requires_action":
             return None
+        calls = await self._unanswered(session, view.turn)
+        return _Held(session, view.turn, read_request(view.turn.request), calls)
+
+    async def _unanswered(self, session: Session, turn: Turn) -> tuple[GatewayCall, ...]:
+        """Return the calls of a turn that need an approval and have no answer yet."""
         items = [
             item
             for item in await self._gateway.read.context(session)
-            if item.turn_number == view.turn.number and item.session_id == session.id
+            if item.turn_number == turn.number and item.session_id == session.id
         ]
         left = find_open_calls(items)
-        calls = tuple(
+        return tuple(
             call for call in left.calls if call.code is not None and call.id not in left.approvals
         )
-        return _Held(session, view.turn, read_request(view.turn.request), calls)
 
     # ── answering ───────────────────────────────────────────────────────────────────────────
 
     async def answer(
         self,
         tenant: Tenant,
-        approval_id: str,
+        answer: ApprovalAnswer,
         approver: Approver,
         *,
-        approve: bool,
-        reason: str | None = None,
         words: str | None = None,
         is_stream: bool = False,
         idempotency_key: str | None = None,
+        waits: bool = True,
     ) -> TurnTicket:
         """Answer an approval request; the ticket is the turn's next step.
 
-        `words` is what the person wrote, so that a client that repeats it is recognized.
+        `words` is what the person wrote, so that a client that repeats it is recognized. While
+        other calls of the turn run, wait for their end, or raise `SessionBusy`.
         """
-        waiting = await self.pending(tenant, limit=MAX_SESSIONS)
-        found = next((each for each in waiting if each.id == approval_id), None)
-        if found is None:
-            raise ApprovalNotFound(f"no approval {approval_id} is waited for")
-        item = self.item_for(found, approver, ApprovalAnswer(approval_id, approve, reason))
-        items = (item,) if words is None else (item, words_item(self._new("gww"), "user", words))
-        return await self._join(
-            tenant, found, items, is_stream=is_stream, idempotency_key=idempotency_key
-        )
+        for _ in range(MAX_JOINS):
+            found = await self._find(tenant, answer.name, waits=waits)
+            item = self.item_for(found, approver, answer)
+            said = () if words is None else (words_item(self._new("gww"), "user", words),)
+            try:
+                return await self._join(
+                    tenant, found, (item, *said), is_stream=is_stream,
+                    idempotency_key=idempotency_key,
+                )  # fmt: skip
+            except ApprovalNotFound:
+                # Another answer came first: to this request, or to another one of the turn.
+                continue
+        raise SessionBusy(f"approval {answer.name} was overtaken by other answers; retry")
+
+    async def _find(self, tenant: Tenant, approval_id: str, *, waits: bool) -> PendingApproval:
+        for session_id in await self._gateway.read.busy_sessions_with(tenant, approval_id):
+            waiting = await self.answerable(
+                tenant, session_id, lambda call: call.id == approval_id, waits=waits
+            )
+            for each in waiting:
+                if each.id == approval_id:
+                    return each
+        raise ApprovalNotFound(f"no approval {approval_id} is waited for")
 
     async def deny(
         self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
@@ -306,15 +374,18 @@ class ApprovalService:
         follows is returned. Any other message of the sender means no: the waiting turn ends, and
         the message is next.
         """
-        turn, session_id = ticket.turn, ticket.session.id
+        turn, session_id, answer = ticket.turn, ticket.session.id, read_answer(text)
         waiting = [
             each
-            for each in await self.of_session(turn.tenant, session_id)
+            for each in await self.answerable(
+                turn.tenant,
+                session_id,
+                lambda call: answer is not None and call.code == answer[1],
+            )
             if may_answer(each, approver)
         ]
         if not waiting:
             return None
-        answer = read_answer(text)
         named = [each for each in waiting if answer is not None and each.code == answer[1]]
         if answer is None or not named:
             if waiting[0].sender == approver.sender:
@@ -331,9 +402,8 @@ class ApprovalService:
         )
         return await self.answer(
             turn.tenant,
-            named[0].id,
+            ApprovalAnswer(named[0].id, answer[0]),
             approver,
-            approve=answer[0],
             words=text,
             is_stream=is_stream,
         )

@@ -3,18 +3,22 @@
 import asyncio
 import base64
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.model.delivery import Delivery, OutboxMessage
 from holdfast.core.model.gateway_items import ATTACHMENT, GatewayAttachment, load_item
 from holdfast.core.model.items import NewItem, StoredItem, read_item
+from holdfast.core.transaction.outgoing import to_message
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.ports.channel import Attachment, ChannelMessages
+from holdfast.ports.channel import Attachment, ChannelMessages, Transcriber
 
 LOAD_SECONDS = 60.0
-"""For all files of a turn; those that are not there by then are named only."""
+"""The time limit for all files of a turn; the model only gets the names of later ones."""
 MAX_FILES = 10
 MAX_TEXT = 100_000
 _MAGIC = (
@@ -23,11 +27,24 @@ _MAGIC = (
     (b"GIF8", "image/gif"),
     (b"%PDF-", "application/pdf"),
 )
+
+
+class SpokenText(NamedTuple):
+    """What is said in a recording."""
+
+    text: str
+
+
+Content = bytes | SpokenText | str
+"""A file, what is said in it, or why there is neither."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 
 
-async def load_attachments(run: ActiveRun, channels: ChannelMessages) -> None:
-    """Download the files of a turn's messages, and commit them before the model is asked."""
+async def load_attachments(run: ActiveRun, delivery: Delivery, channels: ChannelMessages) -> None:
+    """Download the files of a turn's messages, and commit them before the model is called.
+
+    A person whose voice message is not understood is told so in the same commit.
+    """
     own = [
         item
         for item in await run.items()
@@ -36,11 +53,12 @@ async def load_attachments(run: ActiveRun, channels: ChannelMessages) -> None:
     waiting = find_waiting(own)
     if waiting:
         contents = await _load(waiting, channels)
-        await run.commit_step([content_item(*each) for each in contents])
+        items = [content_item(*each) for each in contents]
+        await run.commit_step(items, outbox=_unheard(delivery, contents))
 
 
 def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
-    """Return the attachments whose content is not in the log; an earlier attempt may have it."""
+    """Return the attachments whose content is not in the log yet."""
     known = {item.item_id for item in items}
     found: list[GatewayAttachment] = []
     for item in items:
@@ -55,16 +73,16 @@ def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
 
 async def _load(
     waiting: Sequence[GatewayAttachment], channels: ChannelMessages
-) -> list[tuple[GatewayAttachment, bytes | str]]:
+) -> list[tuple[GatewayAttachment, Content]]:
     """Return the content of each attachment, or why there is none."""
-    loaded: list[tuple[GatewayAttachment, bytes | str]] = []
+    loaded: list[tuple[GatewayAttachment, Content]] = []
     left = channels.media_bytes(waiting[0].channel)
     until = asyncio.get_running_loop().time() + LOAD_SECONDS
     for number, attachment in enumerate(waiting):
-        content: bytes | str
+        content: Content
         if number >= MAX_FILES:
             content = f"a message may have {MAX_FILES} files"
-        elif attachment.kind == "audio":
+        elif attachment.kind == "audio" and channels.transcriber is None:
             content = "voice and audio cannot be transcribed here"
         elif attachment.size > left:
             content = "it is too large"
@@ -72,8 +90,23 @@ async def _load(
             content = await _download(attachment, channels, left, until)
         if isinstance(content, bytes):
             left -= len(content)
+        if isinstance(content, bytes) and attachment.kind == "audio":
+            content = await _transcribe(attachment, content, channels.transcriber)
         loaded.append((attachment, content))
     return loaded
+
+
+async def _transcribe(
+    attachment: GatewayAttachment, content: bytes, transcriber: Transcriber | None
+) -> SpokenText | str:
+    """Return what is said in a recording, or why that is not known."""
+    assert transcriber is not None, "a recording is not downloaded without one"
+    try:
+        text = await transcriber.transcribe(_reference(attachment), content)
+    except HoldfastError as exc:
+        log.warning("channel.voice_not_transcribed", channel=attachment.channel, code=exc.code)
+        return "it could not be transcribed"
+    return SpokenText(text[:MAX_TEXT]) if text else "nothing is said in it"
 
 
 async def _download(
@@ -81,17 +114,7 @@ async def _download(
 ) -> bytes | str:
     try:
         async with asyncio.timeout_at(until):
-            return await channels.download(
-                attachment.channel,
-                Attachment(
-                    reference=attachment.reference,
-                    kind=attachment.kind,
-                    name=attachment.name,
-                    media_type=attachment.media_type,
-                    size=attachment.size,
-                ),
-                max_bytes,
-            )
+            return await channels.download(attachment.channel, _reference(attachment), max_bytes)
     except TimeoutError:
         return "it did not arrive in time"
     except HoldfastError as exc:
@@ -99,15 +122,39 @@ async def _download(
         return "it could not be read"
 
 
+def _reference(attachment: GatewayAttachment) -> Attachment:
+    return Attachment(
+        reference=attachment.reference,
+        kind=attachment.kind,
+        name=attachment.name,
+        media_type=attachment.media_type,
+        size=attachment.size,
+    )
+
+
+def _unheard(
+    delivery: Delivery, contents: Sequence[tuple[GatewayAttachment, Content]]
+) -> tuple[OutboxMessage, ...]:
+    """Return a line to the person for the first voice message that was not understood."""
+    for attachment, content in contents:
+        if attachment.kind == "audio" and isinstance(content, str):
+            text = f"Your voice message was not understood: {content}."
+            return (replace(to_message(delivery, text), source=attachment.id),)
+    return ()
+
+
 def content_id(attachment: GatewayAttachment) -> str:
     """Return the id of the item that has an attachment's content."""
     return "msg_" + attachment.id.partition("_")[2]
 
 
-def content_item(attachment: GatewayAttachment, content: bytes | str) -> NewItem:
-    """Return a file as a message to the model, or a line that says why it is missing."""
+def content_item(attachment: GatewayAttachment, content: Content) -> NewItem:
+    """Return a file as a message for the model, or a line that says why it is missing."""
     name = attachment.name or attachment.kind
-    part = None if isinstance(content, str) else _part(attachment, name, content)
+    if isinstance(content, SpokenText):
+        part: dict[str, str] | None = _text(f"[Transcript of {name}:]\n{content.text}")
+    else:
+        part = None if isinstance(content, str) else _part(attachment, name, content)
     reason = content if isinstance(content, str) else "files of this type are not passed on"
     if part is None:
         parts = [_text(f"[The file {name} is missing: {reason}.]")]
@@ -126,7 +173,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _part(attachment: GatewayAttachment, name: str, content: bytes) -> dict[str, str] | None:
-    """Return what a model can be shown of a file; the bytes say what it is, not its sender."""
+    """Return a file in a form that a model accepts; its bytes decide the type, not its sender."""
     media_type = _media_type(content)
     if media_type is not None:
         data = f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -1,7 +1,7 @@
-"""Executes a turn with a model: from its context to its committed answer.
+"""Executes a turn with a model, from its context to its committed answer.
 
-The terminal event is published only after the commit. Output that a model had begun when it
-failed is kept as an incomplete item and never becomes provider state.
+The terminal event is published only after the commit. Unfinished output of a failed model is stored
+as an incomplete item and never becomes provider state.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from holdfast.ports.request_context import current_request
 from holdfast.ports.tools import Toolbox
 
 _NOT_SENT = frozenset({"item_reference", "compaction_trigger", ATTACHMENT})
-"""Kinds of items that no model is sent as they are."""
+"""Kinds of items that are never sent to a model as they are."""
 CLIENT_CALLS = frozenset(
     {
         "function_call", "custom_tool_call", "local_shell_call", "shell_call",
@@ -67,10 +67,10 @@ CLIENT_CALLS = frozenset(
 INLINE_ITEMS = 500
 """How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
-"""The answer by which a scheduled turn says that there is nothing to tell."""
+"""The answer of a scheduled turn that has nothing to report."""
 COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
 CLIENT_STATUSES = frozenset({400, 413, 422})
-"""Statuses with which a provider says that the request itself is wrong."""
+"""HTTP statuses of a provider that mean that the request itself is invalid."""
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -148,8 +148,8 @@ class TurnExecutor:
     ) -> TurnResult:
         """Run the turn to its end. Failures of the model are committed, then raised.
 
-        When the run loses its lane, the calling task must be cancelled: this turns the
-        cancellation into the error that tells what became of the turn.
+        If the run loses its lane, the calling task must be cancelled: this method converts the
+        cancellation into an error that describes the state of the turn.
         """
         writer = JournalWriter(run, live) if live is not None else None
         run.writer = writer
@@ -174,7 +174,7 @@ class TurnExecutor:
             return await self._complete(run, request, answer, writer, tool_turn)
         except (asyncio.CancelledError, HoldfastError) as exc:
             if run.stop_code is not None and not run.is_ended:
-                # Shielded: a second cancellation must not tear the commit of the end apart.
+                # Shielded: a second cancellation must not interrupt the commit of the end.
                 await asyncio.shield(self._cancel(run, request, run.stop_code, writer))
             elif not run.is_lost:
                 raise
@@ -186,9 +186,9 @@ class TurnExecutor:
     async def _answer(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> tuple[Answer, ToolTurn | None]:
-        """Return the answer of any turn, and the tool steps that led to it.
+        """Return the answer of any turn, and the result of its tool steps.
 
-        It is a fixed text, a compaction, or comes from a model, alone or with the help of tools.
+        The answer is a fixed text, a compaction, or that of a model, with or without tools.
         """
         if request.fixed_answer is not None:
             return await self._answer_fixed(request, request.fixed_answer)
@@ -198,7 +198,7 @@ class TurnExecutor:
         if requested is not None:
             run.requested = request
         if requested is not None and not self._takes_functions(request.model):
-            # They come from the configuration: a client's request was refused.
+            # They come from the configuration: a client's request would have been rejected.
             log.info("tool.left_out", turn_id=run.turn.id, model=request.model)
             request, requested = show_functions(request, requested, ()), None
         if self._tools is not None and requested is not None:
@@ -207,7 +207,7 @@ class TurnExecutor:
         return await self._agents.run(run, request, writer)
 
     def _takes_functions(self, model: str) -> bool:
-        """Whether the provider of a model takes functions; a command-line agent does not."""
+        """Whether the provider of a model accepts functions; a command-line agent does not."""
         tools = msgspec.Raw(msgspec.json.encode([{"type": "function", "name": "any"}]))
         try:
             self._route(model).check(ModelCall(model=model, items=(), fields={"tools": tools}))
@@ -218,9 +218,9 @@ class TurnExecutor:
     async def _prepare(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> None:
-        """Do what streams, turns of channels and turns behind a running parent begin with."""
+        """Prepare streams, turns of channels and turns that continue a running parent."""
         if request.delivery is not None and self._channels is not None:
-            await load_attachments(run, self._channels)
+            await load_attachments(run, request.delivery, self._channels)
         if writer is not None:
             writer.start()
         if request.waits_for_parent:
@@ -229,7 +229,7 @@ class TurnExecutor:
     async def _answer_fixed(
         self, request: TurnRequest, text: str
     ) -> tuple[Answer, ToolTurn | None]:
-        """Answer with a text, and have the files of another answer sent with it."""
+        """Answer with a text, and send the files of another answer with it."""
         answer = Answer(items=[message("assistant", text).body])
         name = request.files_of
         view = await self._records.find(name.tenant, name.id) if name is not None else None
@@ -239,7 +239,7 @@ class TurnExecutor:
         return answer, ToolTurn(answer=answer, output=[*answer.items, *found])
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
-        """Raise if the response that was waited for in the lane cannot be continued."""
+        """Raise if the parent response that this turn waited for cannot be continued."""
         name = request.previous_response_id or ""
         view = await self._records.find(run.turn.tenant, name)
         if view is None or parent_of(view) is None:
@@ -301,7 +301,7 @@ class TurnExecutor:
     def _with_options(
         self, command: Finish, request: TurnRequest, answer: Answer, tool_turn: ToolTurn | None
     ) -> Finish:
-        """Return the end of a run with what only some turns have: calls, tools, deliveries."""
+        """Return the end of a run with what only some turns need: calls, tools, deliveries."""
         items, is_completed = command.items, answer.status == "completed"
         for item in items:
             if item.kind in CLIENT_CALLS and is_completed:
@@ -351,9 +351,9 @@ class TurnExecutor:
     def _requests(
         self, request: TurnRequest, delivery: Delivery, output: Sequence[bytes]
     ) -> tuple[OutboxMessage, ...]:
-        """Return what a channel sends when a turn waits for approvals: text so far, requests.
+        """Return what a channel sends when a turn waits for approvals: text so far, then requests.
 
-        A direct chat is read by one person only: the approvers are asked in their own chats.
+        Only one person reads a direct chat, so the approvers are asked in their own chats.
         """
         files, text = self._files(delivery, output, output_text(output).strip())
         messages = [*(self._split(delivery, text) if text else []), *files]
@@ -373,7 +373,7 @@ class TurnExecutor:
     def _request(
         self, delivery: Delivery, text: str, approval_id: str, source: str = ""
     ) -> list[OutboxMessage]:
-        """Return the messages of one request; its buttons are below the last one."""
+        """Return the messages of one approval request; its buttons are below the last one."""
         parts = [replace(part, source=source) for part in self._split(delivery, text)]
         return [*parts[:-1], replace(parts[-1], approval=approval_id)]
 
@@ -395,11 +395,11 @@ class TurnExecutor:
             if not run.is_lost:
                 await self._fail(run, request, exc, writer)
         elif isinstance(exc, Exception):
-            # A bug of our own must not keep the lane.
+            # A bug of the gateway must not keep the lane.
             log.exception("run.failed", run_id=run.fence.run_id)
             await self._fail(run, request, HoldfastError("internal error"), writer)
         elif not (run.is_lost or run.stop_code) and isinstance(exc, asyncio.CancelledError):
-            # Shielded: a second cancellation must not tear the commit of the end apart.
+            # Shielded: a second cancellation must not interrupt the commit of the end.
             await asyncio.shield(self._interrupt(run, writer))
 
     async def _fail(
@@ -459,7 +459,7 @@ class TurnExecutor:
     async def _cancel(
         self, run: ActiveRun, request: TurnRequest, code: str, writer: JournalWriter | None
     ) -> None:
-        """End a run that was stopped, with all that was shown of its answer."""
+        """End a run that was stopped, with all output that was shown."""
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         try:
@@ -481,7 +481,7 @@ class TurnExecutor:
             writer.end(journal, response_facts(run, request, "cancelled", output, None))
 
     async def _interrupt(self, run: ActiveRun, writer: JournalWriter | None) -> None:
-        """Leave a run that this process may not finish: a retry or another worker continues it."""
+        """Leave a run that this process cannot finish; a retry or another worker continues it."""
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         if run.turn.source in RUN_AGAIN:
@@ -504,14 +504,14 @@ class TurnExecutor:
 
 
 def _is_clients_mistake(error: HoldfastError) -> bool:
-    """Whether a turn fails because of its request, not of anything that an operator runs."""
+    """Whether a turn fails because of its request, so that an operator need not act."""
     if isinstance(error, ProviderFailure):
         return error.refuses_input or error.status in CLIENT_STATUSES
     return isinstance(error, InvalidInput)
 
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
-    """Log that a turn failed, after its heals; a failed attempt alone may have been healed."""
+    """Log that a turn failed after its heals; a failed attempt alone is not logged here."""
     given = error.provider_code if isinstance(error, ProviderFailure) else None
     request = current_request.get()
     log.warning(
@@ -523,14 +523,14 @@ def log_failed_turn(error: HoldfastError, **ids: str) -> None:
 
 
 def _other_approvers(request: TurnRequest, delivery: Delivery) -> list[str]:
-    """Return the approvers on the platform of a turn, without the person who asked."""
+    """Return the approvers on the platform of a turn, except its sender."""
     prefix = f"{delivery.channel}:"
     known = (name.removeprefix(prefix) for name in request.approvers if name.startswith(prefix))
     return [name for name in dict.fromkeys(known) if name != delivery.sender]
 
 
 def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:
-    """Return the end of a run with what its tools leave open."""
+    """Return the end of a run with the calls that its tools leave open."""
     seconds = tool_turn.hold_seconds
     return replace(
         command,
@@ -556,7 +556,7 @@ def record_answer(
     sent: SentRequest | None = None,
     earlier: tuple[SentRequest, ...] = (),
 ) -> RecordedAnswer:
-    """Return what is stored of an answer beside its items."""
+    """Return what is stored of an answer besides its items."""
     usage = answer.usage_detail
     if not usage and answer.usage is not None:
         usage = usage_value(answer.usage)
@@ -579,7 +579,7 @@ def response_facts(
     recorded: RecordedAnswer | None,
     text: str | None = None,
 ) -> ResponseFacts:
-    """Return the response that a run gives; `text` is that of an output of one plain message."""
+    """Return the response of a run; `text` is set if its output is one plain message."""
     return ResponseFacts(
         id=response_id(run.turn.id, run.turn.step),
         request=request,

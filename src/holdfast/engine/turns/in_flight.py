@@ -1,6 +1,6 @@
-"""Turns in flight, as later requests meet them: attach to them, supersede them or end them.
+"""Turns in flight and later requests: attach to a turn, supersede it or end it.
 
-Only the worker that runs a turn knows what was shown of its answer, so that worker ends it. A
+Only the worker that runs a turn knows how much of its answer was shown, so it ends the turn. A
 later request that sends a history supersedes a turn whose reader has stopped reading (a stop
 button); every other request queues behind it.
 """
@@ -25,9 +25,9 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
 
 ASK_SECONDS = 0.25
-"""How long another process has to say that the client of a run has stopped reading."""
+"""How long another process may take to report that the client of a run has stopped reading."""
 STOP_SECONDS = 0.3
-"""How long the worker of a run has to end it with what was shown."""
+"""How long the worker of a run may take to end it with what was shown."""
 SUPERSEDED = "superseded"
 
 
@@ -39,22 +39,22 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     caller: bytes
     """The hash of its API key."""
     is_forced: bool = False
-    """Whether it supersedes the turn in flight whatever the reader of that turn does."""
+    """Whether it supersedes the turn in flight even if that turn's client still reads."""
 
 
 class SameRequest(msgspec.Struct, frozen=True):
-    """The turn in flight answers the same request, and nothing of its answer was shown yet."""
+    """The turn in flight answers the same request, and none of its answer was shown yet."""
 
     turn_id: TurnId
     step: int
 
 
 Meeting = Literal["queue", "superseded"] | SameRequest
-"""What becomes of a request that meets a turn in flight."""
+"""What happens to a request that finds a turn in flight."""
 
 
 class RunsInFlight:
-    """The runs of this process, and what becomes of requests that meet a run."""
+    """The runs of this process, and decisions about requests that find a run in their session."""
 
     def __init__(self, gateway: Gateway, lives: LiveResponses) -> None:
         self._gateway = gateway
@@ -68,10 +68,10 @@ class RunsInFlight:
     # ── later requests ──────────────────────────────────────────────────────────────────────
 
     async def meet(self, arrival: Arrival, session: Session) -> Meeting:
-        """Decide about a request that finds a run in its session; end the run if it is superseded.
+        """Decide about a request that finds a run in its session; end a superseded run.
 
-        The same body again, before any output, is the same request. After that it asks for another
-        answer.
+        The same body again, before any output, is the same request. After output was shown, it asks
+        for another answer.
         """
         view = None
         if session.active_turn_id is not None:
@@ -83,7 +83,7 @@ class RunsInFlight:
             return await self._meet_tool_wait(arrival, turn, session)
         has_waiters = await self._has_waiters(session.tenant, session.id)
         may_supersede = not has_waiters and not arrival.is_forced
-        # What another process has shown is stored only after a while: ask it first.
+        # What another process has shown is stored with a delay: ask that process first.
         if may_supersede and await self._end_stopped(turn, arrival.caller):
             return "superseded"
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
@@ -94,9 +94,9 @@ class RunsInFlight:
         return "superseded"
 
     async def supersede_stopped(self, arrival: Arrival, turn_id: str) -> bool:
-        """End a run that has the body of a request, if its client has stopped reading.
+        """End a run with the same body as a request, if its client has stopped reading.
 
-        Such a request asks for another answer, also where it has no history to tell it by.
+        Such a request asks for another answer, even if it has no history that would show it.
         """
         view = await self._gateway.read.turn(arrival.tenant, TurnId(turn_id))
         if view is None or view.status != "running":
@@ -122,7 +122,7 @@ class RunsInFlight:
         return "superseded"
 
     async def _has_output(self, turn: Turn) -> bool:
-        """Return whether any output was shown; of another process's run, whether any is stored."""
+        """Return whether any output was shown, or for another process's run, is stored."""
         live = self._live(turn)
         if live is not None:
             return live.first_output is not None
@@ -150,7 +150,7 @@ class RunsInFlight:
     # ── runs of other processes ─────────────────────────────────────────────────────────────
 
     async def _ask_owner(self, turn: Turn, code: str, caller: bytes | None, seconds: float) -> bool:
-        """Ask the worker of a run to end it; return whether it did within so many seconds."""
+        """Ask the worker of a run to end it; return whether it did within `seconds`."""
         command = RequestStop(tenant=turn.tenant, turn_id=turn.id, code=code, caller=caller)
         if not await self._gateway.submit(command):
             return False
@@ -158,7 +158,7 @@ class RunsInFlight:
         return ended is not None and ended.outcome == "cancelled"
 
     async def _wait(self, turn: Turn, seconds: float) -> Turn | None:
-        """Return a turn once it has ended; None if that takes too long."""
+        """Return a turn once it has ended, or None if that takes too long."""
         try:
             async with asyncio.timeout(seconds):
                 return (await self._gateway.wait_until_ended(turn.tenant, turn.id)).turn
@@ -174,7 +174,7 @@ class RunsInFlight:
             await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
 
     def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:
-        """Look for requests to end a run, if a session was woken that has a run here."""
+        """Check for stop requests if a session with a run of this process was woken."""
         for session_id in woken:
             if session_id in self.runs:
                 task = asyncio.get_running_loop().create_task(self._serve_quietly())
@@ -208,12 +208,12 @@ class RunsInFlight:
     ) -> AsyncIterator[None]:
         """Hold back the output of a session's run while a turn that interrupts it is accepted.
 
-        What was shown until then is stored, so that nothing of it is lost with the run.
+        What was shown so far is stored, so that it is not lost with the run.
         """
         view = await self._gateway.read.session(tenant, key=key, session_id=session_id)
         run = self.runs.get(view.session.id) if view is not None else None
         if view is not None and run is None and not view.queued_turns:
-            # With others in the queue one of them would start before this one.
+            # If other turns are queued, one of them would start before this one.
             await self._interrupt_elsewhere(view.session)
         if run is None or run.writer is None:
             yield
@@ -227,9 +227,9 @@ class RunsInFlight:
     # ── ending ──────────────────────────────────────────────────────────────────────────────
 
     async def end(self, turn: Turn, *, code: str) -> Turn:
-        """End an open turn as cancelled, with all that was shown; one that has ended stays so.
+        """End an open turn as cancelled, with all that was shown; an ended turn is not changed.
 
-        Its worker gets a moment to do it; afterwards what is stored of the answer counts.
+        Its worker gets a short time to do it; after that, the turn ends with what is stored.
         """
         run = self._find(turn)
         if run is None:
@@ -249,7 +249,7 @@ _REASONS = {
 
 
 def _is_stopped(live: LiveResponse) -> bool:
-    """Whether everybody who read a stream has left, and somebody had seen output."""
+    """Whether all readers of a stream have left, after at least one of them had seen output."""
     first = live.first_output
     if live.publish_after_commit or first is None or not live.clients:
         return False

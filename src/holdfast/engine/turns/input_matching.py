@@ -1,4 +1,4 @@
-"""Matches the input of a request with what is stored: what is new, what is rewound or repeated."""
+"""Matches the input of a request with the log: what is new, rewound or repeated."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,12 +34,12 @@ from holdfast.engine.turns.in_flight import Meeting, SameRequest
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader, SessionView
 
 TAIL_ITEMS = 16
-"""How many items of a log are read first, beside twice as many as the request has."""
+"""How many items of a log are read first, in addition to twice the items of the request."""
 MeetRun = Callable[[Session], Awaitable[Meeting]]
 """Decides about a request that finds a run in its session."""
 _COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
 SEARCHED_TURNS = 100
-"""How many of a session's last turns are searched for tool outputs that are queued."""
+"""How many of a session's last turns are searched for queued tool outputs."""
 
 
 INLINE_ITEMS = 500
@@ -66,32 +66,32 @@ class MatchedInput(msgspec.Struct, frozen=True):
     items: tuple[NewItem, ...]
     rewind: tuple[int, int] | None = None
     seen_seq: int | None = None
-    """Where the log ended that the request was compared with, if it was."""
+    """The end of the log with which the request was compared, if it was."""
     brought: PrefixHash | None = None
-    """The history at the beginning of `items`, where none of it is stored."""
+    """The history at the beginning of `items`, if none of it is stored."""
     repeated: HistoryHashRow | None = None
     """The end of the stored history that `items` continue."""
     history_hash: bytes = EMPTY_HISTORY
-    """The hash of everything that was sent, where later requests may look for its answer."""
+    """The hash of everything that was sent, if later requests may look for its answer."""
     same_as: tuple[TurnId, int] | None = None
-    """The turn and step that got the same tool outputs before."""
+    """The turn and step that already got the same tool outputs."""
     after_turn: int | None = None
-    """The number of the session's last turn, where a further turn would change the match."""
+    """The number of the session's last turn, if another turn would change the match."""
     abandons: TurnId | None = None
-    """The turn that waits for tools whose calls the request contains without an output."""
+    """The turn whose tool calls the request contains without their outputs."""
 
 
 async def _compute(
     count: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    """Call a pure function; in a thread if there is much to do, so that the event loop goes on."""
+    """Call a pure function; in a thread if there is much to do, so that the event loop is free."""
     if count <= INLINE_ITEMS:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def has_no_history(items: Sequence[NewItem]) -> bool:
-    """Whether the input is one message of a user: such a request repeats nothing."""
+    """Whether the input is one message of a user, so that it repeats nothing."""
     for item in items:
         if item.kind != "message" or _read_role(item.body).role in _COMPARED_ROLES:
             return False
@@ -110,9 +110,9 @@ async def match_input(
 ) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
-    System and developer messages at the beginning are compared apart from the history. Input
-    without output of a model is new, unless the client is known to send its whole history
-    (`is_whole`) or the input repeats what was refused or what failed before.
+    System and developer messages at the beginning are compared separately. Input without model
+    output is new, unless the client is known to send its whole history (`is_whole`) or the input
+    repeats what was refused or failed before.
     """
     lead = _leading_instructions(items)
     items = items[len(lead) :]
@@ -152,7 +152,7 @@ async def match_input(
 
 
 def _meets_turn(session: Session, sent: Sequence[SentItem]) -> bool:
-    """Whether a history meets a turn in flight; outputs that a turn waits for continue it."""
+    """Whether a history conflicts with a turn in flight; outputs that it waits for do not."""
     if not session.is_held:
         return session.active_run_id is not None
     pending = set(read_pending_calls(session))
@@ -162,7 +162,7 @@ def _meets_turn(session: Session, sent: Sequence[SentItem]) -> bool:
 async def _repeated_failure(
     read: Reader, view: SessionView | None, items: Sequence[NewItem]
 ) -> MatchedInput | None:
-    """Return the input in the place of the same input of a turn that failed just before."""
+    """Return the input with a rewind, if it repeats the input of a turn that has just failed."""
     turn = view.last_turn if view is not None else None
     if view is None or turn is None or turn.outcome != "failed" or not turn.is_retryable:
         return None
@@ -176,14 +176,14 @@ async def _repeated_failure(
         return None
     rest = [_sent(item.as_new()) for item in stored[len(items) :]]
     if any(item.role is not None and item.role != ASSISTANT for item in rest):
-        return None  # the turn was given more than this
+        return None  # the failed turn had more input than this
     return MatchedInput(
         tuple(items), (first - 1, last), seen_seq=last, after_turn=session.turn_count
     )
 
 
 def _leading_instructions(items: Sequence[NewItem]) -> list[NewItem]:
-    """Return the system and developer messages at the beginning of a request, marked as such."""
+    """Return a request's leading system and developer messages, marked as instructions."""
     lead: list[NewItem] = []
     for item in items:
         if item.kind != "message" or _read_role(item.body).role not in INSTRUCTION_ROLES:
@@ -197,14 +197,14 @@ async def _with_instructions(
 ) -> MatchedInput:
     """Add the instructions of a request to its new items, if they have changed.
 
-    A rewind that hides the instructions in force repeats them behind it.
+    If a rewind hides the instructions in force, they are added again after it.
     """
     entries = [*outline.entries, *outline.running] if outline is not None else []
     current = [entry for entry in entries if entry.is_instruction]
     if matched.same_as is not None or not (lead or (current and matched.rewind)):
         return matched
     is_hidden = matched.rewind is not None and any(e.seq > matched.rewind[0] for e in current)
-    # The turn in flight may still be hidden, and its instructions with it: repeat them then.
+    # The turn in flight, and its instructions with it, may still be hidden: add them again.
     is_settled = outline is None or not any(entry.is_instruction for entry in outline.running)
     is_same = is_settled and [i.fingerprint for i in lead] == [e.fingerprint for e in current]
     if not is_hidden and (is_same or not lead):
@@ -226,7 +226,7 @@ async def _with_instructions(
 def _match_refused(
     outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
 ) -> MatchedInput:
-    """Leave out what a request without a history repeats of refused input."""
+    """Leave out refused input that a request without a history repeats."""
     entries = outline.entries if outline is not None else []
     log = [_entry(entry) for entry in entries if not entry.is_instruction]
     found = find_new(sent, log)
@@ -259,14 +259,14 @@ async def _match_history(
         new,
         found.rewind,
         outline.settled_seq,
-        # A turn that is accepted in between would stand where the answer is to be repeated.
+        # Another turn in between would take the place where the answer is to be regenerated.
         after_turn=outline.session.turn_count if is_again else None,
         abandons=_abandoned(outline.session, sent, found.new_from),
     )
 
 
 _Compared = tuple[Sequence[LogEntry], HistoryDiff]
-"""The log that a history was compared with, and what is new."""
+"""The log with which a history was compared, and the result."""
 
 
 def _compare(
@@ -283,9 +283,9 @@ def _compare(
 async def _outline_to_compare(
     find: Callable[..., Awaitable[Outline | None]], sent: Sequence[SentItem], *, is_whole: bool
 ) -> tuple[Outline | None, _Compared | None]:
-    """Return the end of a log if comparing a request with it is enough, else all of the log.
+    """Return the end of a log if that is enough to match a request, else the whole log.
 
-    The result of the comparison comes with it, unless the log has to be compared again.
+    The result of the comparison is returned too, unless the log has to be compared again.
     """
     outline = await find(last=2 * len(sent) + TAIL_ITEMS)
     if outline is None or outline.is_whole:
@@ -301,10 +301,10 @@ async def _outline_to_compare(
 
 
 def _comparable_log(outline: Outline, cut_from: int | None) -> Sequence[LogEntry]:
-    """Return what a history is compared with, including the turn in flight.
+    """Return the log entries to compare a history with, including the turn in flight.
 
-    The turn that begins at `cut_from` was superseded: what the history does not repeat of it is
-    hidden, also of its answer.
+    The turn that begins at `cut_from` was superseded: whatever the history does not repeat of it,
+    including its answer, is hidden.
     """
     entries = (*outline.entries, *outline.running)
     log = [_entry(entry) for entry in entries if not entry.is_instruction]
@@ -320,7 +320,7 @@ def _comparable_log(outline: Outline, cut_from: int | None) -> Sequence[LogEntry
 
 
 def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
-    """Return the turn that waits for tools, if the request goes on without their outputs."""
+    """Return the turn that waits for tools, if the request continues without their outputs."""
     if not session.is_held or new_from >= len(sent):
         return None
     pending = set(read_pending_calls(session))
@@ -333,10 +333,10 @@ def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> Tur
 async def _is_cut(
     read: Reader, outline: Outline, log: Sequence[LogEntry], after: int, shown: str
 ) -> bool:
-    """Whether a text is a part of the answer that follows an item of the log.
+    """Whether a text is the shown part of the answer that follows an item of the log.
 
-    The answer was shown up to there when its reader stopped it. What was shown of an incomplete
-    answer may also be longer than what is stored of it.
+    The answer was shown up to there when its reader stopped it. The shown part of an incomplete
+    answer may be longer than the stored one.
     """
     answer = next((entry for entry in log if entry.seq > after and entry.fingerprint), None)
     if answer is None or answer.kind != "message" or answer.is_refused:
@@ -354,7 +354,7 @@ async def _is_cut(
 
 
 def _incomplete(item: NewItem) -> NewItem:
-    """Return an assistant's message as one that was cut off."""
+    """Return an assistant's message marked as incomplete."""
     body = msgspec.json.encode({**item_value(item.body), "status": "incomplete"})
     return msgspec.structs.replace(item, body=body)
 
@@ -362,7 +362,7 @@ def _incomplete(item: NewItem) -> NewItem:
 async def _match_outputs(
     read: Reader, outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
 ) -> MatchedInput:
-    """Find the calls that the tool outputs of a request without a history belong to."""
+    """Find the calls for the tool outputs of a request without a history."""
     if outline is None:
         sort_outputs(sent, ())
         return MatchedInput(tuple(items))
@@ -400,7 +400,7 @@ async def _queued_outputs(read: Reader, session: Session) -> dict[NewItem, Turn]
 
 
 async def _receiver(read: Reader, session: Session, given: LogEntry) -> tuple[TurnId, int] | None:
-    """Return the turn and step that got an output; None where it has to be repeated."""
+    """Return the turn and step that got an output, or None if it has to be sent again."""
     query = ItemQuery(after=given.seq - 1, limit=1, view="log")
     item = (await read.items(session, query))[0]
     if item.session_id != session.id:
@@ -427,7 +427,7 @@ async def match_stored_history(
 
 
 def _history_hashes(items: Sequence[NewItem]) -> tuple[bytes, list[PrefixHash]]:
-    """Return the hash of a whole history, and those of its beginnings."""
+    """Return the hash of a whole history, and those of its prefixes."""
     whole = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
     return whole, _prefix_hashes(_sent_items(items), items)
 

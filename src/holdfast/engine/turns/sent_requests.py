@@ -1,10 +1,11 @@
-"""Rebuilds the requests that were sent to providers, from the log, and proves them by their digest.
+"""Rebuilds the requests sent to providers from the log, and verifies them by their digest.
 
-Nothing of a request is stored but its digest and where the log stood. A request that cannot be
-rebuilt to the same digest is returned all the same, and says so.
+Of a request, only its digest and its position in the log are stored. A request that cannot be
+rebuilt to the same digest is still returned, and marked as unproven.
 """
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import HIDING, Record, in_force, quarantined
 from holdfast.core.model.request import (
+    DIGEST_BYTES,
     SentRequest,
     TurnRequest,
     find_request,
@@ -32,9 +34,9 @@ from holdfast.ports.provider import ModelCall, digest_call
 from holdfast.ports.store import Reader
 
 MAX_LOOKBACK = 50
-"""Turns that are searched for the request before the first one of a turn."""
+"""How many earlier turns are searched for the request before a turn's first one."""
 MAX_RECORD_TRIES = 8
-"""Record numbers that are tried where another writer added records during the call."""
+"""How many record numbers are tried, in case another writer added records during the call."""
 _UNKNOWN_STATE = ProviderState("", "", "", b"")
 
 ItemOrigin = Literal["log", "summary", "placeholder", "synthetic_output", "shortened"]
@@ -42,15 +44,15 @@ Change = Literal["added", "compacted", "hidden", "placeholder", "shortened", "ch
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to a provider: which one, what became of it, and what was recorded of it."""
+    """One request to a provider, its result, and what was recorded about it."""
 
     run: Run
     model: str
     heal: Heal | None = None
-    """The failure and what was done about it; None for the last attempt of a run."""
+    """The failure and how it was healed; None for the last attempt of a run."""
     sent: SentRequest | None = None
     is_tool_call: bool = False
-    """Whether it was answered with calls of gateway tools, after which the run went on."""
+    """Whether it was answered with calls of gateway tools, so that the run continued."""
 
 
 class RequestItem(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class RequestItem(msgspec.Struct, frozen=True):
 
 
 class ItemChange(msgspec.Struct, frozen=True):
-    """What became of one item since the request before; `record` caused it, if one did."""
+    """How one item changed since the previous request, and the record that caused it, if any."""
 
     change: Change
     seq: int | None
@@ -77,12 +79,12 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
     request: TurnRequest
     items: list[RequestItem]
     new_items: int
-    """Items that were sent where the provider's state stood for the others; else all of them."""
+    """How many items were sent: all, or those that the provider's state did not cover."""
     digest: bytes
     call: ModelCall
     """The call to the provider; see `ports.provider.digest_call` for what its digest covers."""
     records: Sequence[Record] = ()
-    """The records that it took into account."""
+    """The records that it includes."""
 
     @property
     def is_proven(self) -> bool | None:
@@ -92,7 +94,7 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentRequests:
-    """Rebuilds what models were shown."""
+    """Rebuilds requests as they were sent to models."""
 
     def __init__(self, read: Reader, fitter: ContextFitter | None = None) -> None:
         self._read = read
@@ -105,7 +107,7 @@ class SentRequests:
         return list(_attempts(request, runs)) if request is not None else []
 
     async def rebuild(self, session: Session, turn: Turn, attempt: Attempt) -> RebuiltRequest:
-        """Return the request of an attempt, as the log has it."""
+        """Return the request of an attempt, rebuilt from the log."""
         request = read_request(turn.request)
         if self._fitter is not None:
             request = self._fitter.strip_gateway_fields(request)
@@ -148,13 +150,13 @@ class SentRequests:
             request=request,
             items=_request_items(history, shown, _notes(records, set_aside)),
             new_items=new_items,
-            digest=digest_call(hash_items(call.items), call),
+            digest=rebuilt_digest(call, sent.digest if sent is not None else None),
             call=replace(call, session_id=session.id, is_stream=request.is_stream),
             records=records,
         )
 
     async def before(self, session: Session, turn: Turn, attempt: Attempt) -> "Before | None":
-        """Return the request that was sent before the first one for the same answer."""
+        """Return the last request before this answer's first one."""
         earlier = [one for one in await self.attempts(turn) if _is_before(one, attempt)]
         if earlier:
             return Before(turn, await self.rebuild(session, turn, earlier[-1]))
@@ -169,14 +171,28 @@ class SentRequests:
 
 
 class Before(msgspec.Struct, frozen=True):
-    """The request before another one, and its turn."""
+    """The previous request, and its turn."""
 
     turn: Turn
     rebuilt: RebuiltRequest
 
 
+def rebuilt_digest(call: ModelCall, recorded: bytes | None) -> bytes:
+    """Return the digest of a rebuilt call, by the rule by which the recorded one was made."""
+    digest = digest_call(blake2b(digest_size=DIGEST_BYTES, key=hash_items(call.items)), call)
+    if recorded in (None, digest):
+        return digest
+    # Version 0.1.0 hashed all items at once, each ended by a line feed.
+    hasher = blake2b(digest_size=DIGEST_BYTES)
+    for body in call.items:
+        hasher.update(body)
+        hasher.update(b"\n")
+    earlier = digest_call(hasher, call)
+    return earlier if earlier == recorded else digest
+
+
 def difference(before: RebuiltRequest | None, after: RebuiltRequest) -> list[ItemChange]:
-    """Return what changed from one request to the next, in the order of the log."""
+    """Return the changes from one request to the next, in the order of the log."""
     known = {_identity(item): item for item in before.items} if before is not None else {}
     seen = {_identity(item) for item in after.items}
     changes: list[ItemChange] = []
@@ -195,7 +211,7 @@ def difference(before: RebuiltRequest | None, after: RebuiltRequest) -> list[Ite
 
 
 def _notes(records: Sequence[Record], set_aside: frozenset[int]) -> dict[int, ItemOrigin]:
-    """Return the items that a request shows otherwise than the log has them."""
+    """Return the items that a request shows in another form than the log."""
     notes: dict[int, ItemOrigin] = {}
     for record in records:
         if record.kind == "elision" and record.body is not None:
@@ -204,7 +220,7 @@ def _notes(records: Sequence[Record], set_aside: frozenset[int]) -> dict[int, It
 
 
 def _identity(item: RequestItem) -> tuple[int | None, str | bytes]:
-    """Return what tells an item apart: its place, or its content where it is in no log."""
+    """Return the identity of an item: its place in the log, or its content if it is in no log."""
     if item.seq is None:
         return None, item.body
     return item.seq, "summary" if item.origin == "summary" else "log"
@@ -227,7 +243,7 @@ def _removal(seq: int | None, after: RebuiltRequest) -> ItemChange:
 
 
 def _cause(seq: int | None, after: RebuiltRequest) -> Record | None:
-    """Return the newest record in force over an item; a compaction reaches back to the first."""
+    """Return the newest record in force over an item; a compaction applies from the first item."""
     if seq is None:
         return None
     for record in sorted(after.records, key=lambda record: record.no, reverse=True):
@@ -238,7 +254,7 @@ def _cause(seq: int | None, after: RebuiltRequest) -> Record | None:
 
 
 def _attempts(request: TurnRequest, runs: Sequence[Run]) -> Iterator[Attempt]:
-    """Yield the requests of a turn's runs; a fall-back model stays for the rest of its step."""
+    """Yield the requests of a turn's runs; a fallback model is used for the rest of its step."""
     model, step = request.model, -1
     for run in sorted(runs, key=lambda run: (run.step, run.epoch)):
         if run.step != step:
@@ -262,12 +278,12 @@ def _attempts(request: TurnRequest, runs: Sequence[Run]) -> Iterator[Attempt]:
 
 
 def _last_seq(sent: SentRequest | None) -> int:
-    """Return the last item that a request showed; 0 where only its run tells."""
+    """Return the last item that a request included, or 0 if it was not recorded."""
     return (sent.last_seq or 0) if sent is not None else 0
 
 
 def _is_before(one: Attempt, other: Attempt) -> bool:
-    """Whether one request showed the model less of the same turn than another."""
+    """Whether one request included less of the same turn than another."""
     if one.run.step != other.run.step:
         return one.run.step < other.run.step
     return _last_seq(one.sent) < _last_seq(other.sent)

@@ -1,7 +1,7 @@
-"""Requests of which nothing is stored: no turn, no row, no heal.
+"""Stateless requests, of which nothing is stored: no turn, no row, no heal.
 
-The client brings its history along and keeps the answer itself. Streams use the same live
-response as turns do; here the model waits for its one reader.
+The client sends its history and keeps the answer itself. Streams use the same live response as
+turns do, but here the model waits for its one reader.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 
 UNREAD_BYTES = 64 * 1024
-"""How much may be unread before the model has to wait."""
+"""How many bytes may be unread before the model has to wait."""
 
 
 class StatelessExecutor:
-    """Executes requests of which nothing is stored."""
+    """Executes stateless requests."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StatelessExecutor:
         return _with_answer(facts, replace(answer, items=[*preface, *answer.items]))
 
     def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "StatelessStream":
-        """Return the response's events, to be read and closed."""
+        """Return the stream of a response; the caller must read and close it."""
         facts = self._initial_facts(request)
         return StatelessStream(facts, lambda sink: self._stream(request, items, sink))
 
@@ -102,7 +102,7 @@ class StatelessExecutor:
     async def _compact(
         self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
     ) -> Answer:
-        """Answer with one item that replaces everything that was sent."""
+        """Answer with one item that replaces all of the input."""
         stored = as_stored_items(items)
         max_bytes = sum(len(item.body) for item in stored)
         text, usage = await compactor.summarize_items(
@@ -133,7 +133,7 @@ def _model_call(request: TurnRequest, items: list[bytes]) -> ModelCall:
 
 
 class StatelessStream:
-    """The events of a response for its one reader; a slow reader slows down the model."""
+    """The stream of a response for its one reader; a slow reader slows down the model."""
 
     def __init__(self, facts: ResponseFacts, run: Callable[[EventSink], Awaitable[Answer]]) -> None:
         self._live = LiveResponse(facts, drops_unread=False)
@@ -150,14 +150,14 @@ class StatelessStream:
     # ── the model's side ────────────────────────────────────────────────────────────────────
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Publish events; return False when the reader has to catch up first."""
+        """Publish events. False means that the reader has to catch up first."""
         self._has_output = True
         self._open()
         self._live.publish(events)
         return self._unread_bytes() <= UNREAD_BYTES
 
     async def drain(self) -> None:
-        """Wait for the reader."""
+        """Wait until the reader has caught up."""
         while self._unread_bytes() > UNREAD_BYTES:
             self._was_read.clear()
             await self._was_read.wait()
@@ -168,7 +168,7 @@ class StatelessStream:
             self._live.start()
 
     def _unread_bytes(self) -> int:
-        """Drop what the reader has from memory, and return how much it has not read."""
+        """Drop events that the reader has, and return the size of the others."""
         self._live.release(self._cursor.position)
         return self._live.held_bytes
 
@@ -206,7 +206,7 @@ class StatelessStream:
         """Return the next events; see `StreamReader`."""
         self._start()
         if self._was_silent:
-            # `begin` has waited for that long already.
+            # `begin` has already waited that long.
             self._was_silent = False
             return ()
         events = await self._cursor.read(seconds, push)
@@ -217,7 +217,7 @@ class StatelessStream:
         return events
 
     async def close(self) -> None:
-        """Stop the call."""
+        """Cancel the call."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

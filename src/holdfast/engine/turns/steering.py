@@ -1,7 +1,7 @@
-"""Steering: input that joins a running turn at its next model call.
+"""Steering: input that joins a running turn at the turn's next model call.
 
-It was accepted as a turn of its own and waits before all others. If no further call comes, it
-runs as the next turn.
+It is accepted as a turn of its own, first in the queue. If there is no further model call, it runs
+as the next turn.
 """
 
 from itertools import takewhile
@@ -14,7 +14,7 @@ from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
-"""How many inputs join at one model call."""
+"""The most inputs that join at one model call."""
 
 
 async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
@@ -30,10 +30,10 @@ async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
 
 
 def may_join(waiting: Turn, running: Turn) -> bool:
-    """Whether the answer of a running turn reaches whoever wrote a waiting one.
+    """Whether the answer of a running turn reaches the sender of a waiting one.
 
-    A message of a chat joins only a turn that answers in the same place: a session may have
-    several chats, API clients and schedules.
+    A chat message joins only a turn that answers in the same place: a session may have several
+    chats, API clients and schedules.
     """
     target, place = delivery_of(waiting), delivery_of(running)
     if target is None:
@@ -42,14 +42,14 @@ def may_join(waiting: Turn, running: Turn) -> bool:
 
 
 def has_waiting(run: ActiveRun) -> bool:
-    """Whether turns were accepted behind the run's turn before its run began."""
+    """Whether turns were accepted after the run's turn, but before its run started."""
     return run.session.turn_count > run.turn.number
 
 
 async def join_waiting_input(
     read: TurnReader, run: ActiveRun, writer: JournalWriter | None
 ) -> None:
-    """Join waiting input to a turn that goes on with tool outputs of its client."""
+    """Add waiting input to a turn that continues with tool outputs of its client."""
     joining = await waiting_input(read, run) if has_waiting(run) else ()
     if not joining:
         return

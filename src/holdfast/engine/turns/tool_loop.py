@@ -1,8 +1,8 @@
-"""Runs the gateway's tools inside a turn: model, call committed, tool, output committed, model.
+"""Runs the gateway's tools in a turn: model, commit the call, tool, commit the output, model.
 
-What is left to do is always read from the log, so that a turn goes on in the same way after a
-step, after an approval and after a crash. A call that may have run before is run again only if
-its tool is declared safe; else the model is told that the outcome is unknown.
+The remaining work is always read from the log, so that a turn continues in the same way after a
+step, an approval and a crash. A call that may have run before is run again only if its tool is
+declared safe; otherwise the model is told that the outcome is unknown.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from holdfast.core.model.gateway_items import (
     GatewayCompletion,
     GatewayReminder,
     ToolList,
+    approval_request_id,
     client_output,
     complete,
     load_item,
@@ -67,7 +68,7 @@ LIMIT = "The call was not run: the turn has reached its limit of tool calls."
 ANY_FUNCTION = FunctionTool(
     function="any", description="", parameters=msgspec.Raw(b'{"type":"object"}')
 )
-"""Stands for the functions of a turn before its tools are known."""
+"""Stands for a turn's functions before its tools are known."""
 CONFIGURED: frozenset[Source] = frozenset({"channel", "cron"})
 """Sources of turns whose tools come from the configuration, not from a client."""
 UNATTENDED = frozenset({"cron"})
@@ -94,8 +95,8 @@ class ToolLoop:
     def check(self, tenant: Tenant, request: TurnRequest, source: Source) -> TurnRequest:
         """Raise for tools that do not exist; return the request as its upstream may see it.
 
-        A client's request has a function in it, which the provider may refuse. A configured tool
-        is left out where the provider takes none.
+        A client's request gets a function, so that a provider without functions refuses it.
+        Configured tools are left out: they are dropped for such a provider.
         """
         requested = read_tools(request)
         if requested is None:
@@ -107,7 +108,7 @@ class ToolLoop:
     async def run(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> ToolTurn:
-        """Run the turn to its answer, or to where the client has to act."""
+        """Run the turn until it is answered or the client has to act."""
         requested = read_tools(request)
         assert requested is not None
         caller = ToolCaller(
@@ -132,7 +133,7 @@ class ToolLoop:
                 return ended
 
     async def _show_lists(self, progress: ToolProgress) -> None:
-        """Show the tools of servers that are new to the session, or have other tools by now."""
+        """Show the tools of servers that are new to the session or have changed."""
         known = _known_lists(await progress.run.items())
         lists = [
             ToolList(
@@ -156,7 +157,7 @@ class ToolLoop:
     # ── one step ────────────────────────────────────────────────────────────────────────────
 
     async def _step(self, progress: ToolProgress) -> ToolTurn | None:
-        """Ask the model and run the tools that it calls; return the end of the turn, if it is."""
+        """Call the model and run the tools that it calls; return the end of the turn, or None."""
         progress.is_last = self._is_limit_reached(progress)
         answer, items = await self._ask(progress)
         if not any(item.kind == CALL for item in items) or answer.status != "completed":
@@ -164,7 +165,7 @@ class ToolLoop:
         await self._commit_calls(progress, answer, items)
         left = await self._settle(progress, may_have_run=False)
         if left is None and progress.is_last:
-            # It calls tools that it was not offered: there is no point in asking again.
+            # The model calls tools that it was not offered: asking again would not help.
             return self._pause(progress, ())
         return left
 
@@ -183,7 +184,7 @@ class ToolLoop:
         return allowed is not None and progress.calls >= allowed
 
     async def _ask(self, progress: ToolProgress) -> tuple[Answer, list[NewItem]]:
-        """Return the model's answer, and its items as they are stored."""
+        """Return the model's answer, and its items in the form in which they are stored."""
         request, tools = progress.request, progress.tools.tools
         if progress.is_last:
             request = without_tools(request)
@@ -210,7 +211,7 @@ class ToolLoop:
         return answer, items
 
     def _stored(self, progress: ToolProgress, body: bytes, item_id: str | None) -> NewItem:
-        """Return an item of an answer as it is stored: a call of our tools as such."""
+        """Return an item of an answer as it is stored: a gateway tool's call as `GatewayCall`."""
         item = read_item(body)
         if item.kind != "function_call" or not item.call_id:
             return item
@@ -221,7 +222,7 @@ class ToolLoop:
             return item
         new_id = self._gateway.ids.new
         is_asked = tool.needs_approval and not self._denies_at_once(progress)
-        stored_id = new_id("mcpr" if is_asked else "mcpc")
+        stored_id = approval_request_id(new_id("mcpr")) if is_asked else new_id("mcpc")
         arguments = value.get("arguments")
         call = GatewayCall(
             id=stored_id,
@@ -278,7 +279,7 @@ class ToolLoop:
         answer: Answer | None = None,
         merges: tuple[TurnId, ...] = (),
     ) -> None:
-        """Commit items while nothing else of the run is written; input in `merges` joins them."""
+        """Commit items while no other write of the run is in flight; turns in `merges` join."""
         writer = progress.writer
         if writer is not None:
             await writer.settle()
@@ -296,11 +297,11 @@ class ToolLoop:
     # ── what is left to do ──────────────────────────────────────────────────────────────────
 
     async def _settle(self, progress: ToolProgress, *, may_have_run: bool) -> ToolTurn | None:
-        """Run the calls that are due; return the end of the run where the client has to act."""
+        """Run the calls that are due; return the end of the run if the client has to act."""
         left = find_open_calls(await self._own_items(progress.run))
         waiting = [call for call in left.calls if _waits(call, left)]
         due = [call for call in left.calls if not _waits(call, left)]
-        # Side by side: the slowest of them decides how long the step takes.
+        # In parallel: the slowest call determines how long the step takes.
         completions = self._bounded(
             progress,
             await asyncio.gather(
@@ -329,11 +330,11 @@ class ToolLoop:
         return self._pause(progress, pending, seconds)
 
     def _reminder(self, call: GatewayCall) -> NewItem:
-        """Return a request that an earlier answer has shown, to be shown again."""
+        """Return an item that shows an earlier approval request again."""
         return store_item(GatewayReminder(id=self._gateway.ids.new("gwr"), call=call))
 
     async def _joining(self, progress: ToolProgress, *, is_step: bool) -> tuple[TurnId, ...]:
-        """Return the turns that join at the next model call, if any may wait."""
+        """Return the waiting turns that join at the next model call."""
         run = progress.run
         if is_step or has_waiting(run):
             return await waiting_input(self._gateway.read, run)
@@ -352,11 +353,11 @@ class ToolLoop:
         )
 
     async def _own_items(self, run: ActiveRun) -> list[StoredItem]:
-        """Return the items of the run's turn that the model is shown."""
+        """Return the items of the run's turn that the model sees."""
         return _of_turn(run, await run.items())
 
     async def _logged_items(self, run: ActiveRun) -> list[StoredItem]:
-        """Return the visible items of the run's turn, also those that a summary replaces."""
+        """Return the visible items of the run's turn, including those that a summary replaces."""
         first = run.turn.first_seq
         query = ItemQuery(after=first - 1 if first else None)
         return _of_turn(run, await self._gateway.read.items(run.session, query))
@@ -364,7 +365,7 @@ class ToolLoop:
     async def _complete(
         self, progress: ToolProgress, call: GatewayCall, left: OpenCalls, may_have_run: bool
     ) -> GatewayCompletion:
-        """Run a call, or say why it is not run."""
+        """Run a call, or return why it is not run."""
         tool = progress.tools.tools.get(call.function)
         approval = left.approvals.get(call.id)
         error: str | None = None
@@ -423,7 +424,7 @@ class ToolLoop:
     def _bounded(
         self, progress: ToolProgress, completions: Sequence[GatewayCompletion]
     ) -> list[GatewayCompletion]:
-        """Cut outputs that are too long, each of them and all of a turn together."""
+        """Truncate outputs to the limits of one output and of a turn."""
         bounded: list[GatewayCompletion] = []
         for completion in completions:
             room = max(self._settings.turn_bytes - progress.output_bytes, 1024)
@@ -440,14 +441,14 @@ class ToolLoop:
         completions: Sequence[GatewayCompletion],
         known: int,
     ) -> None:
-        """Publish the ends of calls, once they are committed."""
+        """Publish the ends of calls, after they were committed."""
         writer = progress.writer
         if writer is None:
             return
         for call, completion in zip(calls, completions, strict=True):
             index = progress.indexes.pop(call.item_id, None)
             if index is None:
-                # The call was made in an earlier answer.
+                # The call belongs to an earlier answer.
                 index, known = known, known + 1
                 writer.write(begin_events(call, index))
             writer.write(end_events(completion, index))
@@ -480,7 +481,7 @@ def _of_turn(run: ActiveRun, items: Sequence[StoredItem]) -> list[StoredItem]:
 
 
 def approval_code(approval_id: str) -> str:
-    """Return the short code that an approval in words must repeat."""
+    """Return the short code that an approval by text must repeat."""
     digest = blake2b(approval_id.encode(), digest_size=4).digest()
     return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
 
@@ -494,7 +495,7 @@ def _is_asked(item: NewItem) -> bool:
 def _known_lists(
     items: Sequence[StoredItem],
 ) -> dict[str, tuple[list[msgspec.Raw], str | None]]:
-    """Return the tools of each server, or why there are none, as the session has them."""
+    """Return the last known tools of each server, or why there are none."""
     known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
@@ -524,7 +525,7 @@ def _max_calls(request: TurnRequest) -> int | None:
 
 
 def cut(text: str | None, limit: int) -> str | None:
-    """Return text that is at most about `limit` bytes long and says where it was cut."""
+    """Return text cut to about `limit` bytes, with a note where it was cut."""
     if text is None or len(text) * 4 <= limit:
         return text
     encoded = text.encode("utf-8", "replace")

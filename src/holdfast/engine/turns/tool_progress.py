@@ -23,17 +23,17 @@ from holdfast.ports.tools import Tool, ToolCaller, ToolImage, ToolSet
 
 
 class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a turn with tools; the items of `answer` are those not committed yet."""
+    """The end of a turn with tools; `answer` has the items that are not committed yet."""
 
     answer: Answer
     output: Sequence[bytes]
-    """What the client is shown of this run."""
+    """The output of this run as the client sees it."""
     pending: tuple[str, ...] = ()
-    """Calls of the client's tools, and requests for approvals, for which the lane is held."""
+    """Calls of the client's tools, and approval requests, for which the lane is held."""
     hold_seconds: float | None = None
-    """How long the lane is held where it is not held for the client's tools alone."""
+    """How long the lane is held, unless it is held only for the client's tools."""
     counted: Usage | None = None
-    """What of the usage is counted already."""
+    """The part of the usage that is already counted."""
 
 
 class ToolProgress:
@@ -60,23 +60,24 @@ class ToolProgress:
         self.calls = 0
         self.output_bytes = 0
         self.is_last = False
-        """Whether a limit was reached: the model is asked once more, without tools."""
+        """Whether a limit was reached: the model is called once more, without tools."""
         self.bodies: list[bytes] = []
         """The items that this run has committed."""
         self.indexes: dict[str, int] = {}
-        """Where calls that have not ended are shown in the stream, by the id of their item."""
+        """The output indexes of calls that have not ended, by the id of their item."""
         self.requests: set[str] = set()
         """Approval requests that this run has shown."""
         self.found_files: list[OutboxMessage] = []
-        """Images that tools have returned and a chat is to be sent with the next commit."""
+        """Images of tools that are sent to the chat with the next commit."""
         self.sent_files: list[OutboxFile] = []
         self.usage: Usage | None = None
         self.usage_detail: bytes | None = None
 
     def find(self, function: str) -> Tool | None:
-        """Return the tool that a model calls; one that is not offered cannot run.
+        """Return the tool that a model calls, even if it was not offered; such a call does not run.
 
-        A name of one of our servers is never the client's, unless the client has taken it.
+        A name with the prefix of a gateway server belongs to that server, unless the client has a
+        function of this name.
         """
         tool = self.tools.tools.get(function)
         if tool is not None or function in self.client_functions:
@@ -95,17 +96,17 @@ class ToolProgress:
 
     @property
     def shown(self) -> Sequence[bytes]:
-        """What the client is shown of the committed items."""
+        """The committed items as the client sees them."""
         return client_output(self.bodies)
 
     def count(self, use: ToolUse) -> None:
-        """Go on from what earlier runs of the turn have used."""
+        """Start with what earlier runs of the turn have used."""
         self.steps, self.calls, self.output_bytes = use.steps, use.calls, use.output_bytes
 
     def add_images(self, item_id: str, images: Sequence[ToolImage], max_bytes: int) -> None:
-        """Have the images of a call sent to the turn's chat, within its limits.
+        """Queue the images of a call for the turn's chat, within the limits.
 
-        Their source is the call: that one cannot be sent ends no part of the answer.
+        Their source is the call, so that an image that cannot be sent does not affect the answer.
         """
         delivery = self.request.delivery
         if delivery is None:
@@ -118,12 +119,12 @@ class ToolProgress:
         self.found_files += [replace(empty, file=file) for file in kept]
 
     def take_files(self) -> tuple[OutboxMessage, ...]:
-        """Return what is to be sent with the next commit."""
+        """Return the messages to send with the next commit."""
         found, self.found_files = tuple(self.found_files), []
         return found
 
     def add_usage(self, answer: Answer) -> None:
-        """Add what a model call used to the total of the run."""
+        """Add the usage of a model call to the total of the run."""
         self.usage = sum_usage(self.usage, answer.usage)
         self.usage_detail = sum_details(self.usage_detail, answer.usage_detail)
 
@@ -141,9 +142,9 @@ def chat_words(
     items: Sequence[NewItem],
     new_id: Callable[[str], str],
 ) -> list[NewItem]:
-    """Return the text that a chat client is shown as an item, unless the last item has this text.
+    """Return the text that a chat client sees as an item, unless the last item has this text.
 
-    The client sends the text back with its history, which is matched by it.
+    The client sends the text back in its history, where it is matched with this item.
     """
     if request.api != "chat":
         return []

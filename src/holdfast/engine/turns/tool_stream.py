@@ -1,8 +1,8 @@
-"""A model's stream in which the gateway runs some of the calls.
+"""A model's stream, some of whose calls the gateway runs.
 
-Clients see such a call as one `mcp_call` item: it begins with the model's call, and it is done
-once the output of the tool is committed. A call that needs an approval is shown as a request for
-it, after its commit.
+Clients see such a call as one `mcp_call` item: it begins with the model's call, and it is done once
+the output of the tool is committed. A call that needs an approval is shown as an approval request,
+after its commit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,14 +44,14 @@ class ToolSink:
         self._offset = offset
         self._new_id = new_id
         self._hidden: set[int] = set()
-        """Indexes of calls whose events clients do not see."""
+        """Indexes of calls whose events are hidden from clients."""
         self.item_ids: dict[int, str] = {}
-        """The ids under which calls were shown, by their index in the model's answer."""
+        """The ids under which calls are shown, by their index in the model's answer."""
         self.has_output = False
         self.drain = sink.drain
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Write events, with the calls of the gateway's tools as `mcp_call` items."""
+        """Write events; calls of the gateway's tools become `mcp_call` items."""
         if events:
             self.has_output = True
         return self._sink.write([shown for event in events for shown in self._translate(event)])
@@ -84,7 +84,7 @@ class ToolSink:
     def _call_event(
         self, kind: str, index: int, item: dict[str, Any], tool: Tool
     ) -> Iterable[AnyEvent]:
-        """Show the beginning of a call; its end is shown when its output is committed."""
+        """Return the events that begin a call; its end is shown after its output is committed."""
         if kind == _DONE or index in self.item_ids or index in self._hidden:
             return ()
         if tool.needs_approval:
@@ -141,7 +141,7 @@ def end_events(completion: GatewayCompletion, index: int) -> list[AnyEvent]:
 
 
 def request_events(call: GatewayCall, index: int) -> list[AnyEvent]:
-    """Return the events that show a request for an approval."""
+    """Return the events that show an approval request."""
     item = {"output_index": index, "item": approval_request(call)}
     return [ModelEvent(_ADDED, item), ModelEvent(_DONE, item)]
 

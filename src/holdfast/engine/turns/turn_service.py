@@ -1,8 +1,8 @@
 """Accepts requests as turns and executes them, independently of their clients' connections.
 
-A run belongs to the server, not to the socket: its events are kept for readers that come back, and
-its end is committed whether or not anybody waits for it. A turn has a task of its own, unless its
-caller waits for the answer in a task that ends only with the server.
+A run belongs to the server, not to the connection: its events are kept for readers that reconnect,
+and its end is committed whether or not anybody waits for it. A turn has a task of its own, unless
+its caller waits for the answer in a task that ends only with the server.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from holdfast.ports.store import ResponseView
 
 
 class TurnTicket(msgspec.Struct, eq=False):
-    """An accepted request: its turn, its events, its one result."""
+    """An accepted request: its turn, its events and its result."""
 
     _service: "TurnService"
     turn: Turn
@@ -51,9 +51,9 @@ class TurnTicket(msgspec.Struct, eq=False):
     unstarted: tuple[Started | Queued, TurnRequest] | None = None
     """A turn that has no task yet: `answer` or `start` must be called before any await."""
     task: asyncio.Task[None] | None = None
-    """The task that executes the turn; None where this request repeats an earlier one."""
+    """The task that executes the turn; None if this request repeats an earlier one."""
     outcome: TurnResult | Exception | None = None
-    """The result, or why there is none, as soon as it is known."""
+    """The result or the error, once it is known."""
     resume: Callable[[], Awaitable[object]] | None = None
     """Resumes the turn of an earlier request if it loses its worker."""
     _waiters: list[asyncio.Future[TurnResult]] = []
@@ -66,7 +66,7 @@ class TurnTicket(msgspec.Struct, eq=False):
 
     @property
     def response_id(self) -> str:
-        """The id of the response that this request gives."""
+        """The id of the response to this request."""
         return response_id(self.turn.id, self.step)
 
     def reader(self, after: int = -1) -> StreamReader:
@@ -76,10 +76,10 @@ class TurnTicket(msgspec.Struct, eq=False):
         return reader
 
     def answer(self) -> Awaitable[TurnResult]:
-        """Return the committed result, to be awaited; it raises why there is none.
+        """Return an awaitable for the committed result; it raises the error if there is none.
 
-        A deferred turn is executed by the caller's own task. Otherwise cancelling the caller stops
-        nothing: the turn has a task of its own.
+        A deferred turn is executed by the caller's own task. Otherwise the turn has a task of its
+        own, and cancelling the caller does not stop it.
         """
         if self.unstarted is not None:
             (admission, request), self.unstarted = self.unstarted, None
@@ -93,7 +93,7 @@ class TurnTicket(msgspec.Struct, eq=False):
         return waiter
 
     def settle(self, outcome: TurnResult | Exception) -> None:
-        """Give the result, or why there is none, to everybody who waits for it."""
+        """Pass the result or the error to everybody who waits for it."""
         self.outcome = outcome
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -105,7 +105,7 @@ class TurnTicket(msgspec.Struct, eq=False):
                 waiter.set_result(outcome)
 
     async def abandon(self) -> None:
-        """Cancel the turn because its client has left, where that is the policy."""
+        """Cancel the turn because its client has disconnected, if that is the policy."""
         await self._service.cancel(self.turn, code="client_left")
 
 
@@ -117,12 +117,12 @@ class TurnService:
         self._executor = executor
         self._tasks: dict[asyncio.Task[Any], TurnTicket] = {}
         self._queued: set[asyncio.Task[Any]] = set()
-        """Tasks that wait for their lanes: cancelled as soon as the server stops."""
+        """Tasks that wait for their lanes; they are cancelled as soon as the server stops."""
         self._lives = LiveResponses()
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the last turn: to look up the running loop costs a system call."""
+        """The loop of the last turn; looking up the running loop costs a system call."""
         self.records = ResponseRecords(gateway.read)
 
     async def accept(
@@ -130,7 +130,7 @@ class TurnService:
     ) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted.
 
-        With `is_deferred` the caller executes the turn: see `TurnTicket.unstarted`.
+        With `is_deferred`, the caller executes the turn; see `TurnTicket.unstarted`.
         """
         await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
@@ -153,7 +153,7 @@ class TurnService:
         """Start the execution of an accepted turn."""
         live = self._open_live(admission, request) if is_live else None
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
-        # Nothing is awaited between the commit and this: the turn cannot be left without a task.
+        # There is no await between the commit and this, so every turn gets its task.
         self.start_task(ticket, admission, request, live)
         return ticket
 
@@ -177,7 +177,7 @@ class TurnService:
         request: TurnRequest,
         live: LiveResponse | None,
     ) -> None:
-        """Execute a turn; give the result to everybody who waits for it."""
+        """Execute a turn; pass the result to everybody who waits for it."""
         outcome: TurnResult | Exception | None = None
         try:
             outcome = await self.execute(ticket, admission, request, live)
@@ -208,7 +208,7 @@ class TurnService:
         request: TurnRequest,
         live: LiveResponse | None,
     ) -> TurnResult:
-        """Get the lane, then execute the turn in the current task; stop once the lane is lost."""
+        """Wait for the lane and execute the turn in the current task; stop if the lane is lost."""
         task, run = ticket.task or self._current_task(), None
         self._tasks[task] = ticket
         try:
@@ -216,15 +216,19 @@ class TurnService:
                 if isinstance(admission, Started):
                     run = self._gateway.begin(admission, task.cancel)
                 else:
-                    run = await self._wait_for_lane(task, admission)
+                    self._queued.add(task)
+                    run = await self._gateway.enter(admission, task.cancel)
+                    self._queued.discard(task)
                 self.in_flight.runs[run.session.id] = run
                 return await self._executor.execute(run, request, live)
             except TurnInterrupted as exc:
+                self._queued.discard(task)
                 joined = await self._joined_result(ticket, exc)
                 if live is not None:
                     live.end_whole(joined.response)
                 return joined
             finally:
+                self._queued.discard(task)
                 if run is not None:
                     self._gateway.leave(run)
                     if self.in_flight.runs.get(run.session.id) is run:
@@ -234,7 +238,7 @@ class TurnService:
         except asyncio.CancelledError:
             if ticket.task is not None or self._stopping_since is None:
                 raise
-            # The stop cancelled the turn, not the request, whose client gets an answer.
+            # The shutdown cancelled the turn, not the request: its client gets an answer.
             task.uncancel()
             raise _stopped() from None
         except Exception as exc:
@@ -262,19 +266,10 @@ class TurnService:
         await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
         return await self.load_result(tenant, view.turn, ticket.step)
 
-    async def _wait_for_lane(self, task: asyncio.Task[Any], admission: Queued) -> ActiveRun:
-        self._queued.add(task)
-        try:
-            run = await self._gateway.enter(admission)
-        finally:
-            self._queued.discard(task)
-        run.on_lost(task.cancel)
-        return run
-
     async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
-        """End a stream that has no terminal event yet with the end that is recorded."""
+        """End a stream without a terminal event, with the recorded end."""
         if not live.is_ended and live.publish_after_commit:
-            # Another attempt may extend the journal: from here on readers follow the journal.
+            # Another attempt may extend the journal: readers continue from there.
             live.detach()
         elif not live.is_ended:
             live.end(await self._recorded_end(live, turn) or _unknown_end(live.facts))
@@ -328,7 +323,7 @@ class TurnService:
     async def _try_resume(
         self, accept: Accept, request: TurnRequest, turn: Turn, step: int
     ) -> None:
-        """Resume a turn for a reader of its stream, which otherwise gets the recorded end."""
+        """Resume a turn for a reader of its stream; on failure the reader gets the recorded end."""
         try:
             await self._resume(accept, request, turn, step)
         except HoldfastError as exc:
@@ -337,8 +332,8 @@ class TurnService:
     async def _resume(
         self, accept: Accept, request: TurnRequest, turn: Turn, step: int
     ) -> TurnTicket | Repeated:
-        """Resume a turn that lost its worker, or find who does."""
-        # An SDK's retry count was claimed when the request arrived: name the turn instead.
+        """Resume a turn that lost its worker, or find the request that has resumed it."""
+        # The SDK's retry count was claimed when the request arrived: name the turn instead.
         accept = replace(
             accept, key=None, session_id=turn.session_id, same_as=(turn.id, step), parent=None,
             retry_count=0, expected_id=None, after_turn=None, seen_seq=None,
@@ -349,7 +344,7 @@ class TurnService:
         return self._start(admission, request, is_live=request.is_stream)
 
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
-        """Return the recorded result of a step, or raise why there is none."""
+        """Return the recorded result of a step, or raise its error."""
         if turn.merged_into is not None:
             joined = await self._gateway.read.turn(tenant, turn.merged_into)
             if joined is None:
@@ -372,7 +367,7 @@ class TurnService:
         return await self.records.facts(ResponseView(turn, status, session, run, run.step))
 
     async def run_recovered(self, run: ActiveRun) -> None:
-        """Execute a turn that a crash left behind: the handler of the gateway."""
+        """Execute a turn that a crash left; this is the handler of the gateway."""
         request = read_request(run.turn.request)
         live = None
         if request.is_background and request.is_stored:
@@ -394,11 +389,11 @@ class TurnService:
     # ── cancelling and stopping ─────────────────────────────────────────────────────────────
 
     async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
-        """Cancel an open turn, wherever it runs; one that has ended stays as it is."""
+        """Cancel an open turn, in whichever process it runs; an ended turn is not changed."""
         return await self.in_flight.end(turn, code=code)
 
     def begin_stop(self) -> None:
-        """Start no more runs: queued turns stay durable, readers of other processes go."""
+        """Start no more runs: queued turns stay durable, readers of remote streams disconnect."""
         if self._stopping_since is None:
             self._stopping_since = asyncio.get_running_loop().time()
         self._lives.is_closing = True
@@ -406,9 +401,9 @@ class TurnService:
             task.cancel()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let running turns finish for a while; the others stay durable for the next worker.
+        """Let running turns finish for a grace period; the others stay durable for the next worker.
 
-        Requests that were read before the stop may still become turns: they have the same time.
+        Requests that were read before the stop may still become turns, with the same deadline.
         """
         self.begin_stop()
         assert self._stopping_since is not None
@@ -416,7 +411,7 @@ class TurnService:
         ends_at = self._stopping_since + grace_seconds
         while self._tasks and (seconds := ends_at - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
-        # Turns that are accepted meanwhile are cut off in the next round.
+        # Turns that are accepted meanwhile are cancelled in the next iteration.
         while self._tasks:
             for task, ticket in self._tasks.items():
                 log.warning("turn.cut_off", turn_id=ticket.turn.id, session_id=ticket.session.id)
@@ -425,7 +420,7 @@ class TurnService:
             await self._settle_unbegun()
 
     async def _settle_unbegun(self) -> None:
-        """Answer for turns whose tasks were cancelled before their first step."""
+        """Settle the turns whose tasks were cancelled before their first step."""
         for task in [task for task in self._tasks if task.done()]:
             ticket = self._tasks.pop(task)
             live = self._lives.get(ticket.response_id)
@@ -449,7 +444,7 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
 
 
 def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
-    """Return the end of a response whose record is gone or cannot be read."""
+    """Return an end for a response whose record is gone or cannot be read."""
     return ResponseFacts(
         id=initial.id,
         request=initial.request,
@@ -483,6 +478,6 @@ def _failed(turn: Turn, run: Run | None, now: float) -> HoldfastError:
         provider_code=code,
         provider_type=recorded.provider_type,
         param=recorded.param,
-        # What is left of the time that the provider asked for.
+        # The rest of the time that the provider asked to wait.
         retry_after=max(recorded.retry_at - now, 0.0) if recorded.retry_at is not None else None,
     )

@@ -1,4 +1,4 @@
-"""Adds up what the model calls of a turn used."""
+"""Adds up the usage of a turn's model calls."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from holdfast.core.model.session import Usage
 
 
 def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
-    """Return the sum of what is known."""
+    """Return the sum of two usages, either of which may be unknown."""
     if known is None or more is None:
         return known or more
     return Usage(
@@ -20,7 +20,7 @@ def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
 
 
 def subtract_usage(known: Usage, last: Usage) -> Usage:
-    """Return what was used before the last call."""
+    """Return the usage before the last call."""
     return Usage(
         known.input_tokens - last.input_tokens,
         known.cached_tokens - last.cached_tokens,

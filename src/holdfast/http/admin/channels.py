@@ -57,6 +57,9 @@ class ChannelsApi:
             files=tuple(map(_outgoing_file, pop_field(fields, "files", list[_SentFile], []))),
             key=read_session_headers(request).idempotency_key,
         )
+        if fields:
+            name = min(fields)
+            raise InvalidInput(f"a message has no {name!r}", param=name)
         ids = await self._channels.send(request.params["name"], message)
         return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
 
@@ -133,7 +136,7 @@ class ChannelsApi:
 
 def _message_id(request: Request) -> str:
     name = request.params["id"]
-    if "\0" in name:  # PostgreSQL cannot even look for it
+    if "\0" in name:  # PostgreSQL rejects NUL even in a query.
         raise MessageNotFound("no message has such an id")
     return name
 

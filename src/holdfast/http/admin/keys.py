@@ -40,7 +40,8 @@ class KeysApi:
         if len(name) > MAX_NAME or "\0" in name:
             raise InvalidInput(f"name: at most {MAX_NAME} characters, without NUL", param="name")
         if not is_admin and not await self._authenticator.requires_key():
-            # From the first key on every request needs one: nobody could manage keys any more.
+            # From the first key on every request needs one; without an admin key nobody could add
+            # keys.
             raise InvalidInput("the first API key must be an admin key", param="admin")
         key = "hf_" + secrets.token_urlsafe(32)
         row = await self._gateway.submit(

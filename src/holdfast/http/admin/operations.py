@@ -1,4 +1,4 @@
-"""What runs and what it costs: workers and lanes, usage over time, doctor's findings."""
+"""Endpoints about running work and its cost: workers and lanes, usage, doctor's findings."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,12 +26,12 @@ Diagnose = Callable[[], Awaitable[tuple[float, Sequence[Finding]]]]
 
 
 class AdminServices(msgspec.Struct, frozen=True):
-    """What the admin endpoints need beside the engine."""
+    """Services of the admin endpoints besides the engine."""
 
     reports: Reports
     diagnose: Diagnose
     console: LoadFiles | None = None
-    """Loads the console's static files; None where it is switched off."""
+    """Loads the console's static files; None if the console is off."""
 
 
 class OperationsApi:
@@ -134,7 +134,7 @@ def _usage_value(row: UsageRow) -> dict[str, Any]:
 
 
 def _percentile(ordered: Sequence[int], share: float) -> int | None:
-    """Return the smallest value that so many of the (sorted) values do not exceed."""
+    """Return the smallest of the sorted values that at least this share of them does not exceed."""
     if not ordered:
         return None
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

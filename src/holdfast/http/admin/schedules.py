@@ -90,7 +90,7 @@ class SchedulesApi:
 
 def _name(request: Request) -> str:
     name = request.params["name"]
-    if "\0" in name:  # PostgreSQL cannot even look for it
+    if "\0" in name:  # PostgreSQL rejects NUL even in a query.
         raise ScheduleNotFound("no schedule has such a name")
     return name
 

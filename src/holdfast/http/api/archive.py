@@ -66,7 +66,7 @@ class SessionArchive:
 
 
 def _write(path: Path, data: bytes) -> None:
-    # `parents=True` would leave the modes of the directories above to the umask.
+    # `parents=True` would leave the modes of the parent directories to the umask.
     missing = [parent for parent in path.parents if not parent.exists()]
     for parent in reversed(missing):
         parent.mkdir(mode=0o700, exist_ok=True)

@@ -14,7 +14,7 @@ from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request
 
 _encode = msgspec.json.Encoder().encode
-"""A request with this header gets the calls of the gateway's tools beside its answer."""
+"""Encodes a value as JSON."""
 
 
 class ChatApi:
@@ -43,7 +43,7 @@ class ChatApi:
             return await self._relay.chat(request, turn_request, new_items)
         target = SessionTarget(key=headers.key, session_id=headers.session_id)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)
-        # The log has the items: a large input is not held while the model answers.
+        # The log has the items: do not hold a large input in memory while the model answers.
         new_items.clear()
         if turn_request.is_stream:
             chunks = ChatChunks(turn_request, with_trace=headers.with_trace)

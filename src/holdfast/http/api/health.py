@@ -46,7 +46,7 @@ class HealthApi:
         return json_reply({"status": "ready"})
 
     async def _check(self) -> None:
-        """Renew our own lease: the smallest write there is, and one that changes nothing else."""
+        """Renew the worker's own lease: the smallest possible write, which changes nothing else."""
         gateway = self._gateway
         lease_seconds = gateway.settings.lease_seconds
         try:
@@ -55,5 +55,5 @@ class HealthApi:
         except TimeoutError as exc:
             raise StoreUnavailable("the store did not accept a write in time") from exc
         except RunFenced:
-            """Another process took us for dead: the store works, and the worker starts over."""
+            """Another process declared this worker dead: the store works, the worker restarts."""
         self._ready_until = time.monotonic() + FRESH_SECONDS

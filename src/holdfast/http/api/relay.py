@@ -115,7 +115,7 @@ class RelayService:
     async def chat(
         self, request: Request, turn_request: TurnRequest, items: list[NewItem]
     ) -> AnyReply:
-        """Answer a Chat request without storing anything; relay it if the upstream speaks Chat."""
+        """Answer a Chat request without storing anything; relay it if the upstream uses Chat."""
         _reject_gateway_tools(turn_request)
         if self._upstreams.upstream_api(turn_request.model) == "chat":
             return await self._relay(

@@ -94,7 +94,7 @@ class ResponsesApi:
             except SessionMoved:
                 continue
             break
-        # The log has the items: a large input is not held while the model answers.
+        # The log has the items: do not hold a large input in memory while the model answers.
         parsed.items.clear()
         del items
         if turn_request.is_stream:

@@ -35,7 +35,7 @@ from holdfast.http.request.body import Fields, parse_fields, pop_field
 from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, target_from_headers
-from holdfast.http.request.websocket_memory import ResponseCache
+from holdfast.http.request.websocket_memory import ResponseCache, continue_items, is_synthetic
 from holdfast.http.request.websocket_steering import (
     MAX_PENDING,
     RunningResponse,
@@ -294,7 +294,7 @@ class _Connection:
         """
         parent = self._cache.get(parsed.turn_request.previous_response_id)
         if parent is not None:
-            with_parent = replace(parsed, items=[*parent.items, *parsed.items])
+            with_parent = replace(parsed, items=continue_items(parent.items, parsed.items))
             return with_parent, target_from_headers(self._headers), ()
         target = await self._responses.target(self._request, self._headers, parsed)
         if parsed.turn_request.is_stored or target.parent is None:
@@ -304,7 +304,9 @@ class _Connection:
             items = await self._turns.with_history(self._request, target, parsed.items)
             return replace(parsed, items=items), SessionTarget(), ()
         bodies = await self._turns.history(self._request, target)
-        return parsed, target, tuple(read_item(body) for body in bodies)
+        # The session has calls without synthetic outputs, and must not get them from here.
+        history = [item for item in map(read_item, bodies) if not is_synthetic(item)]
+        return parsed, target, tuple(history)
 
     async def _follow(self, running: RunningResponse) -> dict[str, Any]:
         """Send a response's events, then those of the input that steered it."""
@@ -334,20 +336,20 @@ class _Connection:
         required: list[dict[str, Any]],
         stream_id: str | None,
     ) -> None:
-        """Say once that the input waits: it joins the request that has the tools' outputs."""
+        """Tell the client once that the input waits and joins the request with the outputs."""
         self._pending.setdefault(stream_id, []).append(steer)
         if not steer.is_pending:
             steer.is_pending = True
             await self._websocket.send(pending_event(steer, ticket, required, stream_id))
 
     async def _has_joined(self, ticket: TurnTicket) -> bool:
-        """Whether the input of a turn was answered with that of another one."""
+        """Whether the input of a turn was answered together with another turn's input."""
         self._tickets.discard(ticket)
         view = await self._turns.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
         return view is not None and view.turn.merged_into is not None
 
     async def _steer(self, fields: Fields, frame: bytes) -> None:
-        """Accept input for a response that this connection is receiving, or give it back."""
+        """Accept input for a response that this connection is receiving, or send it back."""
         request = self._request.with_body(frame)
         await self._authenticator.authenticate(request)
         try:

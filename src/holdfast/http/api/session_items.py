@@ -24,7 +24,7 @@ from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
 MAX_LOG_PAGE_BYTES = 8 * 1024 * 1024
-"""Content in one page of the log; what is behind it is on the next page."""
+"""The most content in one page of the log; the rest is on the next page."""
 
 
 class SessionItems:
@@ -154,7 +154,7 @@ class SessionItems:
 
 
 def _fitting(entries: Sequence[ListedItem]) -> int:
-    """Return how many entries of the log one answer carries: one, or some megabytes of them."""
+    """Return how many log entries fit into one answer: some megabytes, but at least one entry."""
     total = 0
     for count, entry in enumerate(entries):
         total += len(entry.item.body)

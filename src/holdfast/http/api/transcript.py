@@ -92,7 +92,7 @@ class TranscriptApi:
         if not items:
             return await self._reserve(request, headers)
         batch = self._batch(request, headers, fields, items, await body_hash(request))
-        # A batch that replaces the history must not wait: later writes make it obsolete.
+        # A batch that replaces the history must not wait: later writes would make it obsolete.
         if batch.replaces_upto is None:
             result = await append_batch(self._gateway, batch)
         else:

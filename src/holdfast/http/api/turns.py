@@ -1,4 +1,4 @@
-"""The Turns API: read and cancel turns, and see what the model was shown."""
+"""The Turns API: read and cancel turns, and see what was sent to the model."""
 
 from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
@@ -15,7 +15,7 @@ from holdfast.ports.provider import Upstreams
 from holdfast.ports.store import TurnView
 
 MAX_INPUT_ITEMS = 1000
-"""Items of a request that one projection lists at most."""
+"""The most items of a request that one projection lists."""
 MAX_WIRE_BYTES = 16 * 1024 * 1024
 """The largest body that a projection shows."""
 
@@ -67,7 +67,7 @@ class TurnsApi:
             raise ProjectionNotFound(f"no request was sent to a model for turn {turn.id}")
         rebuilt = await self._sent.rebuild(session.session, turn, chosen[-1])
         limit = min(_read_number(query, "limit") or MAX_INPUT_ITEMS, MAX_INPUT_ITEMS)
-        # The newest items are the ones that a reader looks for first.
+        # A reader looks for the newest items first.
         offset = _read_number(query, "offset")
         if offset is None:
             offset = max(len(rebuilt.items) - limit, 0)
@@ -83,16 +83,16 @@ class TurnsApi:
         return json_reply(value)
 
     def _wire(self, rebuilt: RebuiltRequest) -> bytes | None:
-        """Return the body that the upstream is sent for a request; None if it is not known."""
-        # Adapters are not for threads, and the event loop must not wait for a long history.
+        """Return the body that the upstream gets for a request; None if it is unknown."""
+        # Adapters are not thread-safe, and a long history would block the event loop.
         if self._upstreams is None or len(rebuilt.call.items) > MAX_INPUT_ITEMS:
             return None
         if read_tools(rebuilt.request) is not None:
-            return None  # what their functions were is not stored
+            return None  # the definitions of its tools are not stored
         try:
             body = self._upstreams.wire_body(rebuilt.call)
         except InvalidInput:
-            return None  # its upstream is another one by now
+            return None  # the model has another upstream now
         return body if body is not None and len(body) <= MAX_WIRE_BYTES else None
 
     async def _find(self, request: Request) -> TurnView:

@@ -90,7 +90,7 @@ class ChatChunks:
                 and event.type == "response.output_text.delta"
                 and not (delta.logprobs or writer.is_after_tool)
             ):
-                # Nearly every event is one of these: it is written without a further call.
+                # Nearly every event is one of these, so it is written without a further call.
                 writer.has_text = True
                 chunks.append(writer.before + _encode(delta.delta) + writer.after)
                 continue
@@ -120,7 +120,7 @@ class _ChunkWriter:
         self._with_arguments: set[int] = set()
         self.has_text = False
         self.is_after_tool = False
-        """Whether a tool ran since the last text: the next one begins a new paragraph."""
+        """Whether a tool ran since the last text; then the next text begins a new paragraph."""
 
     def chunk(
         self, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None

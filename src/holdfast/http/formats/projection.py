@@ -1,4 +1,4 @@
-"""What a model was shown, as JSON."""
+"""The request that a model was sent, as JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from holdfast.engine.turns.sent_requests import (
 )
 
 MAX_CHANGES = 1000
-"""Changes that are listed; they are counted in full."""
+"""The most changes that are listed; the counts include all of them."""
 
 
 def projection_value(
@@ -31,7 +31,7 @@ def projection_value(
     page: slice,
     wire: bytes | None = None,
 ) -> dict[str, Any]:
-    """Return a projection object; `page` says which items of the request it lists.
+    """Return a projection object; `page` selects the items of the request to list.
 
     `wire` is the body that the upstream's adapter writes for the request.
     """
@@ -92,7 +92,7 @@ def _difference_value(before: Before | None, rebuilt: RebuiltRequest) -> dict[st
 
 
 def _count_new(changes: Sequence[ItemChange]) -> int:
-    """Return how many items of the request are not as they were before."""
+    """Return how many items of the request are new or changed since the previous one."""
     gone = ("compacted", "hidden", "left_out")
     return sum(change.change not in gone for change in changes)
 
@@ -134,7 +134,7 @@ def _state_value(
 
 
 def attempt_value(attempt: Attempt, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return one request to a provider and what became of it."""
+    """Return one request to a provider and its outcome."""
     run, heal, sent = attempt.run, attempt.heal, attempt.sent
     value: dict[str, Any] = {
         "number": attempts.index(attempt) + 1,

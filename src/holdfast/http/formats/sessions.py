@@ -102,7 +102,7 @@ def run_value(run: Run, view: TurnView) -> dict[str, Any]:
 
 
 def _heals(run: Run) -> list[Heal]:
-    """Return a run's heals; what was sent is the projection's to tell."""
+    """Return a run's heals without the sent requests, which the projection shows."""
     return [msgspec.structs.replace(heal, sent=None) for heal in read_heals(run.heals)]
 
 

@@ -23,7 +23,7 @@ from holdfast.http.server.types import Request
 from holdfast.ports.store import ApiKeyReader
 
 REFRESH_SECONDS = 2.0
-"""Maximum age of the cached keys: a key made or revoked elsewhere takes effect this late."""
+"""Maximum age of the cached keys, and so the delay until changes elsewhere take effect."""
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -70,7 +70,7 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: Tenant
     is_admin: bool
     id: str = ""
-    """The id of the API key; empty where there is none."""
+    """The id of the API key; empty without one."""
 
 
 _LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
@@ -138,11 +138,11 @@ class Authenticator:
         if b"host" not in request.by_name or len(request.by_name) != len(request.headers):
             _check_single_host(request)
         if _WEBHOOK.fullmatch(request.path) and request.method == "POST":
-            # The platform proves itself by a secret or signature, which the channel checks.
+            # The platform authenticates with a secret or signature, which the channel checks.
             request.tenant, request.is_admin = DEFAULT_TENANT, False
             return
         is_open = request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH)
-        # Open paths read no keys: they must be answered while the store is down.
+        # Open paths need no keys: they must be answered even if the store is down.
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
@@ -255,7 +255,7 @@ def require_admin(request: Request) -> None:
 
 
 def _check_single_host(request: Request) -> None:
-    """Reject HTTP/1.1 without a Host header, and two of them: servers disagree which one counts."""
+    """Reject HTTP/1.1 without a Host header, and duplicate ones, on which servers disagree."""
     count = len(request.raw_headers(b"host"))
     if count > 1:
         raise InvalidInput("the Host header was sent more than once")

@@ -16,7 +16,7 @@ MAX_PAIRS = 16
 MAX_KEY = 64
 MAX_VALUE = 512
 MAX_METADATA_BYTES = 256 * 1024
-"""More than valid metadata can have, all of its characters escaped: it is not decoded at all."""
+"""Larger than any valid metadata, even with all characters escaped; more is not decoded."""
 
 _LONE_SURROGATE = re.compile(
     rb"(?:[^\\]|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+"
@@ -74,10 +74,10 @@ def parse_fields(body: bytes) -> Fields:
 
 
 def _lone_surrogate(body: bytes) -> str | None:
-    """Return the message for a body with half a surrogate pair, which is no Unicode text.
+    """Return the message for a body with half a surrogate pair, which is not Unicode text.
 
-    JavaScript clients send it where they cut a text inside an emoji; the decoder's own message
-    does not tell.
+    JavaScript clients send it if they cut a text inside an emoji; the decoder's own message does
+    not say so.
     """
     found = _LONE_SURROGATE.match(body)
     if found is None:

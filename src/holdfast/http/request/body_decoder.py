@@ -29,12 +29,12 @@ from holdfast.http.server.types import Request
 WORKER_BYTES = 4 * 1024 * 1024
 """Bodies above this size are decoded in the worker process."""
 WORKER_OBJECTS = 5_000
-"""So are smaller bodies with more opening brackets than this."""
+"""Smaller bodies with more opening brackets than this are decoded there too."""
 SMALL_BYTES = 64 * 1024
 STEP_BYTES = 256 * 1024
 """Item bytes that are decoded before other tasks may run."""
 ITEM_BYTES = 512
-"""What an item counts at least towards a step."""
+"""The least that an item counts towards a step."""
 DECODE_SECONDS = 60.0
 IDLE_SECONDS = 60.0
 
@@ -159,9 +159,9 @@ class DecodeWorker:
                     loop = asyncio.get_running_loop()
                     self._idle = loop.call_later(IDLE_SECONDS, self._kill)
                 else:
-                    # Half an exchange is in the pipe: the next body needs a new process.
+                    # A partial exchange is left in the pipe: the next body needs a new process.
                     self._kill()
-        # Others go first: to copy 30 MB out of the pipe and to decode them are steps of their own.
+        # Let other tasks run: copying 30 MB from the pipe and decoding them are separate steps.
         await asyncio.sleep(0)
         if is_error:
             raise _error(msgspec.msgpack.decode(payload, type=DecodeError))
@@ -176,14 +176,14 @@ class DecodeWorker:
         process.stdin.write(REQUEST.pack(KINDS.index(kind), max_items, len(body)))
         view = memoryview(body)
         for start in range(0, len(body), STEP_BYTES):
-            # In steps: the transport copies what the pipe does not take at once.
+            # In steps: the transport copies what the pipe does not accept at once.
             process.stdin.write(view[start : start + STEP_BYTES])
             await process.stdin.drain()
         is_error, size = REPLY.unpack(await process.stdout.readexactly(REPLY.size))
         return bool(is_error), await process.stdout.readexactly(size)
 
     def _kill(self) -> None:
-        """End the process; the next body gets another one, also before this one is gone."""
+        """Kill the process; the next body gets a new one, even before this one has ended."""
         process, self._process = self._process, None
         if process is not None:
             task = asyncio.ensure_future(_end(process))
@@ -206,8 +206,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _start() -> asyncio.subprocess.Process:
-    # Its own session: a Ctrl-C in the terminal is for the server alone. No environment: it needs
-    # none, and there may be keys in ours.
+    # A session of its own: a Ctrl-C in the terminal must only reach the server. No environment: the
+    # worker needs none, and the server's may contain keys.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

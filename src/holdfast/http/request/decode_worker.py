@@ -13,14 +13,14 @@ from holdfast.core.errors import HoldfastError
 from holdfast.http.request.decoding import BodyKind, decode_body
 
 REQUEST = struct.Struct(">BIQ")
-"""Kind, limit of items, size of the body that follows."""
+"""Kind, maximum number of items, size of the body that follows."""
 REPLY = struct.Struct(">BQ")
 """Whether it is an error, size of the MessagePack value that follows."""
 KINDS: tuple[BodyKind, ...] = ("responses", "chat", "items")
 
 
 class DecodeError(msgspec.Struct):
-    """An error of the client, as it goes through the pipe."""
+    """A client error, as it is sent through the pipe."""
 
     kind: str
     message: str

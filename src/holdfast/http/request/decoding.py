@@ -18,9 +18,9 @@ BodyKind = Literal["responses", "chat", "items"]
 ITEM_FIELDS: dict[BodyKind, str] = {"responses": "input", "chat": "messages", "items": "items"}
 """The field with the items, by kind of body."""
 MAX_VALUES = 500_000
-"""JSON values in a body; more would cost hundreds of bytes of memory for each byte sent."""
+"""The most JSON values in a body; more could take hundreds of bytes of memory per byte sent."""
 PLAIN_BYTES = 64 * 1024
-"""The largest body that is tried as a plain request: longer ones may be costly to decode."""
+"""The largest body that is tried as a plain request: longer ones may be expensive to decode."""
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _STRUCTURE = (b"{", b"[", b",")
 
@@ -32,7 +32,7 @@ class DecodedBody(msgspec.Struct):
     items: list[NewItem]
     instructions: str | None = None
     has_items: bool = True
-    """Whether the field with the items was sent and not empty."""
+    """Whether the field with the items was sent and is not empty."""
 
 
 def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
@@ -69,7 +69,7 @@ class _Question(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
-    """A Chat request with one text of the user and no options."""
+    """A Chat request with one user text and no options."""
 
     model: str
     messages: tuple[_Question]
@@ -82,10 +82,9 @@ _read_plain_chat = msgspec.json.Decoder(_PlainChat).decode
 
 
 def read_plain_chat(body: bytes) -> tuple[TurnRequest, list[NewItem]] | None:
-    """Return a Chat request that is one text of the user without options; None for any other.
+    """Return a Chat request that is one user text without options; None for any other.
 
-    Any other request, and every invalid one, is decoded field by field, which gives the same
-    result for this one.
+    Other and invalid requests are decoded field by field, which gives the same result for this one.
     """
     if len(body) > PLAIN_BYTES:
         return None
@@ -100,9 +99,9 @@ def read_plain_chat(body: bytes) -> tuple[TurnRequest, list[NewItem]] | None:
 
 
 def pop_question(kind: BodyKind, fields: Fields) -> NewItem | None:
-    """Remove the input of a turn that is one plain text of the user; None for any other input.
+    """Remove the input of a turn that is one plain user text; return None for any other input.
 
-    Nearly every request is one of these: it is decoded once, straight into its item.
+    Nearly every request is one of these, so it is decoded once, directly into its item.
     """
     name = ITEM_FIELDS[kind]
     if name not in fields or kind == "items":

@@ -12,7 +12,7 @@ from holdfast.core.model.gateway_items import GATEWAY_KINDS
 from holdfast.core.model.items import ROLES, NewItem, read_item
 
 MAX_PARTS = 10_000
-"""Parts of one item. To translate them for an upstream takes about 5 µs each, in one step."""
+"""The most parts of one item. Translating one for an upstream takes about 5 µs, in one step."""
 
 
 class _Part(msgspec.Struct):
@@ -47,7 +47,7 @@ _read_output = msgspec.json.Decoder(_Output).decode
 
 
 def _check_role(role: str | None, where: str) -> None:
-    """Reject other roles: every provider would refuse the session's history from then on."""
+    """Reject unknown roles: every provider would refuse the session's history from then on."""
     if role not in ROLES:
         allowed = ", ".join(repr(known) for known in ROLES)
         raise InvalidItem(
@@ -64,7 +64,7 @@ def parse_item(body: bytes, where: str) -> NewItem:
             _check_role(typed.role, where)
             check_parts(_read_message(body).content, where)
         elif item.kind in GATEWAY_KINDS:
-            # The log has such items of calls that the gateway made; nobody else may make them up.
+            # The log has such items for calls that the gateway made; clients must not forge them.
             raise InvalidItem(f"{where}: the type {item.kind!r} is reserved", param=where)
         elif item.kind.endswith("_call_output"):
             check_parts(_read_output(body).output, where)

@@ -1,9 +1,9 @@
 """Retries of stored requests that name no session, recognised under narrow conditions.
 
-An SDK marks its retry with a count alone. Without a session, two people who send the same text
-look alike, so a retry is attached only if exactly one earlier request can be meant: one with the
-same body, API key, user agent and client address whose connection closed before its answer was
-delivered. In doubt the request is new. What is known here is lost with the process.
+An SDK marks its retry only with a count. Without a session, two people who send the same text look
+alike, so a retry is attached only if exactly one earlier request can be meant: one with the same
+body, API key, user agent and client address whose connection closed before its answer was
+delivered. In doubt the request is new. This state is in memory only and lost with the process.
 """
 
 import time
@@ -34,7 +34,7 @@ class KeylessRequest:
         """The retry counts that were attached."""
 
     def may_be_repeated(self, count: int) -> bool:
-        """Whether a retry with this count may be meant to repeat it."""
+        """Whether a retry with this count may be a repeat of it."""
         request = self._request
         is_closed = request.disconnected or request.is_half_closed
         is_recent = time.monotonic() - self.accepted_at <= RETRY_SECONDS
@@ -50,7 +50,7 @@ class KeylessRequests:
         self._count = 0
 
     def add(self, request: Request, digest: bytes, ticket: TurnTicket) -> None:
-        """Remember an accepted request."""
+        """Add an accepted request."""
         known = self._requests.setdefault(_identity(request, digest), [])
         known.append(KeylessRequest(request, ticket))
         self._count += 1

@@ -30,7 +30,7 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 
 
 class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True):
-    """A Responses request with one text of the user and no options."""
+    """A Responses request with one user text and no options."""
 
     model: str
     input: str
@@ -42,10 +42,9 @@ _read_plain_response = msgspec.json.Decoder(_PlainResponse).decode
 
 
 def read_plain_response(body: bytes) -> ResponseRequest | None:
-    """Return a request that is one text of the user without options; None for any other.
+    """Return a request that is one user text without options; None for any other.
 
-    Any other request, and every invalid one, is decoded field by field, which gives the same
-    result for this one.
+    Other and invalid requests are decoded field by field, which gives the same result for this one.
     """
     if len(body) > PLAIN_BYTES:
         return None

@@ -20,6 +20,7 @@ OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 CACHED_KEYS = 4096
 MAX_DIGITS = 6
 MAX_ID = 255
+_NOT_TEXT = "a session key must be UTF-8 text"
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
     b"x-session-internal", b"x-expected-session-id", b"x-session-history",
@@ -50,7 +51,7 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the request contains the whole history, also if it has no answer in it."""
+        """Whether the request contains the whole history, even if it has no answer in it."""
         return self.history == "whole" or (self.sends_everything and self.history == "auto")
 
     @property
@@ -90,7 +91,10 @@ def _reject_duplicates(request: Request) -> None:
 @lru_cache(maxsize=CACHED_KEYS)
 def _session_key(raw: bytes) -> Key:
     """Return the key in a header without outer blanks; valid keys, which are short, are cached."""
-    key = read_key(_key_text(raw))
+    try:
+        key = read_key(raw.decode())
+    except UnicodeDecodeError as exc:
+        raise InvalidSessionKey(_NOT_TEXT) from exc
     if key.startswith(RESERVED_PREFIX):
         raise InvalidSessionKey(f"a session key must not start with {RESERVED_PREFIX}")
     return key
@@ -108,7 +112,7 @@ def _key_text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as exc:
-        raise InvalidSessionKey("a session key must be UTF-8 text") from exc
+        raise InvalidSessionKey(_NOT_TEXT) from exc
 
 
 def _expected_id(raw: bytes) -> str:
@@ -170,7 +174,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-session-history": ("history", _history),
     b"x-tool-trace": ("with_trace", partial(_flag, "X-Tool-Trace")),
     b"x-stainless-retry-count": ("retry_count", _count),
-    # Codex: it sends its whole history, which is shorter after it has compacted it.
+    # Codex sends its whole history, which is shorter after Codex has compacted it.
     b"x-codex-turn-metadata": ("sends_everything", _is_present),
     b"x-codex-window-id": ("sends_everything", _is_present),
 }

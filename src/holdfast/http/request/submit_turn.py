@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import (
+    ApprovalNotFound,
     ComparisonNeeded,
     HoldfastError,
     LaneFull,
@@ -29,6 +30,8 @@ from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
     APPROVAL_ITEMS,
     message_text,
+    named_approvals,
+    read_answer,
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
@@ -54,6 +57,8 @@ from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
+MAX_WORDS = 1024
+"""Bytes of a message that may answer an approval request in words."""
 _OPTIONS = (
     "is_internal", "idempotency_key", "retry_count", "rewind", "seen_seq", "parent", "expected_id",
     "after_turn", "same_as", "abandons", "brought",
@@ -114,7 +119,8 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again.
 
-        A turn that is answered as a whole is executed by `answer`, which must be called at once.
+        A turn that is answered as a whole is executed by `answer`, which must be called
+        immediately.
         """
         is_new, is_compared = _comparison(headers, target, items)
         if self._default_tools is not None:
@@ -140,15 +146,15 @@ class TurnSubmitter:
         try:
             if is_keyless:
                 self._keyless.add(request, digest, ticket)
-            if ticket.session.pending_calls is not None:
-                ticket.start()
+            session = ticket.session
+            if session.pending_calls is not None or session.active_turn_id != ticket.turn.id:
                 ticket = await self._after_hold(request, turn_request, ticket, new_items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.content = b""
             if request.reserved_bytes:
                 request.release_body()
         except BaseException:
-            # An accepted turn is executed, whatever becomes of its request.
+            # An accepted turn is executed even if its request ends.
             ticket.start()
             raise
         return ticket
@@ -187,7 +193,7 @@ class TurnSubmitter:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
-                # Nothing cancels the task of a request whose turns outlive its client.
+                # Nothing cancels the task of a request whose turns continue after a disconnect.
                 is_deferred = not is_live and self.streams.on_disconnect == "complete"
                 ticket = await self.turn_service.accept(
                     accept, turn_request, is_live=is_live, is_deferred=is_deferred
@@ -196,7 +202,7 @@ class TurnSubmitter:
                 is_new, is_compared = False, True
                 if exc.active_turn_id is not None:
                     arrival = _arrival(request, headers, digest)
-                    # A client that stopped reading and sends the same again wants another answer.
+                    # A client that stopped reading and resends the same request wants a new answer.
                     is_whole |= await self.turn_service.in_flight.supersede_stopped(
                         arrival, exc.active_turn_id
                     )
@@ -213,7 +219,7 @@ class TurnSubmitter:
     async def _repeat_keyless(
         self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes
     ) -> TurnTicket | None:
-        """Attach an SDK's retry to the request that it repeats, if there is no doubt about it."""
+        """Attach an SDK's retry to the request that it repeats, if there is only one candidate."""
         if headers.idempotency_key is not None or headers.is_internal:
             return None
         earlier = self._keyless.find(request, digest, headers.retry_count)
@@ -234,13 +240,14 @@ class TurnSubmitter:
     async def _with_approvals(
         self, request: Request, target: SessionTarget, items: Sequence[NewItem]
     ) -> Sequence[NewItem]:
-        """Return the items with answers to our approval requests as the log stores them.
+        """Return the items with answers to our approval requests in the form that the log stores.
 
-        What a client repeats of earlier requests and answers is left out: the log has it.
+        Earlier requests and answers that a client repeats are left out: the log has them.
         """
         session = await self.known_session(request, target)
+        names = named_approvals(items)
         waiting = (
-            await self.approvals.of_session(request.tenant, session.id)
+            await self.approvals.answerable(request.tenant, session.id, lambda it: it.id in names)
             if session is not None
             else ()
         )
@@ -255,11 +262,17 @@ class TurnSubmitter:
         ticket: TurnTicket,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Return the ticket of a turn that waits behind an approval, or of what it answered."""
-        if not waits_for_approval(ticket.session) or ticket.task is None:
+        """Return the ticket of a turn that waits behind an approval, or of what it answered.
+
+        Behind calls that run, another call may wait for the approval that the turn gives.
+        """
+        text = message_text(items[-1]) if items and len(items[-1].body) < MAX_WORDS else ""
+        if not waits_for_approval(ticket.session) and read_answer(text) is None:
+            return ticket
+        ticket.start()
+        if ticket.task is None:
             return ticket
         approver = Approver(sender=request.sender, is_admin=request.is_admin)
-        text = message_text(items[-1]) if items else ""
         answered = await self.approvals.answer_in_words(
             ticket, text, approver, is_stream=turn_request.is_stream
         )
@@ -268,7 +281,7 @@ class TurnSubmitter:
     async def _may_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
     ) -> bool:
-        """Whether to submit again; an error that the client knows by another name is raised."""
+        """Whether to submit again; raise `ConversationNotFound` if a conversation was named."""
         match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
@@ -276,6 +289,10 @@ class TurnSubmitter:
                 return True
             case SessionNotFound() if matched.repeated is not None:
                 return True
+            case ApprovalNotFound() if target.parent is None:
+                # An answer to another request of the turn may have come first.
+                session = await self.known_session(request, target)
+                return session is not None and await self.approvals.awaits(session, matched.items)
             case SessionNotFound() if target.conversation is not None:
                 raise ConversationNotFound(target.conversation) from error
         return False
@@ -364,13 +381,13 @@ class TurnSubmitter:
             if matched.brought
             else None,
         )
-        # Most requests have none, and to copy the command costs more than to build it.
+        # Most requests have none, and copying the command costs more than building it.
         if options == _NO_OPTIONS:
             return accept
         return replace(accept, **dict(zip(_OPTIONS, options, strict=True)))
 
     def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:
-        """Return the history that the request brings, indexed if others may share it."""
+        """Return the history in the request, indexed if other sessions may share it."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
         return ImportedPrefix(
             turn_id, prefix.count, prefix.history_hash if history_hash else EMPTY_HISTORY
@@ -505,9 +522,9 @@ def _after_parent(end: HistoryHashRow) -> SessionTarget:
 def _comparison(
     headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]
 ) -> tuple[bool, bool]:
-    """Return whether all items are taken as new, and whether the log is no reason to doubt that.
+    """Return whether all items count as new, and whether the log need not be compared with them.
 
-    Input that is new by its form is compared with the log only if the store asks for it.
+    Input that looks new is compared with the log only if the store asks for it.
     """
     if headers.is_internal or target.parent is not None or headers.history == "new":
         return True, True

@@ -1,10 +1,12 @@
-"""Unstored responses of one WebSocket connection, kept so that they can be continued."""
+"""Cache of a WebSocket connection's unstored responses, so that they can be continued."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.core.model.items import NewItem
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, is_interrupted_output
 
 MAX_RESPONSES = 8
 MAX_BYTES = 16 * 1024 * 1024
@@ -19,6 +21,25 @@ class CachedResponse(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """The size of the items in bytes."""
         return sum(len(item.body) for item in self.items)
+
+
+def continue_items(cached: Sequence[NewItem], items: Sequence[NewItem]) -> list[NewItem]:
+    """Return the items of a cached response with those that continue it.
+
+    An output takes the place of the synthetic one that its call has got meanwhile.
+    """
+    outputs = {item.call_id: item for item in items if item.kind in OUTPUT_KINDS}
+    joined = [
+        outputs.pop(item.call_id) if item.call_id in outputs and is_synthetic(item) else item
+        for item in cached
+    ]
+    placed = {id(item) for item in joined}
+    return joined + [item for item in items if id(item) not in placed]
+
+
+def is_synthetic(item: NewItem) -> bool:
+    """Whether an item is a synthetic output of a call."""
+    return is_interrupted_output(item.kind, item.call_id, item.body)
 
 
 class ResponseCache:

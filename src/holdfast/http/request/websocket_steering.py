@@ -17,7 +17,7 @@ from holdfast.engine.turns.turn_service import TurnTicket
 from holdfast.http.request.body import Fields
 
 MAX_PENDING = 16
-"""Inputs that wait to join one response."""
+"""The most inputs that may wait to join one response."""
 FIELDS = frozenset({"type", "previous_response_id", "input"})
 _MESSAGE_FIELDS = frozenset({"type", "role", "content"})
 _PARTS = ("input_text", "input_image", "input_file")
@@ -38,7 +38,7 @@ class Steer:
     def __init__(self, previous: str) -> None:
         self.previous = previous
         self.ticket: asyncio.Future[TurnTicket | None] = asyncio.get_running_loop().create_future()
-        """Its turn, once that is accepted; None if it is not."""
+        """Its turn once accepted; None if it is rejected."""
         self.is_pending = False
         """Whether the client knows that it waits for the outputs of the client's tools."""
 
@@ -86,7 +86,7 @@ def _is_plain_message(item: Any) -> bool:
 
 
 def required_input(response: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a client has to send before a response can go on, without the results."""
+    """Return the inputs a client must send before a response can continue, without the results."""
     output: Iterable[dict[str, Any]] = response.get("output") or ()
     answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
     required: list[dict[str, Any]] = []
@@ -122,7 +122,7 @@ def pending_event(
 
 
 def failed_event(code: SteerError, message: str, fields: Fields, stream_id: str | None) -> bytes:
-    """Return the event that gives input back that was not stored."""
+    """Return the event that returns input to the client that was not stored."""
     names = ("input", "previous_response_id")
     error = {"code": code, "message": message, "type": "invalid_request_error"}
     steer = {name: fields.get(name) for name in names}

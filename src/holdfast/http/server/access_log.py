@@ -22,7 +22,7 @@ _TRACEPARENT = re.compile(
 )
 """A valid parent: version ff and ids that are all zero are invalid."""
 _PATH_ID = re.compile(r"(ses|conv|turn)_([0-9A-Za-z]{1,64})")
-"""An id of ours in a path; anything else that a client writes there is not logged."""
+"""A Holdfast id in a path; anything else that a client writes there is not logged."""
 access_logger = log.logger(EVENT)
 """The logger of requests; nothing is prepared for it while its level is off."""
 
@@ -81,7 +81,7 @@ def log_websocket_opened(request: Request) -> None:
 
 
 def log_websocket_closed(request: Request, websocket: WebSocket, *, turns: int) -> None:
-    """Log the end of a WebSocket connection, with what it carried."""
+    """Log the end of a WebSocket connection, with its counts of requests and bytes."""
     log.info(
         "request.websocket_closed",
         request_id=request.id,

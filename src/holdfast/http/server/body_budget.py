@@ -1,4 +1,4 @@
-"""A bound on the bytes of request bodies that the process holds at a time."""
+"""A limit on the bytes of request bodies in memory at a time."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ RESERVE_SECONDS = 30.0
 
 
 class ServerBusy(HoldfastError):
-    """The process holds as many body bytes as it may; the request can be retried."""
+    """The process already holds the maximum of body bytes; the request can be retried."""
 
     code = "server_busy"
     retryable = True
@@ -28,8 +28,8 @@ class BodyBudget:
     async def reserve(self, size: int, *, may_wait: bool = True) -> None:
         """Take bytes from the budget; wait for them for a while, then raise `ServerBusy`.
 
-        A body of unknown length must not wait: several of them, each holding a part, would wait
-        for each other.
+        A body of unknown length must not wait: several of them, each holding a part, would
+        deadlock.
         """
         if size <= self._free and not self._waiting:
             self._free -= size

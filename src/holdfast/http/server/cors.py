@@ -14,7 +14,7 @@ EXPOSED = (
 
 
 class ForeignOrigin(NotAllowed):
-    """A page of another site sends the request; browsers do not stop it, so the server does."""
+    """A page of another site sent the request; browsers do not prevent that, so the server does."""
 
     code = "origin_not_allowed"
 

@@ -176,7 +176,7 @@ def _provider_reply(error: err.ProviderFailure) -> Reply:
     if error.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
         if error.retry_after > MAX_CLIENT_WAIT_SECONDS:
-            # SDKs ignore so long a Retry-After and would retry at once.
+            # SDKs ignore such a long Retry-After and would retry immediately.
             headers.append(NO_RETRY)
     status = error.status if error.status is not None and 400 <= error.status < 600 else 502
     return error_reply(

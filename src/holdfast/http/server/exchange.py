@@ -9,11 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-from uvicorn.server import ServerState
-
 from holdfast.http.server.body_budget import UNCOUNTED_BYTES
+from holdfast.http.server.connection import STATUS_LINE, FlowControl, ServerState
 from holdfast.http.server.types import ClientDisconnected, Header, Request, ValueT
 
 MAX_BUFFERED_BYTES = 64 * 1024
@@ -23,7 +20,7 @@ _BODILESS = (204, 304)
 _ALLOWED = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
 """Bytes that a header line may contain: no control character except tab."""
 _join_header = b": ".join
-_log = logging.getLogger("uvicorn.error")
+_log = logging.getLogger("holdfast.server")
 
 
 class ClientConnection(Protocol):

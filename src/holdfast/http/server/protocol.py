@@ -1,8 +1,6 @@
 """The HTTP/1.1 server protocol: bounded request heads, errors as JSON, one timer per connection.
 
-Uvicorn's protocol accepts heads of any size, rejects invalid requests in plain text and sets a
-timer for every response. This subclass changes all three. It passes requests to the application
-as `Exchange` values; only WebSocket connections use ASGI.
+It passes requests to the application as `Exchange` values; only WebSocket connections use ASGI.
 """
 
 import asyncio
@@ -14,8 +12,8 @@ from urllib.parse import unquote
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from holdfast.http.server.connection import STATUS_LINE, ClientSocket, WebSocketFactory
 from holdfast.http.server.errors import error_value
 from holdfast.http.server.exchange import MAX_BUFFERED_BYTES, Exchange
 from holdfast.http.server.types import Request
@@ -60,7 +58,7 @@ CHECK_SECONDS = 5.0
 """How often the deadlines of a connection are checked at least."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(ClientSocket):
     """One client connection."""
 
     application: RequestHandler
@@ -70,11 +68,6 @@ class HttpProtocol(HttpToolsProtocol):
     is_draining = False
     """Whether each response closes its connection, so that clients open the next one elsewhere."""
     exchange_class: type[Exchange] = Exchange
-
-    cycle: Any
-    parser: Any
-    scope: Any
-    pipeline: Any
 
     _head_bytes = 0
     """Bytes received since the current head began, without the piece that it began in."""
@@ -145,8 +138,8 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             # Not a warning: anybody could fill the log with them.
-            self.logger.info("Invalid HTTP request received.")
-            self.send_400_response("")
+            self.logger.debug("invalid HTTP request")
+            self._reject_invalid()
         except httptools.HttpParserUpgrade as upgrade:
             if self._is_upgrading:
                 self.handle_websocket_upgrade()
@@ -166,7 +159,7 @@ class HttpProtocol(HttpToolsProtocol):
             # `on_header` sees only complete trailers.
             self._reject_head()
 
-    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn always closes
+    def eof_received(self) -> bool:
         """Return whether to keep the connection: a half-closed client still gets its response.
 
         A client that closes while it receives a stream is taken for gone: a half-close and a close
@@ -211,7 +204,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_since = self.loop.time()
         self._head_bytes = 0
         self._max_possible_head = self._piece_bytes
-        self.url = b""
+        self.target.clear()
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -229,6 +222,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start the request, or queue it behind the one in progress (pipelining)."""
         self._is_in_head = False
+        self.url = bytes(self.target)
         if self._max_possible_head > self.limits.head_bytes:
             self._measure_head()
         self._head_since = None
@@ -294,8 +288,7 @@ class HttpProtocol(HttpToolsProtocol):
         if b"close" in {option.strip().lower() for option in options.split(b",")}:
             lines.append(b"connection: close")
         self._reparse_without_upgrade = False
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.parser = self.new_parser()
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _measure_head(self) -> None:
@@ -438,7 +431,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ── rejecting requests ──────────────────────────────────────────────────────────────────
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - replaced by a JSON error
+    def _reject_invalid(self) -> None:
         """Reject a request that cannot be parsed; a head over the limit ends up here as well."""
         if self._is_head_too_large:
             self._reject_head()
@@ -526,12 +519,16 @@ def client_network(address: str) -> str:
 
 
 def protocol_class(
-    application: RequestHandler, limits: ConnectionLimits, addresses: Counter[str] | None = None
+    application: RequestHandler,
+    limits: ConnectionLimits,
+    addresses: Counter[str] | None = None,
+    websocket: WebSocketFactory | None = None,
 ) -> type[HttpProtocol]:
     """Return a protocol class that is bound to an application and its limits."""
     attributes: dict[str, Any] = {
         "application": application,
         "limits": limits,
         "addresses": Counter() if addresses is None else addresses,
+        "websocket": websocket,
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

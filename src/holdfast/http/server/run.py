@@ -2,24 +2,23 @@
 
 import asyncio
 import contextlib
-import logging
 import math
 import select
 import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from time import monotonic
-from typing import Any, Protocol
+from time import gmtime, monotonic, time
+from typing import Protocol
 
-import uvicorn
+import msgspec
 
 from holdfast.engine.logging import log
+from holdfast.http.server.connection import ServerState, WebSocketFactory
 from holdfast.http.server.protocol import (
     ConnectionLimits,
     HttpProtocol,
     RequestHandler,
-    client_network,
     protocol_class,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send
@@ -31,6 +30,11 @@ WAITING_SECONDS = 0.5
 """How long a stop waits for the first request of connections that were just opened."""
 QUIET_ROUNDS = 3
 """Rounds of the loop without a new connection after which the listener is closed."""
+POLL_SECONDS = 0.1
+"""How often a stop looks whether the last connections are closed."""
+BACKLOG = 2048
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class ServedApplication(RequestHandler, Protocol):
@@ -53,115 +57,147 @@ class StoppableApplication(ServedApplication, Protocol):
         ...
 
 
+class ServerConfig(msgspec.Struct, frozen=True):
+    """What a server is made of."""
+
+    protocol: type[HttpProtocol]
+    """The class of its connections, bound to the application."""
+    flush_seconds: float
+    """Time for connections and their requests to end after the listener was closed."""
+
+
 def server_config(
     application: ServedApplication,
     limits: ConnectionLimits,
     *,
     body_bytes: int,
     grace_seconds: float,
-) -> uvicorn.Config:
-    """Return uvicorn's configuration for an application."""
+) -> ServerConfig:
+    """Return the configuration of a server for an application."""
     addresses: Counter[str] = Counter()
-    return uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        # Callers are identified by API key; forwarded addresses are not trusted.
-        proxy_headers=False,
-        server_header=False,
-        lifespan="off",
-        http=protocol_class(application, limits, addresses),
-        ws=_websocket_factory(addresses),
-        ws_max_size=body_bytes,
+    return ServerConfig(
+        protocol_class(
+            application, limits, addresses, _websocket_factory(application, addresses, body_bytes)
+        ),
         # Turns get the grace period first; then their responses still have to be written.
-        timeout_graceful_shutdown=math.ceil(grace_seconds) + FLUSH_SECONDS,
+        flush_seconds=math.ceil(grace_seconds) + FLUSH_SECONDS,
     )
 
 
-def _websocket_factory(addresses: Counter[str]) -> Any:
+def _websocket_factory(
+    application: ServedApplication, addresses: Counter[str], body_bytes: int
+) -> WebSocketFactory:
     """Return what makes a WebSocket connection.
 
-    The protocol is imported for the first one: most gateways have none, and it takes 2 MB.
+    Uvicorn is imported for the first one: most gateways have none, and it takes 5 MB.
     """
-    found: list[Any] = []
-    logging.getLogger("uvicorn.error").addFilter(_without_decoding_traceback)
+    found: list[WebSocketFactory] = []
 
-    def connect(**options: Any) -> asyncio.Protocol:
+    def connect(state: ServerState) -> asyncio.Protocol:
         if not found:
-            found.append(_websocket_class(addresses))
-        protocol: asyncio.Protocol = found[0](**options)
-        return protocol
+            from holdfast.http.server.uvicorn_websocket import websocket_factory
+
+            found.append(websocket_factory(application, addresses, body_bytes))
+        return found[0](state)
 
     return connect
 
 
-def _without_decoding_traceback(record: logging.LogRecord) -> bool:
-    """Take the traceback from uvicorn's report of text that is not UTF-8: clients cause it."""
-    if record.exc_info and "Invalid UTF-8" in str(record.msg):
-        record.exc_info = None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-    return True
+def http_date(seconds: float) -> bytes:
+    """Return a time as in a Date header, whatever the locale."""
+    year, month, day, hour, minute, second, weekday, *_ = gmtime(seconds)
+    return (
+        f"{_DAYS[weekday]}, {day:02} {_MONTHS[month - 1]} {year} "
+        f"{hour:02}:{minute:02}:{second:02} GMT"
+    ).encode()
 
 
-def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:
-    """Return uvicorn's WebSocket protocol, counting its connections by client address."""
-    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
-
-    class CountedWebSocket(WebSocketProtocol):  # type: ignore[misc,valid-type]
-        _network = ""
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            peer = transport.get_extra_info("peername")
-            self._network = client_network(str(peer[0]) if peer else "")
-            addresses[self._network] += 1
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            addresses[self._network] -= 1
-            if not addresses[self._network]:
-                del addresses[self._network]
-
-    return CountedWebSocket
-
-
-class Server(uvicorn.Server):
-    """Uvicorn with our own signal handling: drain, then stop; a second signal stops at once."""
+class Server:
+    """Serve until a signal: drain, then stop; a second signal stops at once."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: ServerConfig,
         application: StoppableApplication,
         *,
         grace_seconds: float,
         drain_seconds: float = 0.0,
     ) -> None:
-        super().__init__(config)
-        assert isinstance(config.http, type)
-        assert issubclass(config.http, HttpProtocol)
-        self._protocol: type[HttpProtocol] = config.http
+        self._protocol = config.protocol
+        self._flush_seconds = config.flush_seconds
         self._application = application
         self._grace_seconds = grace_seconds
         self._drain_seconds = drain_seconds
+        self.server_state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._exit_requested = asyncio.Event()
+        self._is_forced = False
         self._is_stopping = False
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._date_timer: asyncio.TimerHandle | None = None
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def serve(self, sockets: list[socket.socket]) -> None:
+        """Serve on listening sockets until a signal, then stop."""
+        with self.capture_signals():
+            await self.startup(sockets)
+            await self._exit_requested.wait()
+            await self.shutdown(sockets)
+
+    async def startup(self, sockets: list[socket.socket]) -> None:
+        """Accept connections from now on."""
+        loop = asyncio.get_running_loop()
+        self._set_date(loop)
+        self._servers = [
+            await loop.create_server(
+                lambda: self._protocol(self.server_state, loop), sock=listener, backlog=BACKLOG
+            )
+            for listener in sockets
+        ]
+
+    def _set_date(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the Date of the responses of the next second."""
+        self.server_state.default_headers = [(b"date", http_date(time()))]
+        self._date_timer = loop.call_later(1.0, self._set_date, loop)
+
+    async def shutdown(self, sockets: list[socket.socket]) -> None:
         """Stop accepting, let running turns end or cancel them, then close the connections."""
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         began = monotonic()
         self._protocol.is_draining = True
-        if not self.force_exit:
-            await self._serve_waiting(sockets or [])
+        if not self._is_forced:
+            await self._serve_waiting(sockets)
         stopping = asyncio.ensure_future(self._application.stop(self._grace_seconds))
-        await super().shutdown(sockets)
-        if self.force_exit:
+        await self._close_connections(sockets)
+        if self._is_forced:
             stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
         # Requests that were under way when no turn ran any more may have begun one since.
-        await self._application.stop(0.0 if self.force_exit else self._grace_seconds)
+        await self._application.stop(0.0 if self._is_forced else self._grace_seconds)
+        if self._date_timer is not None:
+            self._date_timer.cancel()
         log.info("serve.drained", ms=round((monotonic() - began) * 1000, 1))
+
+    async def _close_connections(self, sockets: list[socket.socket]) -> None:
+        """Close the listeners and idle connections; wait for the others, but not for ever."""
+        state = self.server_state
+        for server in self._servers:
+            server.close()
+        for listener in sockets:
+            listener.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            async with asyncio.timeout(self._flush_seconds):
+                while (state.connections or state.tasks) and not self._is_forced:  # noqa: ASYNC110 - of two kinds
+                    await asyncio.sleep(POLL_SECONDS)
+                for server in self._servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            log.error("serve.requests_cancelled", requests=len(state.tasks))
+            for task in state.tasks:
+                task.cancel()
 
     async def _serve_waiting(self, listeners: list[socket.socket]) -> None:
         """Accept the connections that wait in the backlog, and read the first request of each.
@@ -194,26 +230,23 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        self.force_exit = self._is_stopping
+        self._is_forced = self._is_stopping
         log.info(
             "serve.stopping",
             signal=number.name,
             drain_seconds=self._drain_seconds,
             grace_seconds=self._grace_seconds,
-            is_forced=self.force_exit,
+            is_forced=self._is_forced,
         )
         if self._is_stopping or self._drain_seconds <= 0:
-            self._exit()
+            self._exit_requested.set()
         else:
             # Load balancers see /readyz fail and move on; until then requests still succeed.
             self._application.drain()
             self._protocol.is_draining = True
             loop = asyncio.get_running_loop()
-            self._drain_timer = loop.call_later(self._drain_seconds, self._exit)
+            self._drain_timer = loop.call_later(self._drain_seconds, self._exit_requested.set)
         self._is_stopping = True
-
-    def _exit(self) -> None:
-        self.should_exit = True
 
 
 def _is_readable(listener: socket.socket) -> bool:
@@ -232,7 +265,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         # Head and body may be two writes: Nagle would delay the second until the client's ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((host, port))
-        listener.listen(2048)
+        listener.listen(BACKLOG)
     except OSError as exc:
         listener.close()
         raise OSError(exc.errno, exc.strerror or str(exc), f"{host}:{port}") from exc

@@ -16,7 +16,7 @@ _EVENT = b"event: %b\ndata: %b\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 EventEncoder = Callable[[Sequence[StreamEvent]], bytes]
-"""Encode events as bytes; empty where the events have no representation."""
+"""Encodes events as bytes; empty if the events have no representation."""
 
 
 class EventSource(Protocol):

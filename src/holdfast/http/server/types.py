@@ -50,7 +50,7 @@ class Request:
     tenant: Tenant = DEFAULT_TENANT
     is_admin = False
     sender = ""
-    """The id of the caller's API key; empty where there are no keys."""
+    """The id of the caller's API key; empty if there are no keys."""
     route = "unknown"
     params: Mapping[str, str] = MappingProxyType({})
     session_headers: Sequence[Header] = ()
@@ -64,9 +64,9 @@ class Request:
     sent_bytes = 0
     """Bytes of a streamed body that were written."""
     is_http_1_0 = False
-    """Whether the client speaks HTTP/1.0: it needs no Host header and knows no chunks."""
+    """Whether the client uses HTTP/1.0, which needs no Host header and has no chunked encoding."""
     is_half_closed = False
-    """Whether the client has shut down its sending side; it may be gone altogether."""
+    """Whether the client has shut down its sending side; it may also be completely gone."""
     disconnected = False
     """Whether the client has closed the connection."""
     is_delivered = False
@@ -91,7 +91,7 @@ class Request:
 
     @property
     def client_host(self) -> str:
-        """The address of the client; empty where it is not known."""
+        """The address of the client; empty if unknown."""
         return ""
 
     async def receive(self) -> tuple[bytes, bool]:
@@ -116,8 +116,8 @@ class Request:
     def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
         """Encode a value and write it as a chunk, without waiting.
 
-        Return False, and encode nothing, where the stream has not started or the client does not
-        keep up. A value may have no representation; then nothing is written.
+        Return False, and encode nothing, if the stream has not started or the client does not keep
+        up. A value may have no representation; then nothing is written.
         """
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class Request:
         return request
 
     def header(self, name: bytes) -> str | None:
-        """Return a header as text, decoded as UTF-8 where possible."""
+        """Return a header as text, decoded as UTF-8 if possible."""
         value = self.by_name.get(name)
         return header_text(value) if value is not None else None
 
@@ -187,7 +187,7 @@ class Request:
         return self.content
 
     async def _reserve(self, size: int, *, may_wait: bool) -> None:
-        """Count the body towards the bytes that the process may hold, in steps if it grows."""
+        """Count the body towards the bytes that the process may hold; repeat it as it grows."""
         if self.budget is None:
             return
         if not may_wait:
@@ -210,7 +210,7 @@ class Request:
 
 
 def header_text(value: bytes) -> str:
-    """Return a header value as text: UTF-8, or Latin-1 where it is not valid UTF-8."""
+    """Return a header value as text: UTF-8, or Latin-1 if it is not valid UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

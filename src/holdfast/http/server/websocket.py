@@ -1,4 +1,4 @@
-"""WebSocket connections: uvicorn brings them as ASGI messages, the only place we speak ASGI."""
+"""WebSocket connections, which uvicorn passes as ASGI messages; only this module uses ASGI."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -26,7 +26,7 @@ class WebSocket:
         self.close_code: int | None = None
 
     async def accept(self, headers: Iterable[Header] = ()) -> bool:
-        """Accept the handshake; return False if the client has disconnected before."""
+        """Accept the handshake; return False if the client has already disconnected."""
         message = await self._receive()
         if message["type"] != "websocket.connect":
             return False

@@ -1,1 +1,1 @@
-"""Endpoints for agents and their tools: which there are, approvals, and full-text search."""
+"""Endpoints for agents and their tools: the list of tools, approvals, and full-text search."""

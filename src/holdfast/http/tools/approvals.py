@@ -4,6 +4,7 @@ from typing import Any
 
 from holdfast.core.errors import ApprovalNotFound, InvalidInput
 from holdfast.core.ids import Key
+from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
 from holdfast.http.request.body import pop_field, read_fields
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -40,7 +41,7 @@ class ApprovalsApi:
         if "\0" in name:
             raise ApprovalNotFound("no such approval")
         ticket = await self._approvals.answer(
-            request.tenant, name, approver_of(request), approve=approve, reason=reason
+            request.tenant, ApprovalAnswer(name, approve, reason), approver_of(request)
         )
         return json_reply(
             {

@@ -10,11 +10,11 @@ from holdfast.ports.tools import Toolbox
 
 
 class ToolServices(msgspec.Struct, frozen=True):
-    """What the HTTP API needs of the gateway's tools."""
+    """The gateway's tool services that the HTTP API uses."""
 
     toolbox: Toolbox
     approvers: tuple[str, ...] = ()
-    """Who may answer every approval request, beside the sender of its turn."""
+    """Who may answer every approval request, in addition to the sender of its turn."""
     builtin: ReadOnlyTools | None = None
     """The built-in tools, which MCP clients may call."""
     defaults: Callable[[str], Sequence[str]] | None = None

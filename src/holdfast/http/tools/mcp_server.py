@@ -1,8 +1,8 @@
 """Holdfast as an MCP server: POST /mcp with the built-in tools, all of which only read.
 
 It is the stateless form of MCP's streamable HTTP: every request is answered by one JSON body, so
-that no connection and no MCP session has to be kept. Both eras of the protocol are spoken: the
-older one begins with `initialize`, in the newer one each request names its version.
+there is no connection and no MCP session to keep. Both generations of the protocol are supported:
+the older one begins with `initialize`, in the newer one each request names its version.
 `X-Session-Key` names the conversation that the tools are about; API keys are those of every other
 endpoint.
 """
@@ -57,7 +57,7 @@ class ReadOnlyTools(Protocol):
         ...
 
     def tool(self, name: str) -> Tool:
-        """Return a tool as a model is shown it."""
+        """Return a tool as it is described to a model."""
         ...
 
     async def call(self, caller: ToolCaller, name: str, arguments: dict[str, object]) -> ToolResult:
@@ -221,7 +221,7 @@ def _named_version(message: object) -> object:
 
 
 def _check_envelope(request: Request, method: str, params: Message) -> None:
-    """Raise for a message whose version is not spoken, or that its headers contradict."""
+    """Raise for a message whose version is unsupported or contradicts its headers."""
     meta = params.get("_meta")
     version = meta.get(f"{META}protocolVersion") if isinstance(meta, dict) else None
     if not isinstance(meta, dict) or not isinstance(version, str):

@@ -15,7 +15,7 @@ MAX_PREFIX = 512
 
 
 class SearchOff(NotFound):
-    """The gateway does not index what is stored."""
+    """Search is off: the gateway does not index the log."""
 
     code = "search_off"
 

@@ -19,7 +19,7 @@ Permissions = Literal["none", "read", "write"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """What a process of an agent is started for."""
+    """What an agent's process is started with."""
 
     directory: SessionDirectory
     model: str | None
@@ -31,39 +31,40 @@ class AgentRequest:
     mark: str = ""
     """The mark of the last turn of the session to resume."""
     new_session: str = ""
-    """The id of a new session, for an agent that lets us choose it."""
+    """The id for a new session, if the agent lets the gateway choose it."""
 
     @property
     def options(self) -> tuple[str | None, str]:
-        """What cannot change while a process runs."""
+        """Options that cannot change while a process runs."""
         return self.model, self.instructions
 
 
 class Invocation(msgspec.Struct, frozen=True):
-    """Arguments and variables with which an agent is started."""
+    """Command-line arguments and environment variables to start an agent with."""
 
     arguments: Sequence[str]
     variables: Mapping[str, str]
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is told to begin a turn, or to go on where it asked for permission."""
+    """The input that starts a turn of an agent, or answers its permission request."""
 
     prompt: Prompt = []
     is_allowed: bool | None = None
-    """The answer to what the session asked for; None where a turn begins."""
+    """The answer to the session's permission request; None if a turn starts."""
     can_ask: bool = False
-    """Whether somebody can answer requests for permission."""
+    """Whether somebody can answer permission requests."""
 
 
 class AgentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn of an agent ended, or why it waits; its output was written as it came."""
+    """The end of an agent's turn, or what it waits for; its output was written as it arrived."""
 
     usage: Usage | None = None
     mark: str = ""
-    """What must be in the agent's own files before its session can be resumed; empty: nothing."""
+    """What the agent's own files must contain before its session can be resumed; empty if
+    nothing."""
     request: PermissionRequest | None = None
-    """What the agent waits for in the middle of its turn."""
+    """The permission request that the agent waits for in the middle of its turn."""
 
 
 class AgentSession(Protocol):
@@ -71,11 +72,11 @@ class AgentSession(Protocol):
 
     @property
     def session_id(self) -> str:
-        """The agent's own id of the session."""
+        """The agent's own session id."""
         ...
 
     async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
-        """Run a turn to its end or to a request; raise `ProviderFailure` where the agent fails."""
+        """Run a turn to its end or a permission request; raise `ProviderFailure` if it fails."""
         ...
 
 
@@ -87,19 +88,19 @@ class Agent(Protocol):
     oldest_version: tuple[int, ...]
     """The oldest version that is known to work."""
     credentials: tuple[str, str]
-    """The file with the agent's credentials: in the user's home, in a configuration directory."""
+    """The credentials file: its path in the user's home, and in a configuration directory."""
     supports_images: bool
     install_command: str
-    """What installs the agent; empty where that is unknown."""
+    """The command that installs the agent; empty if unknown."""
     login_command: str
-    """What makes its credentials; empty where that is unknown."""
+    """The command that creates its credentials; empty if unknown."""
 
     def invocation(self, request: AgentRequest) -> Invocation:
         """Write the agent's configuration; return how to start it."""
         ...
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> AgentSession:
-        """Open the session of a started agent; raise `stale_state` where it is unknown."""
+        """Open the session of a started agent; raise `stale_state` if the agent lacks it."""
         ...
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
@@ -108,5 +109,5 @@ class Agent(Protocol):
 
 
 def home_file(home: Path, agent: Agent) -> Path:
-    """Return where the agent's credentials are in the home of the gateway's user."""
+    """Return the path of the agent's credentials in the home of the gateway's user."""
     return home / agent.credentials[0]

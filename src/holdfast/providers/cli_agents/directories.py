@@ -1,7 +1,7 @@
 """The directories of an agent's sessions: working and configuration directory, record and lock.
 
-Only the owner can read them. What the gateway itself needs lies beside the two directories that
-the agent may write.
+Only the owner can read them. The gateway's own files are outside the two directories that the agent
+may write.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from holdfast.processes.process_table import (
 
 LOCK_POLL_SECONDS = 0.05
 MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
-"""A larger one is not read: the agent's session is rebuilt from the log."""
+"""A larger transcript is not read: the agent's session is rebuilt from the log."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _TEMPORARY = "once-"
 _RECORD = "session.json"
 _CLAIMS = ".uids"
-"""The folder with a file for each id that a session runs under."""
+"""The folder with a file for each user id that a session runs under."""
 
 
 def open_transcript(path: Path) -> BinaryIO:
@@ -50,12 +50,13 @@ def open_transcript(path: Path) -> BinaryIO:
 
 
 class AgentSessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway knows about an agent's session on this machine."""
+    """What the gateway has recorded about an agent's session on this machine."""
 
     token: str = ""
-    """The last completed turn; empty while a turn runs, and after one that was cut off."""
+    """Identifies the last completed turn; empty while a turn runs, and after one that was cut
+    off."""
     process: ProcessIdentity | None = None
-    """The agent's process, which leads its group."""
+    """The agent's process, which is the leader of its group."""
     gateway: ProcessIdentity | None = None
     """The process that started it."""
 
@@ -77,14 +78,14 @@ class SessionDirectory:
         self.work = work or path / "work"
         self.account = account
         self._owns_work = owns_work
-        """Whether a working directory elsewhere is this session's alone."""
+        """Whether this session alone uses its configured working directory."""
         self.owns_account = owns_account
-        """Whether nobody else runs under the account."""
+        """Whether this session alone uses its account."""
         self.is_temporary = path.name.startswith(_TEMPORARY)
 
     def create(self) -> None:
-        """Create what is missing, for its owner alone."""
-        # The agent's own user must pass through, but can neither list nor read.
+        """Create missing directories, accessible only to their owner."""
+        # The agent's own user must be able to enter these, but neither list nor read them.
         passable = 0o711 if self.account is not None else 0o700
         for directory in (self.path.parent, self.path):
             directory.mkdir(mode=passable, parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ class SessionDirectory:
     def write_config(self, name: str, content: str) -> Path:
         """Write a file of the configuration directory; return its path."""
         path = self.config / name
-        # The agent can write here: opening a pipe in place of the file would wait for a reader.
+        # The agent can write here: opening a pipe in place of the file would block.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -121,7 +122,7 @@ class SessionDirectory:
         return path
 
     def _give(self, path: Path) -> None:
-        """Make the agent's user the owner of what was made for it."""
+        """Make the agent's user the owner of a path."""
         if self.account is not None:
             os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
 
@@ -129,7 +130,7 @@ class SessionDirectory:
         return self._owns_work or directory.parent == self.path
 
     def _is_foreign(self, directory: Path) -> bool:
-        """Whether a directory was made for another user: before `run_as` was set, or changed."""
+        """Whether a directory belongs to another user: `run_as` was set or changed since."""
         return self.account is not None and directory.lstat().st_uid != self.account.uid
 
     def _give_all(self, directory: Path) -> None:
@@ -146,7 +147,7 @@ class SessionDirectory:
             path.symlink_to(target)
 
     def read(self) -> AgentSessionRecord:
-        """Return the record; an empty one where there is none that can be read."""
+        """Return the record, or an empty one if there is none or it cannot be read."""
         try:
             return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=AgentSessionRecord)
         except (OSError, msgspec.DecodeError):
@@ -161,7 +162,7 @@ class SessionDirectory:
         new.replace(self.path / _RECORD)
 
     def remove(self) -> None:
-        """Delete the directories with everything in them; one that sessions share stays."""
+        """Delete the directories and their content, except a shared working directory."""
         self.end_account()
         shutil.rmtree(self.path, ignore_errors=True)
         if self._owns_work:
@@ -171,14 +172,14 @@ class SessionDirectory:
             claim.unlink(missing_ok=True)
 
     def end_account(self) -> None:
-        """End what left the agent's group: the next session with this id must not meet it."""
+        """Kill processes that left the agent's group, because the user id will be used again."""
         if self.account is not None and self.owns_account:
             kill_user(self.account.uid)
 
     def end_leftover(self) -> None:
-        """End a process of another gateway that the record names: two must never share a session.
+        """Kill another gateway's process in the record: two processes must never share a session.
 
-        It belongs to a gateway that died, or to a live one that will start a new process.
+        Its gateway has died, or is alive and will start a new process.
         """
         record = self.read()
         if record.process is not None and kill_leftover(record.process, self.path):
@@ -186,7 +187,7 @@ class SessionDirectory:
 
     @asynccontextmanager
     async def locked(self, seconds: float) -> AsyncIterator[None]:
-        """Hold the session against every other gateway on this machine."""
+        """Lock the session against every other gateway on this machine."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             await _lock(descriptor, seconds)
@@ -247,7 +248,7 @@ class AgentDirectories:
         )
 
     def _account(self, path: Path) -> UnixAccount | None:
-        """Return the account of a session: the only one there is, or one of its own."""
+        """Return the account of a session: the only one, or one of its own."""
         if self._accounts is None:
             return None
         first, last = self._accounts
@@ -260,7 +261,7 @@ class AgentDirectories:
         claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first.uid, last.uid + 1):
             with contextlib.suppress(FileExistsError):
-                # Made by exactly one gateway: no two sessions ever get the same id.
+                # O_EXCL: exactly one gateway creates it, so no two sessions get the same id.
                 os.close(os.open(claims / str(uid), os.O_CREAT | os.O_EXCL, 0o600))
                 return UnixAccount(uid, uid)
         raise ProviderFailure(
@@ -271,7 +272,7 @@ class AgentDirectories:
         )
 
     def _known_account(self, path: Path) -> UnixAccount | None:
-        """Return the account that a session has of its own, as long as it is in the range."""
+        """Return the session's own account, if it is in the configured range."""
         if self._accounts is None or not self._owns_accounts:
             return None
         first, last = self._accounts
@@ -289,7 +290,7 @@ class AgentDirectories:
         return Path(self._workdir.replace("{session}", name)).expanduser().absolute()
 
     def end_leftovers(self) -> int:
-        """End the processes that dead gateways left behind; return how many groups there were."""
+        """Kill the processes that dead gateways left; return how many groups there were."""
         return sum(_end_leftover(directory) for directory in self._existing())
 
     def _existing(self) -> Iterator[SessionDirectory]:

@@ -9,14 +9,14 @@ _NOT_LOGGED_IN = ("not logged in", "please run /login", "invalid api key", "401 
 
 
 def stale_session(message: str, code: str = "agent_session_not_found") -> ProviderFailure:
-    """Return the failure of a session that the agent cannot resume: it is built from the log."""
+    """Return the failure for a session that the agent cannot resume; it is rebuilt from the log."""
     return ProviderFailure(
         message[:MAX_MESSAGE], failure_class="stale_state", status=404, provider_code=code
     )
 
 
 def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
-    """Return the failure of a turn, classified by the status and the words of the model's API."""
+    """Return the failure of a turn, classified by the status and message of the model's API."""
     lowered = message.lower()
     if any(text in lowered for text in _TOO_LONG):
         return _failure(message, "overflow", status or 400, "context_length_exceeded")
@@ -34,7 +34,7 @@ def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
 
 
 def agent_exited(message: str, exit_code: int | None) -> ProviderFailure:
-    """Return the failure of an agent that ended without an answer."""
+    """Return the failure for an agent that exited without an answer."""
     detail = f": {message}" if message else ""
     return _failure(
         f"the agent exited with code {exit_code}{detail}", "transient", 502, "agent_exited"
@@ -42,13 +42,13 @@ def agent_exited(message: str, exit_code: int | None) -> ProviderFailure:
 
 
 def agent_timeout(seconds: float) -> ProviderFailure:
-    """Return the failure of a turn that exceeded its deadline."""
+    """Return the failure for a turn that exceeded its deadline."""
     text = f"the agent did not finish its turn within {seconds:g} s"
     return _failure(text, "terminal", 504, "agent_timeout")
 
 
 def agent_busy(seconds: float, max_processes: int) -> ProviderFailure:
-    """Return the failure of a turn that got no process; the agent was not asked."""
+    """Return the failure for a turn that got no process; the agent was not called."""
     text = (
         f"no process of the agent became free within {seconds:g} s "
         f"(max_processes = {max_processes}); the agent was not asked"
@@ -57,13 +57,13 @@ def agent_busy(seconds: float, max_processes: int) -> ProviderFailure:
 
 
 def agent_not_prepared(reason: str) -> ProviderFailure:
-    """Return the failure of a turn whose directories cannot be made or written."""
+    """Return the failure for a turn whose directories cannot be created or written."""
     text = f"the directory of the agent's session cannot be used: {reason}"
     return _failure(text, "terminal", 502, "agent_not_started")
 
 
 def agent_broken(message: str) -> ProviderFailure:
-    """Return the failure of an agent that does not keep to its protocol."""
+    """Return the failure for an agent that violates its protocol."""
     return _failure(message, "terminal", 502, "agent_broken_answer")
 
 

@@ -1,4 +1,4 @@
-"""Inspect the agents of a configuration without a turn: what would fail, and what helps."""
+"""Inspect the configured agents without a turn: what would fail, and how to fix it."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ ProblemCode = Literal[
 
 
 class AgentProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with an agent."""
+    """One problem of an agent."""
 
     code: ProblemCode
     detail: str
 
 
 async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
-    """Return what is wrong with an agent; nothing where it can be used."""
+    """Return the problems of an agent; empty if it can be used."""
     agent = agent_of(settings)
     try:
         launcher = Launcher(settings, agent)
@@ -95,7 +95,7 @@ def _check_directory(root: Path) -> list[AgentProblem]:
 
 
 def _is_broken(path: Path) -> bool:
-    """Return whether a path is there, but no directory for its owner alone."""
+    """Return whether a path exists, but is not a directory for its owner alone."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

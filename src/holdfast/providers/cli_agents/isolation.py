@@ -21,7 +21,7 @@ from holdfast.providers.settings import UpstreamSettings
 
 PROBE_SECONDS = 30.0
 MIN_UID = 1000
-"""Smaller ids belong to the system."""
+"""Smaller ids are reserved for the system."""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = (
@@ -34,7 +34,7 @@ _PROBE = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done; echo done
 
 
 def read_accounts(run_as: str) -> tuple[UnixAccount, UnixAccount] | None:
-    """Return the first and the last account that agents run as; None for the gateway's own."""
+    """Return the first and last account for agents, or None if they use the gateway's own."""
     if not run_as:
         return None
     found = _RANGE.fullmatch(run_as)
@@ -56,7 +56,7 @@ def read_accounts(run_as: str) -> tuple[UnixAccount, UnixAccount] | None:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A bubblewrap sandbox: the system read-only, the session's directories, nothing else."""
+    """A bubblewrap sandbox: the system read-only and the session's directories, nothing else."""
 
     readable: tuple[Path, ...]
     """Files outside of the system that the agent needs: its program, its credentials."""
@@ -96,7 +96,7 @@ class Sandbox:
 
 
 def _needed(path: Path) -> list[Path]:
-    """Return what a file needs to be read: itself, its target, and the packages it is part of."""
+    """Return the paths that a file needs: itself, its target, and the package that contains it."""
     real = path.resolve()
     packages = [parent for parent in real.parents if parent.name == "node_modules"]
     target = packages[-1] if packages else real
@@ -105,7 +105,7 @@ def _needed(path: Path) -> list[Path]:
 
 
 async def find_closed(settings: UpstreamSettings, account: UnixAccount) -> str | None:
-    """Return what is wrong where an agent's user cannot enter the directories of its sessions."""
+    """Return an error text if an agent's user cannot enter the directories of its sessions."""
     root = _make_root(settings, 0o711)
     bases = [root, *([Path(settings.workdir.partition("{")[0])] if settings.workdir else [])]
     folders = [folder for base in bases for folder in (*reversed(base.parents), base)]
@@ -118,7 +118,7 @@ async def find_closed(settings: UpstreamSettings, account: UnixAccount) -> str |
         async with asyncio.timeout(PROBE_SECONDS):
             closed = await process.read_line()
     except TimeoutError:
-        return None  # a machine this busy: the agent itself will tell
+        return None  # too busy to check: the agent itself will fail if it cannot enter
     finally:
         await asyncio.shield(process.kill())
     if closed is None:
@@ -143,7 +143,7 @@ async def refuse_readable(
     sandbox: Sandbox | None,
     accounts: tuple[UnixAccount, UnixAccount] | None,
 ) -> None:
-    """Raise if an isolated process can read what is not its own."""
+    """Raise if an isolated process can read anything that does not belong to its session."""
     mode = 0o711 if accounts is not None else 0o700
     root = _make_root(settings, mode)
     mine, theirs = accounts or (None, None)
@@ -160,7 +160,7 @@ async def refuse_readable(
 
 
 def _session_like(name: str, account: UnixAccount | None) -> Path:
-    """Make a directory that is as readable as that of a session, with a file in it."""
+    """Create a directory with the same permissions as a session's, with a file in it."""
     directory = Path(name)
     directory.mkdir(mode=0o700)
     secret = directory / "secret"
@@ -190,7 +190,7 @@ async def _probe(
         pass
     finally:
         await asyncio.shield(process.kill())
-    # The probe must have worked: it sees its own file, and comes to its end.
+    # The probe must have worked: it sees its own file and runs to its end.
     if found[-2:] != [str(own / "secret"), "done"]:
         raise ProviderFailure(
             f"the sandbox does not work on this machine: {process.errors or 'no output'}",

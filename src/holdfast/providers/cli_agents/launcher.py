@@ -1,7 +1,7 @@
 """Start agents: which program, in which environment, under which isolation.
 
-The environment of an agent is made here and nowhere else: the variables that the settings name,
-those that the agent needs, and nothing of the gateway's own.
+The environment of an agent is built only here: the variables that the settings name and those that
+the agent needs, nothing else of the gateway's environment.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Launcher:
 
     @property
     def program(self) -> Path:
-        """The program's file; raise where there is none."""
+        """The program's file; raise if it is not found."""
         command = self._settings.command or self._agent.program
         if not command:
             raise InvalidSetting(f"upstream {self._settings.name}: command is missing")
@@ -64,11 +64,11 @@ class Launcher:
         return self._settings.runtime.environment.get("PATH") or os.defpath
 
     async def version(self) -> str:
-        """Return the program's version, read once as long as its file stays the same."""
+        """Return the program's version; it is read again only if its file changes."""
         program = self.program
         stat = program.resolve().stat()
         key = (str(program), stat.st_mtime_ns, stat.st_size)
-        # Many turns may begin at once: one of them reads it for all.
+        # Many turns may start at once: only one of them reads it.
         async with self._reading_version:
             if self._version is None or self._version[0] != key:
                 self._version = key, await self._read_version(program)
@@ -137,7 +137,7 @@ class Launcher:
         return self._settings.permissions != "read"
 
     def _passed(self) -> dict[str, str]:
-        """Return the variables that the settings pass on, where they are set."""
+        """Return the variables that the settings pass on, if they are set."""
         environment = self._settings.runtime.environment
         return {name: environment[name] for name in self._settings.env if name in environment}
 
@@ -146,11 +146,11 @@ class Launcher:
         return Sandbox(tuple(readable), self._path)
 
     async def find_closed(self) -> str | None:
-        """Return what is wrong where the agent's user cannot enter its directories."""
+        """Return an error text if the agent's user cannot enter its directories."""
         return await find_closed(self._settings, self.accounts[0]) if self.accounts else None
 
     async def check(self) -> None:
-        """Raise `InvalidSetting` where an agent cannot run, or could read what is not its own."""
+        """Raise `InvalidSetting` if an agent cannot run or could read what is not its own."""
         settings = self._settings
         closed = await self.find_closed()
         if closed is not None:

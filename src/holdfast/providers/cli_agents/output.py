@@ -1,4 +1,4 @@
-"""Collect what an agent says and does in a turn, and stream it as it comes."""
+"""Collect the output and tool calls of an agent's turn, and stream them as they arrive."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from holdfast.providers.items.ids import NewId
 from holdfast.providers.items.response_events import ReasoningPart, TextPart, event
 
 MAX_TOOL_BYTES = 64 * 1024
-"""How much of a tool's arguments and output is kept, together."""
+"""How many bytes of a tool's arguments and output are kept in total."""
 _CUT = "… (shortened)"
 
 
 class AgentOutput:
-    """The output of one turn: finished items, and the part that is being written."""
+    """The output of one turn: finished items, and the part in progress."""
 
     def __init__(self, new_id: NewId, sink: EventSink | None) -> None:
         self._new_id = new_id
@@ -31,7 +31,7 @@ class AgentOutput:
         return any(b'"type":"message"' in item[:200] for item in self.items)
 
     def add_text(self, text: str) -> None:
-        """Add text to the message in progress, or begin one."""
+        """Add text to the message in progress, or start one."""
         if not isinstance(self._open, TextPart):
             self.end_part()
             self._open = TextPart(self._new_id("msg"), len(self.items))
@@ -39,7 +39,7 @@ class AgentOutput:
         self._write(self._open.add(text, []))
 
     def add_reasoning(self, text: str) -> None:
-        """Add to the readable reasoning in progress, or begin it."""
+        """Add text to the readable reasoning in progress, or start it."""
         if not isinstance(self._open, ReasoningPart):
             self.end_part()
             self._open = ReasoningPart(self._new_id("rs"), len(self.items))
@@ -82,7 +82,7 @@ class AgentOutput:
         self.items.append(msgspec.json.encode(item))
 
     async def drain(self) -> None:
-        """Wait until the client can take more."""
+        """Wait until the client can receive more."""
         if self._must_drain and self._sink is not None:
             self._must_drain = False
             await self._sink.drain()

@@ -1,7 +1,7 @@
-"""Which fields of a request an agent can express: instructions, and nothing about sampling.
+"""Which fields of a request an agent supports: instructions, but no sampling parameters.
 
-Sampling parameters are ignored, because no agent has them. A field that would change the meaning
-of the answer is refused.
+Sampling parameters are ignored, because no agent has them. A field that would change the meaning of
+the answer is rejected.
 """
 
 from collections.abc import Mapping

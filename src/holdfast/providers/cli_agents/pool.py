@@ -1,4 +1,4 @@
-"""The processes of one upstream: bounded in number, warm between turns, ended when idle."""
+"""The processes of one upstream: bounded in number, kept warm between turns, ended when idle."""
 
 import asyncio
 import logging
@@ -16,20 +16,20 @@ WATCH_SECONDS = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class RunningAgent:
-    """A process with its session."""
+    """A process and its session."""
 
     process: AgentProcess
     session: AgentSession
     options: tuple[str | None, str]
     token: str = ""
-    """The last turn that it completed, or in which it waits for a permission."""
+    """Identifies the last turn that it completed, or in which it waits for a permission."""
     asked: str = ""
     """The id of the call that waits for a permission."""
     idle_timer: asyncio.TimerHandle | None = None
 
 
 class ProcessPool:
-    """At most `max_processes` at a time; the least recently used warm one makes room."""
+    """At most `max_processes` at a time; the least recently used warm process is evicted."""
 
     def __init__(
         self, max_processes: int, idle_seconds: float, memory_bytes: int, upstream: str = ""
@@ -40,16 +40,16 @@ class ProcessPool:
         self._memory_bytes = memory_bytes
         self._warm: OrderedDict[str, RunningAgent] = OrderedDict()
         self._count = 0
-        """Places in use: by turns, by warm processes, and by processes that are being ended."""
+        """Slots in use: by turns, warm processes and processes that are being ended."""
         self._freed = asyncio.Condition()
         self._ending: set[asyncio.Task[None]] = set()
         self._watched: set[AgentProcess] = set()
         self._watching: asyncio.Task[None] | None = None
 
     async def take(self, name: str) -> RunningAgent | None:
-        """Reserve a place for a turn of a session; return its warm agent, if there is one.
+        """Reserve a slot for a turn of a session; return its warm agent, or None.
 
-        The caller must `keep` or `free` the place.
+        The caller must `keep` or `free` the slot.
         """
         while True:
             agent = self._pop(name)
@@ -71,7 +71,7 @@ class ProcessPool:
         return next(idle, next(iter(self._warm), None))
 
     def keep(self, name: str, agent: RunningAgent, at_least: float = 0.0) -> None:
-        """Keep an agent warm after its turn, or for as long as a person may take to answer it."""
+        """Keep an agent warm after its turn, at least as long as a person may take to answer."""
         loop = asyncio.get_running_loop()
         seconds = max(self._idle_seconds, at_least)
         agent.idle_timer = loop.call_later(seconds, self._end_idle, name, agent)
@@ -79,7 +79,7 @@ class ProcessPool:
         self._notify()
 
     async def free(self) -> None:
-        """Give back the place of a turn whose process has ended."""
+        """Release the slot of a turn whose process has ended."""
         self._count -= 1
         async with self._freed:
             self._freed.notify_all()
@@ -105,7 +105,7 @@ class ProcessPool:
             self._watching = None
 
     def watch(self, process: AgentProcess) -> None:
-        """Kill a process when its group uses more memory than it may."""
+        """Kill a process if its group exceeds the memory limit."""
         self._watched.add(process)
         self._log(logging.INFO, "agent.started", process)
         if self._watching is None:
@@ -133,7 +133,7 @@ class ProcessPool:
             self._start(self.end(name))
 
     def _notify(self) -> None:
-        """Wake a turn that waits for a place: a warm process can make room for it."""
+        """Wake a turn that waits for a slot: a warm process can be evicted for it."""
 
         async def notify() -> None:
             async with self._freed:

@@ -1,4 +1,4 @@
-"""One process of an agent: its own group, bounded output, and an end that leaves nothing behind."""
+"""One process of an agent: its own group, bounded output, and a complete cleanup at its end."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,21 @@ from holdfast.processes.process_table import ProcessIdentity, identify, kill_gro
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_TURN_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 16 * 1024
-"""How much of the end of standard error is kept."""
+"""How many bytes of the end of standard error are kept."""
 EXIT_SECONDS = 3.0
-"""How long a process may take to exit by itself after its input has ended."""
+"""How long a process may take to exit after its input was closed."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start: the command, its whole environment, and where."""
+    """What to start: the command, its whole environment, and its working directory."""
 
     command: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
     account: UnixAccount | None = None
     owns_account: bool = False
-    """Whether nobody else runs under the account: all of its processes end with this one."""
+    """Whether this process alone uses the account, so that all processes of it end with this
+    one."""
 
 
 class AgentProcess:
@@ -86,7 +87,7 @@ class AgentProcess:
 
     @property
     def errors(self) -> str:
-        """The end of what the process wrote to standard error."""
+        """The end of the process's standard error."""
         return b"".join(self._errors).decode("utf-8", "replace").strip()
 
     def begin_turn(self) -> None:
@@ -94,13 +95,13 @@ class AgentProcess:
         self._turn_bytes = 0
 
     async def write_line(self, line: bytes) -> None:
-        """Write a line; a process that has exited is noticed when its output is read."""
+        """Write a line. If the process has exited, the next read reports it."""
         with contextlib.suppress(ConnectionError):
             self.stdin.write(line + b"\n")
             await self.stdin.drain()
 
     async def read_line(self) -> bytes | None:
-        """Return the next line that is not empty; None at the end of the output."""
+        """Return the next line that is not empty, or None at the end of the output."""
         while True:
             try:
                 line = await self.stdout.readline()
@@ -115,16 +116,16 @@ class AgentProcess:
                 return line
 
     async def exit_code(self) -> int | None:
-        """Return the exit code of a process whose output has ended; None if it does not exit."""
+        """Return the exit code of a process whose output has ended, or None if it does not exit."""
         with contextlib.suppress(TimeoutError):
-            # A process that it started may hold the pipes open for longer.
+            # A child process may keep the pipes open for longer.
             async with asyncio.timeout(EXIT_SECONDS):
                 await self._process.wait()
                 await asyncio.shield(self._reading_errors)
         return self._process.returncode
 
     async def finish(self) -> None:
-        """Let the process exit by itself, as it does at the end of its input; then `kill`."""
+        """Close the input, so that the process exits by itself, then `kill`."""
         if self._is_ended:
             return
         self.stdin.close()
@@ -133,7 +134,7 @@ class AgentProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the whole group and wait until the process is gone."""
+        """Kill the whole group and wait until the process has exited."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -141,8 +142,8 @@ class AgentProcess:
         if self._own_uid is not None:
             await asyncio.to_thread(kill_user, self._own_uid)
         self.stdin.close()
-        # Only what has been read to its end counts as exited. A process that left the group may
-        # hold the pipe open: it is not waited for.
+        # The process counts as exited only after its output was read to the end. A process that
+        # left the group may keep the pipe open; it is not waited for.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_SECONDS):
                 while await self.stdout.read(MAX_ERROR_BYTES):
@@ -155,7 +156,7 @@ class AgentProcess:
             transport.close()
 
     def kill_now(self) -> None:
-        """Send the signal without waiting; whoever uses the process notices its end."""
+        """Kill the group without waiting; the user of the process notices its end."""
         if self.is_running:
             kill_group(self._process.pid)
 

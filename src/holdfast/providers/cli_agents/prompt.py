@@ -1,4 +1,4 @@
-"""Write a call as the prompt of an agent: what is new, or the whole history as one message."""
+"""Write a call as the prompt of an agent: the new items, or the whole history as one message."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ HISTORY = (
     "object per line. They are history: do not answer them again.\n"
 )
 NEXT = "\nThe history ends here. Answer the next message:\n"
-"""Ends in a new line, like the history: some agents join the texts of a message."""
+"""It ends in a line feed, like the history, because some agents join the texts of a message."""
 _DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,(.*)", re.DOTALL)
 _encode = msgspec.json.Encoder().encode
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image: its media type and its content in base64, or its address."""
+    """An image: its media type and content in base64, or its URL."""
 
     media_type: str = ""
     data: str = ""
@@ -34,7 +34,7 @@ Prompt = list[Part]
 
 
 def new_prompt(items: Sequence[bytes]) -> Prompt:
-    """Return the prompt for an agent that knows everything before these items."""
+    """Return the prompt for an agent whose session has everything before these items."""
     values = [msgspec.json.decode(item) for item in items]
     prompt: Prompt = []
     for value in values:
@@ -47,7 +47,7 @@ def _is_users(value: dict[str, object]) -> bool:
 
 
 def whole_prompt(items: Sequence[bytes]) -> Prompt:
-    """Return the prompt for an agent that knows nothing: the history, then what is new."""
+    """Return the prompt for a new session of an agent: the history, then the new items."""
     first_new = len(items)
     values = [msgspec.json.decode(item) for item in items]
     while first_new and values[first_new - 1].get("role") == "user":
@@ -63,7 +63,7 @@ def whole_prompt(items: Sequence[bytes]) -> Prompt:
 
 
 def check_items(items: Sequence[bytes], upstream: str, *, with_images: bool) -> None:
-    """Raise for new input that an agent cannot be shown."""
+    """Raise for new input that an agent cannot process."""
     for number, item in enumerate(items):
         content = msgspec.json.decode(item).get("content")
         for place, part in enumerate(content if isinstance(content, list) else ()):
@@ -79,7 +79,7 @@ def _parts(content: Any) -> Prompt:
     parts: Prompt = []
     for part in content if isinstance(content, list) else ():
         shown = _part(part)
-        # Neighbouring texts stay apart: each part was a paragraph of its own.
+        # Adjacent texts stay separate: each part is a paragraph of its own.
         parts.append(shown)
     return parts or [""]
 
@@ -105,7 +105,7 @@ def _images(content: Any) -> Prompt:
 
 
 def _line(value: dict[str, Any]) -> str:
-    """Return an item of the history as a line that its text cannot break out of."""
+    """Return an item of the history as one JSON line, so that its text cannot escape from it."""
     if value.get("type", "message") != "message":
         return _encode(value).decode()
     texts = [part if isinstance(part, str) else IMAGE for part in _parts(value.get("content"))]

@@ -1,8 +1,8 @@
-"""The provider of a command-line agent: to its callers it looks like a model.
+"""The provider of a command-line agent; to its callers it looks like a model.
 
-The log is the truth and the agent's own session a cache of it. Its id is used only where this
-machine's record of the session names the same last turn; everything else starts a new session of
-the agent with the history as its first message.
+The log is the source of truth, and the agent's own session is a cache of it. The session is resumed
+only if this machine's record of it names the same last turn; otherwise a new session of the agent
+starts with the history as its first message.
 """
 
 import asyncio
@@ -45,16 +45,16 @@ from holdfast.providers.settings import UpstreamSettings, is_name
 
 DEFAULT_MODEL = "default"
 WAIT_SECONDS = 1800.0
-"""How long a turn waits for a process, or for its directory, before its own time begins."""
+"""How long a turn waits for a process and its directory, before its own time limit starts."""
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,199}")
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider state of a session: the agent's id of it, and what it depends on."""
+    """The provider state of a session: the agent's session id, and what it depends on."""
 
     session: str
     token: str
-    """The turn that the agent's session ends with, as in the record of the directory."""
+    """The last turn of the agent's session, as in the record of the directory."""
     mark: str
     version: str
     work: str
@@ -82,13 +82,13 @@ class CliAgentProvider:
     # ── the port ────────────────────────────────────────────────────────────────────────────
 
     def check(self, call: ModelCall) -> None:
-        """Raise for what the agent cannot do: tools of the client, formats, files."""
+        """Raise for what the agent cannot do: tools of the client, output formats, files."""
         self._model_name(call.model)
         check_fields(call.fields, call.chat_fields, self.name)
         check_items(call.items, self.name, with_images=self._agent.supports_images)
 
     def state_use(self, model: str) -> StateUse:
-        """Return the slot of the agent's session, which every turn changes."""
+        """Return the slot of the agent's session; every turn changes the session."""
         return StateUse(self._state(model, b"").slot, is_mutable=True, is_local=True)
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -96,7 +96,7 @@ class CliAgentProvider:
         return await self._run_logged(call, None)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Write the agent's output as it comes."""
+        """Write the agent's output as it arrives."""
         return await self._run_logged(call, sink)
 
     async def models(self) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class CliAgentProvider:
     # ── lifecycle ───────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """End what a dead gateway left behind, and refuse settings that are not safe."""
+        """Kill what a dead gateway left, and reject unsafe settings."""
         await asyncio.to_thread(self.directories.end_leftovers)
         await self.launcher.check()
 
@@ -174,15 +174,15 @@ class CliAgentProvider:
         output: AgentOutput,
         agent: RunningAgent | None,
     ) -> Answer:
-        """Run a call in a place of the pool, with the session's warm agent if there is one."""
+        """Run a call in a slot of the pool, with the session's warm agent if there is one."""
         is_kept = False
         try:
             version = await self.launcher.version()
             state = self._read_state(call.state, directory, version)
             if agent is not None and agent.asked and not _answers(call, agent.asked):
-                agent.token = ""  # nobody can go on with a turn that waits
+                agent.token = ""  # the waiting turn cannot be continued
             agent = await self._prepare(agent, self._request(call, directory, state), state)
-            # Until the turn has completed, nobody may resume this session of the agent.
+            # Until the turn has completed, this session of the agent must not be resumed.
             directory.write(_record(agent, ""))
             turn = await self._turn(agent, call, output)
             agent.token = uuid.uuid4().hex
@@ -210,9 +210,9 @@ class CliAgentProvider:
     async def _prepare(
         self, warm: RunningAgent | None, request: AgentRequest, state: AgentState | None
     ) -> RunningAgent:
-        """Return an agent that is at the end of the state's session, or at the start of a new one.
+        """Return an agent at the end of the state's session, or at the start of a new one.
 
-        A warm process is used only if it completed the turn that the state ends with.
+        A warm process is used only if its last completed turn is that of the state.
         """
         directory = request.directory
         if warm is not None:
@@ -235,7 +235,7 @@ class CliAgentProvider:
         except OSError as exc:
             if state is None or isinstance(exc, TimeoutError):
                 raise
-            # An agent with tools may have put anything in the place of its configuration.
+            # An agent with tools may have replaced its configuration by anything.
             raise stale_session(f"the agent's directory cannot be used: {exc.strerror}") from exc
         self._pool.watch(process)
         directory.write(AgentSessionRecord(process=process.identity, gateway=this_gateway()))
@@ -277,7 +277,7 @@ class CliAgentProvider:
         return replace(turn, request=replace(turn.request, upstream=self.name))
 
     async def _discard(self, agent: RunningAgent | None) -> None:
-        """Kill the process of a turn that did not complete, and give its place back."""
+        """Kill the process of a turn that did not complete, and release its slot."""
         if agent is not None:
             await agent.process.kill()
             self._pool.unwatch(agent.process)
@@ -299,7 +299,7 @@ class CliAgentProvider:
     def _read_state(
         self, state: ProviderState | None, directory: SessionDirectory, version: str
     ) -> AgentState | None:
-        """Return the state to resume; raise `stale_state` where it does not fit this machine."""
+        """Return the state to resume; raise `stale_state` if it does not match this machine."""
         if state is None:
             return None
         try:
@@ -326,7 +326,7 @@ class CliAgentProvider:
         return ProviderState(self.name, self._account, model, value)
 
     def _model_name(self, model: str) -> str | None:
-        """Return the model by the agent's own name: what follows the first slash."""
+        """Return the agent's own name of the model: what follows the first slash."""
         if not _MODEL.fullmatch(model):
             raise InvalidInput(f"model: {model!r} is not a model of {self.name}", param="model")
         prefix, _, rest = model.partition("/")
@@ -335,7 +335,7 @@ class CliAgentProvider:
 
     @asynccontextmanager
     async def _locked(self, name: str) -> AsyncIterator[None]:
-        """Let one call of a session run at a time: its process may still be ending."""
+        """Run one call of a session at a time: its earlier process may still be ending."""
         lock = self._locks.setdefault(name, _CountedLock())
         lock.users += 1
         try:
@@ -348,7 +348,7 @@ class CliAgentProvider:
 
 
 class _TimeLimit:
-    """The time that a call has: first to wait for a process, then for the agent's turn."""
+    """The time limit of a call: first for getting a process, then for the agent's turn."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.timeout = asyncio.timeout(WAIT_SECONDS)
@@ -356,20 +356,20 @@ class _TimeLimit:
         self._has_process = False
 
     def begin_turn(self) -> None:
-        """Begin the time of the turn: a process may be started for it."""
+        """Start the time limit of the turn, once a process may be started."""
         self._has_process = True
         now = asyncio.get_running_loop().time()
         self.timeout.reschedule(now + self._settings.turn_seconds)
 
     def failure(self) -> ProviderFailure:
-        """Return the failure of a call whose time is over."""
+        """Return the failure for a call that exceeded its time."""
         if self._has_process:
             return agent_timeout(self._settings.turn_seconds)
         return agent_busy(WAIT_SECONDS, self._settings.max_processes)
 
 
 class _CountedLock:
-    """A lock that is forgotten when nobody uses it."""
+    """A lock that is removed when nobody uses it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -377,7 +377,7 @@ class _CountedLock:
 
 
 def _answers(call: ModelCall, asked: str) -> bool:
-    """Return whether a call only answers what the agent asked for."""
+    """Return whether a call only answers the agent's permission request."""
     kinds = [msgspec.json.decode(item).get("type") for item in call.new_items]
     return asked in call.permissions and set(kinds) <= {"function_call_output"}
 

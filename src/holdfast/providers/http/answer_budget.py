@@ -1,17 +1,17 @@
-"""A bound on the bytes of whole upstream answers that the process receives at a time.
+"""A limit on the bytes of whole upstream answers that the process holds at a time.
 
-Events of streams are passed on as they arrive and are not counted.
+Stream events are passed on as they arrive and are not counted.
 """
 
 from holdfast.providers.errors import broken
 
 MAX_HELD_BYTES = 64 * 1024 * 1024
 STEP_BYTES = 1024 * 1024
-"""The first bytes of an answer are not counted; beyond them it is counted in such steps."""
+"""Answers are counted in steps of this size; the first step is free."""
 
 
 class AnswerBudget:
-    """Counts the bytes of large answers; the answer that exceeds the bound fails."""
+    """Counts the bytes of large answers; an answer that exceeds the limit fails."""
 
     def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
         self._free = limit
@@ -23,7 +23,7 @@ class AnswerBudget:
         return self._limit - self._free
 
     def take(self, size: int) -> None:
-        """Count bytes, or raise the failure of their answer."""
+        """Reserve bytes; raise if the limit is exceeded."""
         if size > self._free:
             raise broken(
                 f"the upstreams' answers exceed {self._limit} bytes at a time",
@@ -33,12 +33,12 @@ class AnswerBudget:
         self._free -= size
 
     def give_back(self, size: int) -> None:
-        """Count bytes no more."""
+        """Release bytes."""
         self._free += size
 
 
 class HeldAnswer:
-    """The part of one answer that is counted."""
+    """The reserved bytes of one answer."""
 
     __slots__ = ("_budget", "_counted", "_next")
 
@@ -48,17 +48,17 @@ class HeldAnswer:
         self._next = STEP_BYTES
 
     def grow(self, total: int) -> None:
-        """Count an answer that has so many bytes by now."""
+        """Reserve bytes for an answer that has `total` bytes so far."""
         while total > self._next:
             self._budget.take(STEP_BYTES)
             self._counted += STEP_BYTES
             self._next += STEP_BYTES
 
     def close(self) -> None:
-        """Count the answer no more."""
+        """Release the bytes of the answer."""
         self._budget.give_back(self._counted)
         self._counted = 0
 
 
 ANSWERS = AnswerBudget()
-"""The budget of the process: all upstreams share its memory."""
+"""The budget of the process; all upstreams share it."""

@@ -1,8 +1,8 @@
 """The HTTP client for upstreams: pooled connections, limits, and one exchange at a time.
 
-A pooled connection may turn out to be closed when it is used again. If nothing of a response has
-arrived, a request that changes nothing is sent once more on another connection. Whether a server
-processed any other request is unknown: that is a failure, and the caller decides.
+A pooled connection may turn out to be closed when it is used again. If no part of a response has
+arrived, a request without side effects is sent again on another connection. Any other request may
+have been processed: it fails, and the caller decides.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from holdfast.providers.http.proxy import Proxy, open_tunnel
 from holdfast.providers.settings import TimeoutSettings
 
 MAX_STALE_CONNECTIONS = 3
-"""How many pooled connections may turn out closed before a new one is opened."""
+"""How many pooled connections may turn out to be closed before a new one is opened."""
 POOLED_SECONDS = 60.0
 """How long an idle connection stays in the pool."""
 DISCARD_SECONDS = 1.0
 """How long the end of a stream may take to arrive after its last event."""
 FRESH_SECONDS = 1.0
-"""How long a connection may have been idle for a request that cannot be sent twice."""
+"""How long a connection may have been idle to be used for a request that cannot be repeated."""
 MAX_CACHED_HEADS = 256
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The limit of a body that is read as a whole, after decompression."""
 INFLATE_STEP_BYTES = 64 * 1024
-"""How much of a compressed body is inflated at a time."""
+"""How many bytes a compressed body is inflated to at a time."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HAS_BODY = frozenset({"POST", "PUT", "PATCH"})
 _PORTS = {"http": 80, "https": 443}
@@ -53,9 +53,10 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     headers: dict[str, str] = {}
     body: Sequence[bytes] | None = None
-    """In pieces: a long body is joined only when it is written to the socket."""
+    """The body in pieces, which are joined only when they are written to the socket."""
     may_repeat: bool = False
-    """Whether the request may be sent twice although it is a POST: it changes nothing."""
+    """Whether the request may be sent twice although it is a POST, because it has no side
+    effects."""
 
 
 class HttpAnswer(Protocol):
@@ -145,7 +146,7 @@ class PooledClient:
             connection.abort()
         self._all.clear()
         self._idle.clear()
-        # An aborted transport is gone in the loop's next iteration.
+        # An aborted transport is closed in the next iteration of the loop.
         await asyncio.sleep(0)
 
     def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
@@ -156,7 +157,7 @@ class PooledClient:
         return HttpExchange(self, request)
 
     def serialize(self, request: HttpRequest) -> tuple[ServerAddress, list[bytes]]:
-        """Return the origin of a request and the bytes to send there."""
+        """Return the server of a request and the bytes to send."""
         key = (request.method, request.url)
         cached = self._heads.get(key)
         if cached is None or cached.headers != request.headers:
@@ -166,7 +167,7 @@ class PooledClient:
         _, origin, head = cached
         context = current_request.get()
         if context is not None:
-            # Not part of the cached head: these headers differ for every request.
+            # Not part of the cached head, because these headers differ for every request.
             head += b"x-request-id: %b\r\n" % context.request_id.encode()
             if context.traceparent is not None:
                 head += b"traceparent: %b\r\n" % context.traceparent.encode()
@@ -177,7 +178,7 @@ class PooledClient:
         return origin, [b"%bcontent-length: %d\r\n\r\n" % (head, size), *(body or ())]
 
     def take_idle(self, origin: ServerAddress, is_repeatable: bool) -> UpstreamConnection | None:
-        """Return a pooled connection that can be trusted with a request, if there is one."""
+        """Return a pooled connection that is recent enough for a request, or None."""
         idle = self._idle.get(origin)
         if not idle:
             return None
@@ -185,7 +186,7 @@ class PooledClient:
         oldest = now - POOLED_SECONDS
         while idle:
             if not is_repeatable and idle[-1].idle_since < now - FRESH_SECONDS:
-                # The longer it was idle, the likelier its server is about to close it.
+                # The longer it was idle, the more likely the server is about to close it.
                 return None
             connection = idle.pop()
             if connection.is_open and connection.idle_since > oldest:
@@ -194,7 +195,7 @@ class PooledClient:
         return None
 
     def pool(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
-        """Keep a connection whose response was read to its end; evict those idle too long."""
+        """Pool a connection whose response was read to its end; evict those idle too long."""
         now = connection.idle_since = time.monotonic()
         if origin not in self._idle:
             self._idle[origin] = []
@@ -204,7 +205,7 @@ class PooledClient:
         idle.append(connection)
 
     def pool_after_rest(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
-        """Keep a connection once the short rest of its response has arrived."""
+        """Pool a connection once the short rest of its response has arrived."""
 
         def finish() -> None:
             if connection.is_reusable:
@@ -259,7 +260,7 @@ class PooledClient:
 
 
 class HttpExchange:
-    """One request and its response; leaving it pools the connection, or closes it."""
+    """One request and its response; leaving it pools or closes the connection."""
 
     def __init__(self, client: PooledClient, request: HttpRequest) -> None:
         self._client = client
@@ -274,7 +275,7 @@ class HttpExchange:
     async def open(self) -> None:
         """Send the request and wait for the head of its response.
 
-        Afterwards either `take_whole` returns the body, or the exchange has to be left.
+        Afterwards either `take_whole` returns the body, or the caller must call `leave`.
         """
         client, request = self._client, self._request
         self._origin, pieces = client.serialize(request)
@@ -286,8 +287,8 @@ class HttpExchange:
             try:
                 while not connection.has_head:
                     await connection.wait_for_data(client.timeouts.first_byte_seconds)
-                if "content-encoding" in connection.raw_headers:
-                    self._inflater = _inflater(connection.headers["content-encoding"])
+                if connection.may_be_encoded:
+                    self._inflater = _inflater(connection.headers.get("content-encoding", ""))
             except Disconnected:
                 client.drop(connection)
                 if pooled is None or not is_repeatable or not connection.is_untouched:
@@ -314,7 +315,7 @@ class HttpExchange:
     def take_whole(self) -> bytes | None:
         """Return the body and free the connection; None if more of the body has to be read.
 
-        Most answers arrive as a whole, in one piece with their head.
+        Most responses arrive as a whole, together with their head.
         """
         connection = self._connection
         if self._inflater is not None or not connection.is_complete:
@@ -336,8 +337,8 @@ class HttpExchange:
 
     def leave(self, *, is_failed: bool) -> None:
         """Free the connection, whether the body was read to its end or not."""
-        # A body that was not read to its end costs the connection, unless its reader had all that
-        # it needs: then the end is about to arrive.
+        # If the body was not read to its end, the connection is closed, unless the reader had
+        # everything it needs: then the end is about to arrive.
         if self._connection.is_reusable:
             self._client.pool(self._connection, self._origin)
         elif self._is_stopped and not is_failed:
@@ -415,7 +416,7 @@ def _too_long(limit: int) -> ProviderFailure:
 
 
 def _inflater(encoding: str) -> "_Inflater | None":
-    """Return the decompressor of a content encoding; None for plain bodies."""
+    """Return the decompressor for a content encoding, or None for plain bodies."""
     encoding = encoding.strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate"):
         return _Inflater()
@@ -434,7 +435,7 @@ class _Inflater:
         self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def inflate(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of a piece, step by step."""
+        """Yield the decompressed bytes of a piece, step by step."""
         while piece and not self._zlib.eof:
             try:
                 plain = self._zlib.decompress(piece, INFLATE_STEP_BYTES)
@@ -447,7 +448,7 @@ class _Inflater:
                 yield plain
 
     def end(self) -> bytes:
-        """Return the last plain bytes; raise if the compressed body was cut off."""
+        """Return the last decompressed bytes; raise if the compressed body was cut off."""
         rest = self._zlib.flush()
         if not self._zlib.eof:
             raise broken("the upstream's answer was cut off", "upstream_truncated")
@@ -455,7 +456,7 @@ class _Inflater:
 
 
 class _InflatingSink:
-    """Decompresses a body for another sink, and stops in between where that one is full."""
+    """Decompresses a body for another sink, and pauses while that one is full."""
 
     def __init__(self, sink: ByteSink, inflater: _Inflater) -> None:
         self._sink = sink
@@ -470,13 +471,13 @@ class _InflatingSink:
         return all(map(self._sink.write, self._steps))
 
     async def drain(self) -> None:
-        """Write the rest of the last piece as the sink has room."""
+        """Write the rest of the last piece as soon as the sink has room."""
         await self._sink.drain()
         while not self._write_steps():
             await self._sink.drain()
 
     async def end(self) -> None:
-        """Write the last plain bytes; raise if the compressed body was cut off."""
+        """Write the last decompressed bytes; raise if the compressed body was cut off."""
         rest = self._inflater.end()
         if rest and not self._sink.write(rest):
             await self._sink.drain()

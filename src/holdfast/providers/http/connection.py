@@ -11,26 +11,17 @@ from holdfast.ports.provider import ByteSink
 from holdfast.providers.errors import broken
 
 HIGH_WATER_BYTES = 256 * 1024
-"""How much of a body is buffered unread before reading from the socket pauses."""
+"""How many unread bytes of a body are buffered before reading from the socket pauses."""
 MAX_HEAD_BYTES = 256 * 1024
-"""The limit of a response's head, and again of the trailers behind its body."""
+"""The limit for a response's head, and for the trailers after its body."""
 MAX_DISCARDED_BYTES = 16 * 1024
-"""How much of an unneeded rest is read to keep the connection."""
+"""How many unneeded bytes of a response are read so that the connection can be reused."""
 _NO_BODY = (204, 304)
-_LOWERED: dict[bytes, str] = {}
-"""Header names in lower case: servers send the same few with every response."""
-MAX_LOWERED, MAX_LOWERED_BYTES = 512, 64
-
-
-def _lowered(name: bytes) -> str:
-    key = name.decode("latin-1").lower()
-    if len(_LOWERED) < MAX_LOWERED and len(name) <= MAX_LOWERED_BYTES:
-        _LOWERED[name] = key
-    return key
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 class StopReading(Exception):
-    """Raised by a sink that needs no more of a body."""
+    """Raised by a sink that needs no more of the body."""
 
 
 class Disconnected(Exception):
@@ -40,7 +31,7 @@ class Disconnected(Exception):
 class UpstreamConnection(asyncio.Protocol):
     """Reads responses: first the head, then the body as it arrives."""
 
-    # The state of one response; `send` begins the next.
+    # The state of one response; `send` resets it.
     _method = ""
     status = 0
     has_head = False
@@ -51,6 +42,8 @@ class UpstreamConnection(asyncio.Protocol):
     _without_body = 0
     may_reuse = False
     """Whether the server keeps the connection open after this response."""
+    may_be_encoded = False
+    """Whether the head mentions a Content-Encoding."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -70,19 +63,19 @@ class UpstreamConnection(asyncio.Protocol):
         self._must_drain = False
         self._sink_error: Exception | None = None
         self._pieces: list[bytes] = []
-        # The parser appends body pieces itself: no Python call per piece. The list stays the same.
+        # The parser appends body pieces to this list directly, without a Python call per piece.
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
-        self.raw_headers: dict[str, bytes] = {}
-        self._head: list[tuple[bytes, bytes]] = []
+        self._head = b""
+        """The head as it arrived. The parser has checked it; its headers are read on demand."""
 
     # ── for the client ──────────────────────────────────────────────────────────────────────
 
     def send(self, method: str, pieces: Sequence[bytes]) -> None:
-        """Send a request; everything that arrives from now on is its response."""
+        """Send a request; everything that arrives afterwards is its response."""
         self._method = method
         self.status = 0
-        self.raw_headers, self._head = {}, []
+        self._head = b""
         self._pieces.clear()
         self.has_head = self.is_complete = self.may_reuse = False
         self._received = self._body_end = self._buffered = self._without_body = 0
@@ -90,8 +83,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The response's headers; names in lower case."""
-        return {name: value.decode("latin-1") for name, value in self.raw_headers.items()}
+        """The response's headers; names in lower case, values of one name joined by commas."""
+        found: dict[str, str] = {}
+        for line in self._head.decode("latin-1").split("\r\n")[1:]:
+            name, _, value = line.partition(":")
+            name, value = name.lower(), value.strip(" \t")
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
 
     @property
     def is_untouched(self) -> bool:
@@ -104,9 +102,9 @@ class UpstreamConnection(asyncio.Protocol):
         return self.is_open and self.is_complete and self.may_reuse and not self._pieces
 
     def wait_for_data(self, seconds: float) -> "asyncio.Future[None]":
-        """Return a future for the next arrival; raise if nothing more can arrive.
+        """Return a future for the next data; raise if no more can arrive.
 
-        A connection has one timer, which is moved instead of created anew.
+        A connection has one timer, which is reused instead of created for each wait.
         """
         if self._failure is not None:
             raise self._failure
@@ -123,7 +121,7 @@ class UpstreamConnection(asyncio.Protocol):
         return waiter
 
     async def read_piece(self, seconds: float) -> bytes:
-        """Return the part of the body that has arrived, waiting for some; empty at its end."""
+        """Return the part of the body that has arrived; wait for some; empty at the end."""
         while not self._pieces:
             if self.is_complete:
                 return b""
@@ -131,9 +129,9 @@ class UpstreamConnection(asyncio.Protocol):
         return self.read_buffered()
 
     async def copy_to(self, sink: ByteSink, seconds: float) -> bool:
-        """Write the body to `sink` as it arrives; return False if the sink needed no more of it.
+        """Write the body to `sink` as it arrives; return False if the sink stopped early.
 
-        What arrives while this waits is written by `data_received` itself, without a task switch.
+        Data that arrives while this waits is written by `data_received`, without a task switch.
         """
         self._must_drain, self._sink_error = False, None
         try:
@@ -157,9 +155,9 @@ class UpstreamConnection(asyncio.Protocol):
             return False
 
     def discard_rest(self, seconds: float, on_finished: Callable[[], None]) -> None:
-        """Read and drop the short rest of a body that nobody needs.
+        """Read and discard the short rest of a body.
 
-        `on_finished` is called when it has arrived, takes too long, or is not short.
+        `on_finished` is called when the rest has arrived, takes too long, or is too long.
         """
         self.read_buffered()
         self._may_discard = MAX_DISCARDED_BYTES
@@ -223,17 +221,19 @@ class UpstreamConnection(asyncio.Protocol):
     # ── called by the event loop ────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with a transport."""
+        """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived; close the connection if no response is expected."""
+        """Parse data; close the connection if no response is expected."""
         size = len(data)
         self._received += size
         if self.is_complete or not self._method:
             self.abort()
             return
+        if not self.has_head:
+            self._head += data
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -242,8 +242,8 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None or waiter is None or waiter.done() or self.is_complete or not pieces:
             self._buffer(size)
             return
-        # Most chunks of a stream take this way, so it makes no further call of ours but the sink's.
-        # The sink has taken everything that came before.
+        # The path of most chunks of a stream: no further Python call except the sink's. The sink
+        # already has everything that arrived before.
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._without_body = 0
@@ -257,10 +257,10 @@ class UpstreamConnection(asyncio.Protocol):
         waiter.set_result(None)
 
     def _buffer(self, size: int) -> None:
-        """Keep what arrived for whoever reads next, and wake them."""
+        """Buffer data for the next reader, and wake it."""
         pieces = self._pieces
         if self.is_complete:
-            # A second response in the same bytes is not ours.
+            # A second response in the same data does not belong to this request.
             del pieces[self._body_end :]
         elif not pieces:
             self._check_size(size)
@@ -281,7 +281,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _check_size(self, size: int) -> None:
-        """Limit what is not part of a body: the head, and the trailers."""
+        """Limit the data outside the body: the head and the trailers."""
         if not self.has_head:
             if self._received > MAX_HEAD_BYTES:
                 self._break(f"the head of the upstream's answer exceeds {MAX_HEAD_BYTES} bytes")
@@ -306,42 +306,36 @@ class UpstreamConnection(asyncio.Protocol):
         self._finish_discarding()
 
     def _ends_with_connection(self) -> bool:
-        """Return whether only the end of the connection marks the end of the body."""
-        headers = self.raw_headers
+        """Return whether the body ends only with the connection."""
+        headers = self.headers
         has_length = "content-length" in headers or "transfer-encoding" in headers
         return not has_length and self.status not in _NO_BODY
 
     # ── called by the parser ────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
-        """Begin a response; the server must not send a second one."""
+        """Start a response; the server must not send a second one."""
         if self.is_complete:
             self.may_reuse = False
-        else:
-            self._head = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header. Trailers are dropped: nothing in them concerns us."""
-        if not self.has_head:
-            self._head.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Complete the head, unless it is an interim response."""
         if self.is_complete:
             return
         status = self._parser.get_status_code()
+        # The parser skips empty lines in front of a head.
+        head = self._head.lstrip(b"\r\n")
+        end = head.index(_END_OF_HEAD)
         if status < 200:
+            self._head = head[end + len(_END_OF_HEAD) :]
             return
+        head = self._head = head[:end]
+        self.may_be_encoded = b"content-encoding" in head.lower()
         self.status = status
         self.has_head = True
-        headers = self.raw_headers
-        for name, value in self._head:
-            headers[_LOWERED[name] if name in _LOWERED else _lowered(name)] = value
-        if len(headers) != len(self._head):
-            self.raw_headers = _combined(self._head)
         self.may_reuse = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
-            # The parser would wait for a body that never comes.
+            # The parser would wait for a body that is never sent.
             self.is_complete, self.may_reuse = True, False
 
     def on_message_complete(self) -> None:
@@ -349,11 +343,3 @@ class UpstreamConnection(asyncio.Protocol):
         if self.has_head and not self.is_complete:
             self.is_complete = True
             self._body_end = len(self._pieces)
-
-
-def _combined(head: list[tuple[bytes, bytes]]) -> dict[str, bytes]:
-    """Return headers by name; the values of one name are joined by commas, once."""
-    values: dict[str, list[bytes]] = {}
-    for name, value in head:
-        values.setdefault(_lowered(name), []).append(value)
-    return {name: b", ".join(each) for name, each in values.items()}

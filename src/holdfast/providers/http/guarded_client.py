@@ -1,7 +1,7 @@
-"""Connections to servers whose names somebody else may control: only to allowed addresses.
+"""Connections to servers whose names others may control: only to allowed addresses.
 
-The name is resolved here and the connection goes to the address that was checked: a name that
-resolves differently a moment later gains nothing.
+The name is resolved here, and the connection goes to the address that was checked, so that DNS
+rebinding has no effect.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_allowed(address: str, *, is_private_allowed: bool) -> bool:
-    """Whether a server may have this address; link-local ones, such as of metadata, never."""
+    """Whether a server may have this address; link-local ones (cloud metadata) never may."""
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
-        # Addresses that lead to an IPv4 address inside them are judged by that one, or not at all.
+        # An IPv4-mapped address is checked as IPv4; other IPv6 addresses with an IPv4 one are
+        # refused.
         if parsed.sixtofour is not None or parsed.teredo is not None or parsed in _NAT64:
             return False
         parsed = parsed.ipv4_mapped or parsed
@@ -34,7 +35,7 @@ def is_allowed(address: str, *, is_private_allowed: bool) -> bool:
 
 
 class GuardedClient(PooledClient):
-    """A client that connects only to allowed addresses, and through no proxy."""
+    """A client that connects only to allowed addresses, and without a proxy."""
 
     def __init__(self, *, is_private_allowed: bool) -> None:
         super().__init__()

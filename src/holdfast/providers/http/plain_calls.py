@@ -1,4 +1,4 @@
-"""Plain HTTP calls for chat platforms and webhooks, on the client that upstreams use."""
+"""Plain HTTP calls to chat platforms and webhooks, with the HTTP client for upstreams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -13,7 +13,7 @@ from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.settings import TimeoutSettings
 
 MAX_WAIT_SECONDS = 600.0
-"""Upper bound of the client's own limits; each call has its own."""
+"""The upper limit of the client's timeouts; each call has its own."""
 _NEVER_SENT = frozenset({"upstream_unreachable", "upstream_connect_timeout", ADDRESS_REFUSED})
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
@@ -29,7 +29,7 @@ class PlainHttpCaller:
     ) -> None:
         self._proxy = proxy
         self._guard = guard
-        """Connects where no proxy does."""
+        """Used for connections without a proxy."""
         self._clients: dict[bool, PooledClient] = {}
 
     def _client(self, url: str) -> PooledClient:
@@ -55,7 +55,7 @@ class PlainHttpCaller:
         may_repeat: bool = False,
         max_bytes: int | None = None,
     ) -> HttpResult:
-        """Send a request and return its whole answer, or the beginning of it."""
+        """Send a request and return its response, whole or up to `max_bytes`."""
         request = HttpRequest(
             method=method,
             url=url,
@@ -76,7 +76,7 @@ class PlainHttpCaller:
     async def lines(
         self, url: str, *, seconds: float, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a streamed answer."""
+        """Yield the lines of a streamed response."""
         request = HttpRequest(
             method="GET", url=url, headers={"accept": "text/event-stream", **(headers or {})}
         )
@@ -102,7 +102,7 @@ class PlainHttpCaller:
             raise HttpUnavailable(exc.message) from exc
 
     def proxy_url(self, url: str) -> str | None:
-        """Return the forward proxy for an address."""
+        """Return the forward proxy for a URL."""
         proxy = self._proxy(url)
         return proxy.url if proxy is not None else None
 
@@ -123,7 +123,7 @@ async def _read(answer: HttpAnswer, max_bytes: int | None) -> bytes:
 
 
 class _BoundedSink:
-    """Keeps the beginning of a body and stops reading behind it."""
+    """Collects the beginning of a body and then stops reading."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -136,7 +136,7 @@ class _BoundedSink:
         return True
 
     async def drain(self) -> None:
-        """Do nothing: nothing waits here."""
+        """Do nothing: this sink is never full."""
 
 
 class _LineSink:
@@ -156,10 +156,10 @@ class _LineSink:
         return True
 
     async def drain(self) -> None:
-        """Do nothing: lines are read faster than a chat writes them."""
+        """Do nothing: lines are read faster than a chat sends them."""
 
     async def next(self, copying: "asyncio.Future[None]") -> bytes | None:
-        """Return the next line; None at the end."""
+        """Return the next line, or None at the end."""
         while not self._lines:
             self._news.clear()
             news: asyncio.Future[object] = asyncio.ensure_future(self._news.wait())

@@ -14,7 +14,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Proxy(NamedTuple):
-    """A forward proxy, as `HTTPS_PROXY` and `HTTP_PROXY` name it."""
+    """A forward proxy, as configured by `HTTPS_PROXY` and `HTTP_PROXY`."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Proxy(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> "Proxy":
-        """Return the proxy of a URL such as `http://user:password@proxy:3128`."""
+        """Parse the URL of a proxy, such as `http://user:password@proxy:3128`."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise ValueError("a proxy must be http://host:port or https://host:port")
@@ -37,7 +37,7 @@ class Proxy(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The proxy as a URL, credentials included: for clients of other libraries."""
+        """The proxy as a URL with credentials, for clients of other libraries."""
         login = ""
         if self.authorization is not None:
             decoded = base64.b64decode(self.authorization.removeprefix("Basic ")).decode()

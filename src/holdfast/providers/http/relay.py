@@ -26,7 +26,7 @@ _LONGEST_END = 4
 
 
 class Relay:
-    """An upstream's response on its way to the client; see `RelayResponse`."""
+    """An upstream's response that is forwarded to the client; see `RelayResponse`."""
 
     outcome = "left"
 
@@ -42,7 +42,7 @@ class Relay:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that concern the client."""
+        """The headers to forward to the client."""
         found = ((name.lower(), value) for name, value in self._answer.headers.items())
         return {
             name: value
@@ -51,7 +51,7 @@ class Relay:
         }
 
     async def read(self) -> bytes:
-        """Return the whole body; error bodies without our key."""
+        """Return the whole body; our key is removed from error bodies."""
         try:
             body = await self._answer.read()
         except ProviderFailure as failure:
@@ -65,7 +65,7 @@ class Relay:
         return redact(text, self._call.key).encode("utf-8", "surrogateescape")
 
     async def copy_to(self, sink: ByteSink) -> None:
-        """Write the body to `sink` as it arrives; error bodies as a whole."""
+        """Write the body to `sink` as it arrives; an error body as a whole."""
         if self._answer.status >= 400:
             if not sink.write(await self.read()):
                 await sink.drain()
@@ -87,7 +87,7 @@ class Relay:
 
 
 class _Call:
-    """One forwarded request, as its failures are logged."""
+    """One forwarded request, for logging its failures."""
 
     def __init__(self, upstream: Upstream, request: RelayRequest) -> None:
         self.key = upstream.settings.key
@@ -108,7 +108,7 @@ class _Call:
 
 
 class _BoundedSink:
-    """Passes an event stream on, up to the limits of an answer and of one event."""
+    """Passes an event stream on, within the limits of an answer and of one event."""
 
     def __init__(self, sink: ByteSink) -> None:
         self._sink = sink
@@ -135,7 +135,7 @@ class _BoundedSink:
         return self._sink.write(piece)
 
     def _count_event(self, piece: bytes) -> None:
-        """Count the bytes since the last event ended; its end may be cut between two pieces."""
+        """Count the bytes since the last event; its end may be split between two pieces."""
         if piece.endswith(b"\n\n"):
             self._event_bytes, self._tail = 0, b""
             return
@@ -146,7 +146,7 @@ class _BoundedSink:
 
 
 async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
-    """Forward a request; return the response whatever its status, unless it refuses our key."""
+    """Forward a request; return the response, whatever its status, unless it refuses our key."""
     headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _REQUEST_HEADERS}
     body = (request.body,) if request.body is not None else None
     forwarded = upstream.build_request(

@@ -1,14 +1,14 @@
-"""Split server-sent events out of bytes that may be cut anywhere.
+"""Split a byte stream, which may be cut anywhere, into server-sent events.
 
-Lines end in LF, CR or CRLF. Comments, `id` and `retry` are skipped; several `data` lines are one
-event. Bytes after the last empty line are no event.
+Lines end in LF, CR or CRLF. Comments, `id` and `retry` are skipped; several `data` lines form one
+event. Bytes after the last empty line are not an event.
 """
 
 import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 32 * 1024 * 1024
-"""The limit of one event; the last event of a response holds all of it, images included."""
+"""The limit for one event; the last event of a response contains all of it, images included."""
 
 
 class EventTooLong(Exception):
@@ -16,14 +16,14 @@ class EventTooLong(Exception):
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event; its type is `message` where the server names none."""
+    """One event; its type is `message` if the server names none."""
 
     type: str
     data: bytes
 
 
 class SseSplitter:
-    """Returns the events that each chunk of bytes completes."""
+    """Returns the events that each chunk completes."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -38,7 +38,7 @@ class SseSplitter:
         if not self._is_begun:
             chunk = self._without_bom(chunk)
         if self._is_after_cr and chunk:
-            # The CR ended its line when it arrived; the LF of a CRLF cut in two does not end one.
+            # The CR has already ended its line: skip the LF of a CRLF that was cut in two.
             self._is_after_cr = False
             chunk = chunk.removeprefix(b"\n")
         if b"\r" in chunk:
@@ -71,13 +71,13 @@ class SseSplitter:
         *blocks, rest = b"".join(self._pending).split(b"\n\n")
         self._pending = [rest] if rest else []
         self._size = len(rest)
-        # A line end before the rest belongs to the block before it.
+        # A line end before the rest belongs to the previous block.
         self._ends_in_line_end = rest.endswith(b"\n")
         return [event for block in blocks if (event := _read_block(block.split(b"\n"))) is not None]
 
 
 def _read_block(lines: list[bytes]) -> SseEvent | None:
-    """Return the event of a block; None for a block without data."""
+    """Return the event of a block, or None for a block without data."""
     kind = b""
     data: list[bytes] = []
     for line in lines:

@@ -22,14 +22,14 @@ END_MARK = b"[DONE]"
 """The data of the event that ends a stream."""
 _DONE_LINE = b"data: [DONE]\n\n"
 WHOLE = "whole"
-"""The event type of an answer that came as a whole although a stream was requested."""
+"""The event type for an answer that was not streamed although a stream was requested."""
 MAX_STREAM_BYTES = 128 * 1024 * 1024
-"""The limit of one streamed answer."""
+"""The limit for one streamed answer."""
 MAX_SEAL_OWNERS = 1024
 
 
 class Upstream:
-    """An OpenAI-compatible server. Nothing else knows its key."""
+    """An OpenAI-compatible server. No other object has its key."""
 
     def __init__(self, settings: UpstreamSettings, client: PooledClient) -> None:
         self.settings = settings
@@ -106,7 +106,7 @@ class Upstream:
         names_state: bool = False,
         may_repeat: bool = False,
     ) -> bytes:
-        """Return the body of a successful response; raise the failure of any other."""
+        """Return the body of a successful response; raise a failure for any other."""
         request = HttpRequest(
             method=method,
             url=f"{self._base}{path}",
@@ -170,7 +170,7 @@ class SseSink(Protocol):
     """Receives the events of a response as they arrive; see `ByteSink`."""
 
     def write(self, events: Sequence[SseEvent]) -> bool:
-        """Write events that arrived together; return False when the caller must drain first."""
+        """Write events that arrived together. False means that the caller must drain first."""
         ...
 
     async def drain(self) -> None:
@@ -178,7 +178,7 @@ class SseSink(Protocol):
         ...
 
     def end(self) -> None:
-        """Note that the server's end mark has arrived."""
+        """Called when the server's end mark has arrived."""
         ...
 
 
@@ -201,7 +201,7 @@ class _EventReader(SseSplitter):
             )
         if self._pending or self._is_after_cr or not self._is_begun or b"\r" in piece:
             return self._write_split(piece)
-        # Most pieces are exactly one event. It is read here, without a further call of ours.
+        # Most pieces are exactly one event: parse it here, without a further Python call.
         end, line_end = len(piece) - 2, piece.find(b"\n")
         if line_end < end and piece.startswith(b"event: "):
             kind, start = piece[7:line_end].decode("utf-8", "replace"), line_end + 1
@@ -236,7 +236,7 @@ class _EventReader(SseSplitter):
 
 
 def read_json(data: bytes) -> dict[str, Any]:
-    """Return a JSON object that an upstream sent."""
+    """Parse a JSON object of an upstream; raise if it is not one."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

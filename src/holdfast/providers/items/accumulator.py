@@ -1,4 +1,4 @@
-"""Rebuild items from their events, for servers that never send them finished."""
+"""Rebuild items from their events, for servers that do not send the finished items."""
 
 from io import StringIO
 from typing import Any
@@ -15,11 +15,11 @@ class _TextField(msgspec.Struct, frozen=True):
 
     field: str
     kind: str
-    """The type of the part; for a field, the type of the item."""
+    """The type of the part, or for a field, the type of the item."""
     number: str | None = None
-    """The event's field that numbers the part; None for a field."""
+    """The event's field with the number of the part; None for a field."""
     text: str = "text"
-    """The name of the text, in the part and in the event that ends it."""
+    """The name of the text, in the part and in its `done` event."""
 
 
 _TEXT_FIELDS = {
@@ -34,22 +34,22 @@ _TEXT_FIELDS = {
 }
 _MESSAGE_PARTS = frozenset({"output_text", "refusal"})
 _NEED_NAME = frozenset({"function_call", "custom_tool_call", "mcp_call"})
-"""Items that mean nothing without the name of the tool."""
+"""Items that are useless without the name of the tool."""
 
 
 class ItemAccumulator:
-    """One item, as far as its events describe it."""
+    """One item, built from its events."""
 
     def __init__(self) -> None:
         self._fields: Json = {}
         self._texts: dict[tuple[_TextField, int], StringIO] = {}
 
     def begin(self, item: Json) -> None:
-        """Add the fields of the item as it was first sent."""
+        """Add the fields of the first version of the item."""
         self._fields = {**self._fields, **item}
 
     def add(self, kind: str, event: Json) -> None:
-        """Add an event; events without content of the item are ignored."""
+        """Add an event; events that have no content of the item are ignored."""
         name, _, step = kind.rpartition(".")
         target = _TEXT_FIELDS.get(name)
         if target is None or step not in ("delta", "done"):
@@ -62,7 +62,7 @@ class ItemAccumulator:
         if step == "delta":
             self._text(key).write(text)
         else:
-            # The event that ends a text holds all of it.
+            # The `done` event has the whole text.
             self._texts[key] = StringIO()
             self._texts[key].write(text)
         for source, field in (("item_id", "id"), ("name", "name")):
@@ -75,7 +75,7 @@ class ItemAccumulator:
         return self._texts[key]
 
     def text_of(self, delta: Delta) -> StringIO:
-        """Return the buffer to which the text of this delta, and of those like it, is written."""
+        """Return the buffer for the text of this delta and of those that continue it."""
         target = _TEXT_FIELDS.get(delta.type.removesuffix(".delta"))
         if target is None:
             return StringIO()
@@ -85,9 +85,9 @@ class ItemAccumulator:
         return self._text((target, number if isinstance(number, int) else 0))
 
     def item(self, status: str) -> Json | None:
-        """Return the item as if it ended here; None where its events do not make one."""
+        """Return the item as if it ended here, or None if its events are not enough for an item."""
         built: Json = {**self._fields}
-        # Content that was encrypted at the beginning is not the final content.
+        # Encrypted content of the first version is not the final content.
         built.pop("encrypted_content", None)
         lists: dict[str, list[Json]] = {}
         for target, number in sorted(self._texts, key=lambda key: key[1]):

@@ -13,9 +13,9 @@ from holdfast.core.projection.call_ids import is_sendable, sendable
 
 SHORT = 9
 MIN_UNIQUE = 16
-"""Servers that restart their counters with every answer send shorter ids (`call_1`, `0`)."""
+"""Shorter ids (`call_1`, `0`) come from servers that restart their counters with every answer."""
 MAX_ITEM_ID = 64
-"""No other server accepts longer item ids."""
+"""Servers do not accept longer item ids."""
 MAX_TOOL_NAME = 64
 _PREFIX = {
     "message": "msg",
@@ -31,9 +31,9 @@ NewId = Callable[[str], str]
 
 
 class IdAllocator:
-    """Allocates the ids of one answer: the server's own where they are unique, else new ones.
+    """Allocates the ids of one answer: the server's own if they are unique, else new ones.
 
-    The same id of the server always gives the same id of ours.
+    The same id of the server always gets the same id.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class IdAllocator:
     ) -> None:
         self._new_id = new_id
         self._answer_seq = answer_seq
-        """Where the first item of the answer will be in its session's log; 0: unknown."""
+        """The place of the answer's first item in its session's log; 0 if unknown."""
         self._is_used = is_used
-        """Tells whether the session already has a call of this id."""
+        """Returns whether the session already has a call with this id."""
         self._items: dict[str, str] = {}
         self._calls: dict[tuple[int, str], str] = {}
 
@@ -62,7 +62,7 @@ class IdAllocator:
         return self._items[key]
 
     def call(self, server_id: Any, index: int) -> str:
-        """Return the id of a call of this answer; no other call of the session has it."""
+        """Return the id of a call of this answer; it is unique in the session."""
         key = (index, str(server_id))
         if key not in self._calls:
             is_usable = (
@@ -76,12 +76,12 @@ class IdAllocator:
         return self._calls[key]
 
     def output_of(self, server_id: Any) -> Any:
-        """Return our id of this answer's last call that its server calls `server_id`."""
+        """Return the allocated id of this answer's last call with the server's id `server_id`."""
         found = [ours for (_, theirs), ours in self._calls.items() if theirs == server_id]
         return found[-1] if found else server_id
 
     def aliases(self) -> dict[str, str]:
-        """Return the calls that have another id at the server: ours to theirs."""
+        """Return the calls whose id differs from the server's: allocated id to server id."""
         return {ours: theirs for (_, theirs), ours in self._calls.items() if ours != theirs}
 
 
@@ -93,14 +93,14 @@ _read_called = msgspec.json.Decoder(_Called).decode
 
 
 def call_id_of(body: bytes) -> str | None:
-    """Return the call id of an item, if it has one."""
+    """Return the call id of an item, or None."""
     return _read_called(body).call_id if b'"call_id"' in body else None
 
 
 def short_call_id(call_id: str) -> str:
     """Return a call id for the strictest Chat servers: nine letters and digits.
 
-    Both ends of a pair get the same id, in every request.
+    A call and its output get the same id, in every request.
     """
     if len(call_id) == SHORT and call_id.isascii() and call_id.isalnum():
         return call_id
@@ -109,7 +109,7 @@ def short_call_id(call_id: str) -> str:
 
 
 def fitting_call_id(call_id: str, max_length: int) -> str:
-    """Return a call id of a length that a server accepts; both ends of a pair get the same."""
+    """Return a call id of a valid length; a call and its output get the same."""
     return call_id if 0 < len(call_id) <= max_length else sendable(call_id, "long")
 
 
@@ -121,10 +121,10 @@ class ToolName(msgspec.Struct, frozen=True):
 
 
 def flat_tool_name(namespace: Any, name: Any) -> Any:
-    """Return the name of a namespace's tool for servers that have no namespaces.
+    """Return a flat name for a namespace's tool, for servers without namespaces.
 
-    The same pair always gives the same name. One that is too long ends in a digest of the pair,
-    so that no two tools share a name.
+    The same pair always gets the same name. A name that has to be changed ends in a digest of the
+    pair, so that no two tools share a name.
     """
     if not isinstance(namespace, str) or not namespace or not isinstance(name, str):
         return name

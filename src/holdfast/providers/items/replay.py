@@ -1,7 +1,7 @@
-"""Write a history as the input of a Responses server that stores nothing for us.
+"""Write a history as the input for a Responses server without stored state.
 
-The input is complete in itself: ids are left out, references are resolved within the history, and
-encrypted reasoning goes back to its owner alone. Everything else keeps its bytes.
+The input is self-contained: ids are left out, references are resolved within the history, and
+encrypted reasoning is sent only to its owner. Everything else keeps its bytes.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _WITHOUT_ID = frozenset(
         "custom_tool_call_output", "local_shell_call_output", "web_search_call", "compaction",
     }
 )  # fmt: skip
-"""Items that are sent without their ids; servers understand the others only with theirs."""
+"""Items that are sent without their ids; servers require the ids of all others."""
 _PLAIN = frozenset(
     {
         "message", "function_call", "function_call_output", "custom_tool_call",
@@ -29,7 +29,9 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 _ENCRYPTED = frozenset({"reasoning", "compaction"})
-"""Items that mean nothing without their encrypted content."""
+"""Items that are useless without their encrypted content."""
+_NO_ID: dict[str, str | None] = {"id": None}
+_UNMARKED = (None, None, None)
 _UNFINISHED = ("in_progress", "incomplete")
 _OUTPUT_END = "_output"
 
@@ -51,19 +53,19 @@ _read_head = msgspec.json.Decoder(_Head).decode
 
 
 class ReplayedInput(msgspec.Struct, frozen=True):
-    """The input of a request, and for each item its place in the history."""
+    """The input of a request, and the index of each item's source in the history."""
 
     items: list[bytes]
     sources: list[int]
     call_ids: set[str]
-    """The ids of the calls in the history, sent or not."""
+    """The ids of all calls in the history, whether they are sent or not."""
     is_settled: bool
-    """Whether later items cannot change how these are written: no reference among them may
-    find a later item, and no reasoning waits for the item that it led to."""
+    """Whether later items cannot change how these are written: no reference among them may resolve
+    to a later item, and no reasoning waits for its result."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """How a history is written for one model."""
+    """How to write a history for one model."""
 
     owner: SealOwner
     is_opaque_allowed: bool = True
@@ -72,7 +74,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """True after the server refused the form of a call: only messages, calls and outputs."""
 
     def items(self, history: Sequence[bytes], among: Sequence[bytes] | None = None) -> list[bytes]:
-        """Return the input items of a request; references are looked up in `among`."""
+        """Return the input items of a request; references are resolved in `among`."""
         return self.write(history, among).items
 
     def write(
@@ -81,7 +83,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         among: Sequence[bytes] | None = None,
         used_ids: set[str] | None = None,
     ) -> ReplayedInput:
-        """Return the input of a request; add its item ids to `used_ids`, those sent before."""
+        """Return the input of a request; add its item ids to `used_ids`, the ids sent before."""
         items: list[bytes] = []
         sources: list[int] = []
         heads: list[_Head] = []
@@ -98,7 +100,12 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                 if found is None:
                     continue
                 head, body = _read_head(found), found
-            written = self._write(head, body, used_ids)
+            written: bytes | None = body
+            marks = (head.call_id, head.encrypted_content, head.name)
+            if head.type != "message" or marks != _UNMARKED:
+                written = self._write(head, body, used_ids)
+            elif head.id is not None:
+                written = _with_changes(head, body, _NO_ID)
             if written is None:
                 continue
             has_reasoning = has_reasoning or head.type == "reasoning"
@@ -130,7 +137,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
             if item_id != head.id:
                 changed["id"] = item_id
         if kind == "message" and head.name is not None:
-            changed["name"] = None  # only the Chat API has names of participants
+            changed["name"] = None  # only the Chat API has participants' names
         return _with_changes(head, body, changed) if changed else body
 
     def _unmark(self, content: Any) -> str | None:
@@ -138,9 +145,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with_changes(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
-    """Return an item with fields set, or left out where they are None."""
-    if changed == {"id": None}:
-        # Most items of a model begin with their id: the rest need not be parsed.
+    """Return an item with fields set, or removed where the value is None."""
+    if changed == _NO_ID:
+        # Most items of a model begin with their id: remove it without parsing the rest.
         first = b'{"id":"' + (head.id or "").encode() + b'",'
         if body.startswith(first):
             return b"{" + body[len(first) :]
@@ -149,7 +156,7 @@ def _with_changes(head: _Head, body: bytes, changed: dict[str, str | None]) -> b
 
 
 def _unused_id(item_id: str, used_ids: set[str]) -> str:
-    """Return an id of a valid length that no item before has."""
+    """Return an id of a valid length that no earlier item has."""
     if len(item_id) > MAX_ID or item_id in used_ids:
         seed = f"{item_id}\0{len(used_ids)}".encode()
         digest = hashlib.blake2b(seed, digest_size=12).hexdigest()
@@ -160,7 +167,7 @@ def _unused_id(item_id: str, used_ids: set[str]) -> str:
 
 
 def sent_ids(history: Sequence[bytes], new: Sequence[bytes]) -> set[str]:
-    """Return the ids that a server was sent with a history, if any new item is sent with one."""
+    """Return the ids that a server has received with a history, if any new item needs its id."""
     if not any(_is_sent_with_id(body) for body in new):
         return set()
     heads = (_read_head(body) for body in history if b'"id"' in body)
@@ -175,7 +182,7 @@ def _is_sent_with_id(body: bytes) -> bool:
 
 
 def find_item(item_id: Any, history: Sequence[bytes]) -> bytes | None:
-    """Return the item of a history that a reference names; None when it is not there."""
+    """Return the item of a history that a reference names, or None if it is not there."""
     for body in history:
         head = _read_head(body)
         if head.id == item_id and head.type != "item_reference":
@@ -184,7 +191,7 @@ def find_item(item_id: Any, history: Sequence[bytes]) -> bytes | None:
 
 
 def _with_successors(heads: list[_Head]) -> list[int]:
-    """Return the places of all items but reasoning whose result does not follow it."""
+    """Return the indexes of all items, except reasoning that its result does not follow."""
     kept: list[int] = []
     for place in range(len(heads) - 1, -1, -1):
         if heads[place].type != "reasoning" or (kept and _is_model_output(heads[kept[-1]])):
@@ -194,7 +201,7 @@ def _with_successors(heads: list[_Head]) -> list[int]:
 
 
 def _is_model_output(head: _Head) -> bool:
-    """Return whether a model made an item to its end, so that reasoning may have led to it."""
+    """Return whether a model completed an item, so that reasoning may have led to it."""
     if head.type in (None, "message"):
         return head.role == "assistant" and head.status not in _UNFINISHED
     return not head.type.endswith(_OUTPUT_END)

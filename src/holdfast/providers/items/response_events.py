@@ -20,7 +20,7 @@ def event(kind: str, **data: Any) -> ModelEvent:
 
 
 class TextPart:
-    """The only part, text or refusal, of a message in progress."""
+    """The only part of a message in progress: text or refusal."""
 
     def __init__(self, item_id: str, index: int, kind: str = "output_text") -> None:
         self.item_id = item_id
@@ -48,7 +48,7 @@ class TextPart:
         ]
 
     def add(self, delta: str, logprobs: list[Any]) -> Events:
-        """Return the event of more text."""
+        """Return the event for more text."""
         self.text.write(delta)
         self._logprobs += logprobs
         text_delta = Delta(
@@ -106,7 +106,7 @@ class ReasoningPart:
         ]
 
     def add(self, delta: str) -> Events:
-        """Return the event of more text."""
+        """Return the event for more text."""
         self._text.write(delta)
         return [Delta(
             type="response.reasoning_text.delta", item_id=self.item_id, output_index=self.index,
@@ -162,7 +162,7 @@ class CallPart:
         return [event("output_item.added", output_index=self.index, item=item)]
 
     def add(self, delta: str) -> Events:
-        """Return the event of more arguments."""
+        """Return the event for more arguments."""
         self._text.write(delta)
         return [Delta(
             type=f"response.{self._kind}.delta", item_id=self.item_id, output_index=self.index,

@@ -1,7 +1,7 @@
-"""Mark encrypted content with its owner, so that it is sent back to nobody else.
+"""Mark encrypted content with its owner, so that it is sent to nobody else.
 
-The mark is a short prefix of the value itself. It stays with the item wherever that goes: the log,
-forks, and clients that keep their own history.
+The mark is a short prefix of the value itself, so it stays with the item everywhere: in the log, in
+forks, and with clients that keep their own history.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _SIZE = 16
 
 
 class SealOwner(msgspec.Struct, frozen=True, gc=False):
-    """One model of one account at one provider: only it can decrypt its content."""
+    """One model of one account at one provider; only this owner can decrypt its content."""
 
     provider: str
     account: str
@@ -41,7 +41,7 @@ class SealOwner(msgspec.Struct, frozen=True, gc=False):
         return f"{_MARK}{self.tag}.{content}"
 
     def unmark(self, marked: Any) -> str | None:
-        """Return the content as this owner sent it; None if it belongs to another."""
+        """Return the content as this owner sent it, or None if it belongs to another."""
         start = f"{_MARK}{self.tag}."
         if isinstance(marked, str) and marked.startswith(start):
             return marked[len(start) :]
@@ -49,7 +49,7 @@ class SealOwner(msgspec.Struct, frozen=True, gc=False):
 
 
 def account_of(url: str, key: str | None) -> str:
-    """Return a name for an account that does not reveal its key."""
+    """Return an identifier for an account that does not reveal its key."""
     return _digest(f"{url.rstrip('/')}\0{key or ''}")
 
 

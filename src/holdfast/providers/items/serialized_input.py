@@ -1,84 +1,65 @@
-"""Cache the serialized input of sessions, so that a longer history is only written at its end.
+"""Serialize the input of Responses requests: a longer history is only written at its end.
 
-A cached input is found by the items it was written from. It is cached only up to where no later
+What was written is held by the list of the items that it was written from, up to where no later
 item can change it.
 """
 
 from collections.abc import Sequence
 
-import msgspec
-
-from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
+from holdfast.core.projection.growing_list import Form, SharedPrefix, share
 from holdfast.providers.items.ids import call_id_of
 from holdfast.providers.items.replay import Replay
 
-MAX_BYTES = 16 * 1024 * 1024
-ITEM_BYTES = 16
 SHORT_PIECE = 4096
-"""A shorter piece is always joined to the next."""
+"""Shorter pieces are always joined with the next one."""
 
 
-class _Serialized(msgspec.Struct, frozen=True):
+class _Serialized(Form):
+    """The beginning of an input; its key is the `Replay` that it was written by."""
+
     pieces: tuple[bytes, ...] = ()
     used_ids: frozenset[str] = frozenset()
     call_ids: frozenset[str] = frozenset()
 
 
-_EMPTY = _Serialized()
+def write_input(replay: Replay, history: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return a request's input items as JSON in pieces, without the brackets around them."""
+    items = history if isinstance(history, SharedPrefix) else share(history)
+    forms = items.shared.forms
+    known = forms[0] if forms else None
+    if not isinstance(known, _Serialized) or known.key != replay or known.length > items.length:
+        found = items.shared.find_form(replay, items.length)
+        known = found if isinstance(found, _Serialized) else _Serialized(replay, 0)
+    used_ids = set(known.used_ids)
+    written = replay.write(items.shared[known.length : items.length], items, used_ids)
+    pieces = known.pieces
+    if written.items:
+        pieces = append_piece(pieces, b",".join(written.items))
+    if written.is_settled:
+        if not known.length:
+            items.shared.keep_form(known)
+        known.pieces, known.length = pieces, items.length
+        if used_ids:
+            known.used_ids = frozenset(used_ids)
+        if written.call_ids:
+            known.call_ids |= written.call_ids
+    return pieces
 
 
-class SerializedInputCache:
-    """Serializes the input of requests to Responses servers."""
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._prefixes: PrefixCache[bytes, _Serialized] = PrefixCache(max_bytes)
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the cache takes."""
-        return self._prefixes.held_bytes
-
-    def write(
-        self, session_id: str | None, replay: Replay, history: Sequence[bytes]
-    ) -> tuple[bytes, ...]:
-        """Return a request's input items as JSON in pieces, without the brackets around them."""
-        prefix = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        key = (session_id, replay)
-        known = self._prefixes.find(key, prefix) if session_id is not None else None
-        serialized, done, size = _EMPTY, 0, 0
-        if known is not None:
-            serialized, done, size = known.made, known.items.length, known.size
-        used_ids = set(serialized.used_ids)
-        written = replay.write(prefix.shared[done : prefix.length], prefix, used_ids)
-        new = b",".join(written.items)
-        pieces = append_piece(serialized.pieces, new) if new else serialized.pieces
-        if session_id is not None and written.is_settled:
-            call_ids = written.call_ids
-            grown = _Serialized(
-                pieces,
-                frozenset(used_ids) if used_ids else serialized.used_ids,
-                serialized.call_ids | call_ids if call_ids else serialized.call_ids,
-            )
-            size += len(new) + ITEM_BYTES * (prefix.length - done)
-            self._prefixes.keep(key, Prefix(prefix, grown, size))
-        return pieces
-
-    def has_call(
-        self, call_id: str, session_id: str | None, replay: Replay, history: Sequence[bytes]
-    ) -> bool:
-        """Return whether a history has a call of this id."""
-        prefix = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._prefixes.find((session_id, replay), prefix) if session_id else None
-        if known is not None and call_id in known.made.call_ids:
-            return True
-        done = known.items.length if known is not None else 0
-        return any(call_id_of(body) == call_id for body in prefix.shared[done : prefix.length])
+def has_call(call_id: str, replay: Replay, history: Sequence[bytes]) -> bool:
+    """Return whether a history has a call of this id."""
+    items = share(history)
+    known = items.shared.find_form(replay, items.length)
+    if isinstance(known, _Serialized) and call_id in known.call_ids:
+        return True
+    done = known.length if known is not None else 0
+    return any(call_id_of(body) == call_id for body in items.shared[done : items.length])
 
 
 def append_piece(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
-    """Return JSON pieces with one more, keeping each at least twice as long as the next.
+    """Append a JSON piece, keeping each piece at least twice as long as the next.
 
-    So there are few pieces, and few bytes of a long history are copied for a short new item.
+    So there are few pieces, and a short new item copies few bytes of a long history.
     """
     if not pieces:
         return (new,)

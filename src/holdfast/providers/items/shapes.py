@@ -1,4 +1,4 @@
-"""Give items of a server the types that clients of the Responses API rely on."""
+"""Convert items of a server to the types that clients of the Responses API rely on."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 def normalize(item: Json) -> bool:
-    """Change an item to the API's types in place; return whether anything had to change."""
+    """Convert an item to the API's types in place; return whether anything changed."""
     match item.get("type"):
         case "message":
             fields = _message(item)
@@ -34,7 +34,7 @@ def _status(item: Json) -> Json:
 
 
 def _drop_nulls(item: Json, *names: str) -> bool:
-    """Remove fields that are null, which a client's schema does not allow; return whether any."""
+    """Remove null fields, which clients' schemas do not allow; return whether there were any."""
     empty = [name for name in names if name in item and item[name] is None]
     for name in empty:
         del item[name]
@@ -42,7 +42,7 @@ def _drop_nulls(item: Json, *names: str) -> bool:
 
 
 def objects(value: Any) -> list[Json]:
-    """Return the objects in what should be a list of objects."""
+    """Return the objects of a list; other values are skipped."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, with_settings
@@ -15,7 +14,7 @@ from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
-from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
 from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
 from holdfast.providers.openai_chat.whole_completion import read_text_completion
@@ -35,7 +34,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
 }
-"""Chat fields whose results a log of items cannot hold, and the values that ask for none."""
+"""Chat fields whose results a log of items cannot store, with the values that have no effect."""
 _NO_PARAMS = ChatParams({})
 
 
@@ -60,7 +59,7 @@ class _ChunkSink:
                 if not duplicates.is_copy(chunk.data):
                     translated += output.read_chunk(chunk.data)
         except ProviderFailure:
-            # The client gets what came before the failure.
+            # Pass on what came before the failure.
             if translated:
                 self._sink.write(translated)
             raise
@@ -76,12 +75,12 @@ class ChatProvider:
         self._upstream = upstream
         self.name = upstream.name
         self._new_id = new_id
-        self._input = ChatInputCache(translations or TranslationCache())
+        self._input = ChatInputWriter(translations or TranslationCache())
         self._usual_form = ChatForm(
             upstream=self.name, alternates=upstream.settings.strict_alternation
         )
         self._alternating: set[str] = set()
-        """Models that have refused two messages of one speaker in a row."""
+        """Models that have refused consecutive messages of one speaker."""
         self._without_reasoning: set[str] = set()
         """Models that have refused reasoning in their input."""
 
@@ -97,7 +96,7 @@ class ChatProvider:
         return dropped_tools(fields["tools"], self.name) if "tools" in fields else ()
 
     def state_use(self, model: str) -> StateUse | None:
-        """Return None: every call is complete in itself."""
+        """Return None: every call is self-contained."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
@@ -120,7 +119,7 @@ class ChatProvider:
         try:
             await self._upstream.stream(PATH, body, _ChunkSink(output, sink), may_repeat=True)
         except ProviderFailure as failure:
-            # A finished answer is whole even where the server's end mark is missing.
+            # A finished answer is complete even if the server's end mark is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):
                 raise self._located(failure, call) from None
         events, answer = output.end()
@@ -132,15 +131,10 @@ class ChatProvider:
         return await list_models(self._upstream)
 
     async def close(self) -> None:
-        """Do nothing: whoever opened the connections closes them."""
+        """Do nothing: the router closes the connections."""
 
     def _output(self, call: ModelCall, params: ChatParams) -> ChatOutput:
-        is_used = partial(
-            self._input.has_call,
-            history=call.items,
-            form=self._form(call),
-            session_id=call.session_id,
-        )
+        is_used = partial(self._input.has_call, history=call.items, form=self._form(call))
         return ChatOutput(IdAllocator(self._new_id, is_used, call.answer_seq), params.tool_names)
 
     def _request(
@@ -152,7 +146,6 @@ class ChatProvider:
             call.items,
             self._usual_form if is_usual else self._form(call),
             instructions=_instructions(call, self.name) if call.fields else None,
-            session_id=call.session_id,
         )
         if call.fields or call.chat_fields or written.settings:
             params = self._params(call, written.settings)
@@ -163,8 +156,7 @@ class ChatProvider:
 
     def wire_body(self, call: ModelCall) -> bytes:
         """Return the body of a call."""
-        # Without its session: a history of earlier must not replace what is cached for the next.
-        body, _ = self._request(replace(call, session_id=None), _STREAM if call.is_stream else None)
+        body, _ = self._request(call, _STREAM if call.is_stream else None)
         return b"".join(body)
 
     def _params(self, call: ModelCall, settings: Settings) -> ChatParams:
@@ -180,7 +172,7 @@ class ChatProvider:
         return translated
 
     def _form(self, call: ModelCall) -> ChatForm:
-        """Return how the server wants the messages of a call, from what it has refused so far."""
+        """Return the form of messages for a call, given what the server has refused so far."""
         is_strict = self._upstream.settings.strict_alternation or call.model in self._alternating
         return ChatForm(
             upstream=self.name,
@@ -189,7 +181,7 @@ class ChatProvider:
         )
 
     def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
-        """Return a failure with the places of the items that it names in the call."""
+        """Return a failure with the indexes of the call's items that it names."""
         form = self._form(call)
         if _ALTERNATION in failure.message.lower():
             self._alternating.add(call.model)

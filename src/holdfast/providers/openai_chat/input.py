@@ -1,22 +1,21 @@
 """Serialize histories as the messages of Chat requests.
 
-Each item is translated once for all Chat upstreams: the message is cached beside its bytes. For a
-session, the serialized beginning of the history is cached as well, so that a turn costs the same
-whatever its number. Both caches are bounded in bytes.
+Each item is translated once for all Chat upstreams: the message is cached beside its bytes. The
+serialized beginning of a history is held by the list of its items, so that a turn costs the same
+whatever its number.
 """
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.core.errors import UnsupportedByUpstream
-from holdfast.core.lru import SizedLru
 from holdfast.core.model.config_items import KIND as CONFIGURATION
 from holdfast.core.model.config_items import Settings, updated_settings
-from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
-from holdfast.providers.items.serialized_input import ITEM_BYTES, append_piece
+from holdfast.core.projection.growing_list import Form, SharedPrefix, share
+from holdfast.providers.items.serialized_input import append_piece
 from holdfast.providers.openai_chat.messages import (
     Message,
     finish,
@@ -25,9 +24,8 @@ from holdfast.providers.openai_chat.messages import (
     translate,
 )
 
-MAX_PREFIX_BYTES = 16 * 1024 * 1024
 MAX_TRANSLATION_BYTES = 16 * 1024 * 1024
-ENTRY_BYTES = 512
+ENTRY_BYTES = 256
 """What a cached translation costs beside its text."""
 MISSING_TURN = "(no answer)"
 """Fills the turn of a speaker who said nothing, for servers that insist on alternation."""
@@ -41,9 +39,12 @@ _EMPTY_INPUT = _encode({"role": "user", "content": EMPTY_INPUT})
 class Translation(msgspec.Struct, frozen=True, gc=False):
     """What one item contributes to a Chat request."""
 
-    message: Message | None = None
     encoded: bytes = b""
     """The message as JSON, for when it is sent on its own."""
+    speaker: str | None = None
+    """Who speaks, if it is a message of user or assistant that may stand for itself."""
+    parts: Message | None = None
+    """The message, unless `encoded` says all of it."""
     is_complete: bool = True
     """False where content that Chat cannot express was replaced or left out."""
     call_id: str | None = None
@@ -52,6 +53,13 @@ class Translation(msgspec.Struct, frozen=True, gc=False):
     update: Message | None = None
     """The item itself, if it changes the settings of the conversation."""
 
+    @property
+    def message(self) -> Message | None:
+        """The message that it is, or is joined to; None where there is nothing to send."""
+        if self.parts is None and self.encoded:
+            return _decode(self.encoded)  # type: ignore[no-any-return] # an object
+        return self.parts
+
 
 _NOTHING = Translation()
 _NEXT_SPEAKER = {"user": "assistant", "assistant": "user"}
@@ -59,7 +67,7 @@ _NEXT_SPEAKER = {"user": "assistant", "assistant": "user"}
 
 class _TextPart(msgspec.Struct, gc=False):
     type: Literal["input_text", "output_text", "text"]
-    text: str
+    text: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _TextMessage(msgspec.Struct, gc=False):
@@ -76,47 +84,52 @@ _read_text_message = msgspec.json.Decoder(_TextMessage).decode
 
 
 class TranslationCache:
-    """Translate items, each once, and keep the result beside the item's bytes."""
+    """Translate items, each once, and keep the result beside the item's bytes.
+
+    Translations that were not used since half of the cache was filled are forgotten.
+    """
 
     def __init__(self, max_bytes: int = MAX_TRANSLATION_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._cache: SizedLru[bytes, Translation] = SizedLru(max_bytes)
+        self._recent: dict[bytes, Translation] = {}
+        self._earlier: dict[bytes, Translation] = {}
+        self._recent_bytes = self._earlier_bytes = 0
         # Long requests are checked in a thread.
         self._lock = Lock()
-        self.peek = self._cache.peek
-        """Return the cached translation of an item; None where there is none.
-
-        Once a translation is part of a prefix it is not looked up again, so that it does not have
-        to count as used.
-        """
+        self.peek = self._recent.get
+        """Return the translation of an item, if that was used recently."""
         self.translated = 0
         """How many items were translated so far."""
 
     @property
     def held_bytes(self) -> int:
         """About how much memory the cache takes."""
-        return self._cache.held
+        return self._recent_bytes + self._earlier_bytes
 
     def translate(self, body: bytes, place: int, upstream: str) -> Translation:
-        """Translate an item that is not cached, and cache it.
+        """Translate an item that was not used recently, and keep the result.
 
         Content that Chat cannot express is replaced. `place` is the item's place, for errors.
         """
-        self.translated += 1
-        try:
-            plain = _read_text_message(body)
-            role, text = plain.role, plain.content[0].text
-        except msgspec.DecodeError:
-            text = ""
-        if text:
-            message = {"role": role, "content": text}
-            found = Translation(message=message, encoded=_encode(message))
-        else:
-            found = self._translate_any(body, f"input[{place}]", upstream)
+        found = self._earlier.get(body)
+        if found is None:
+            self.translated += 1
+            try:
+                plain = _read_text_message(body)
+            except msgspec.DecodeError:
+                found = self._translate_any(body, f"input[{place}]", upstream)
+            else:
+                message = {"role": plain.role, "content": plain.content[0].text}
+                found = Translation(_encode(message), plain.role)
         size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
-        if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
+        if size * 4 <= self._max_bytes:  # a larger one would push out everybody else's
             with self._lock:
-                self._cache.put(body, found, size)
+                if (self._recent_bytes + size) * 2 > self._max_bytes:
+                    self._earlier, self._earlier_bytes = self._recent, self._recent_bytes
+                    self._recent, self._recent_bytes = {}, 0
+                    self.peek = self._recent.get
+                self._recent[body] = found
+                self._recent_bytes += size
         return found
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
@@ -129,19 +142,26 @@ class TranslationCache:
         except UnsupportedByUpstream:
             is_complete = False
             message = translate(item, where, upstream, is_strict=False)
-        call_id = item.get("call_id")
+        call_id, update = item.get("call_id"), item.get("type") == CONFIGURATION
         sent = finish(message) if message is not None else None
+        speaker = None
+        if sent is not None and not update and not isinstance(call_id, str):
+            speaker = sent["role"] if sent["role"] in _NEXT_SPEAKER else None
         return Translation(
-            message=message,
             encoded=_encode(sent) if sent is not None else b"",
+            speaker=speaker,
+            parts=message,
             is_complete=is_complete,
             call_id=call_id if isinstance(call_id, str) else None,
-            update=item if item.get("type") == CONFIGURATION else None,
+            update=item if update else None,
         )
 
 
-class _Prefix(msgspec.Struct, frozen=True):
-    """The serialized beginning of a history, and what the next item needs to know about it."""
+class _Prefix(Form):
+    """The serialized beginning of a history, and what the next item needs to know about it.
+
+    Its key is the `ChatForm` that it has.
+    """
 
     pieces: tuple[bytes, ...] = ()
     """All messages but the leading system messages and the open one, in JSON without brackets."""
@@ -154,10 +174,7 @@ class _Prefix(msgspec.Struct, frozen=True):
     expected: str = "user"
     """Who speaks next, where user and assistant must alternate."""
     call_ids: frozenset[str] = frozenset()
-    settings: Settings = {}
-
-
-_EMPTY = _Prefix()
+    settings: Settings | None = None
 
 
 class ChatForm(msgspec.Struct, frozen=True):
@@ -210,7 +227,7 @@ class _Joiner:
             if self._alternates:
                 # A later system message is sent by the user: the server allows only one.
                 message = {**message, "role": "user"}
-                new = Translation(message=message, encoded=_encode(message))
+                new = Translation(_encode(message))
         elif not new.encoded:
             # Reasoning alone is no message: it waits for what it led to.
             if not self._drops_reasoning:
@@ -272,40 +289,13 @@ class _Joiner:
         return "assistant" if speaker == "user" else "user"
 
 
-def _grown_in_turns(prefix: _Prefix, new: Sequence[Translation]) -> _Prefix | None:
-    """Return the prefix after new messages, the last of which stays open.
-
-    Return None unless user and assistant take turns, as they do in most conversations: then no
-    message joins another.
-    """
-    if len(prefix.open) != 1 or prefix.reasoning:
-        return None
-    last = prefix.open[0]
-    assert last.message is not None
-    role, closed = last.message["role"], []
-    for found in new:
-        message = found.message
-        if message is None or not found.encoded or found.update is not None:
-            return None
-        if found.call_id is not None or message["role"] != _NEXT_SPEAKER.get(role):
-            return None
-        closed.append(last.encoded)
-        role, last = message["role"], found
-    if not closed:
-        return prefix
-    return _Prefix(
-        append_piece(prefix.pieces, b",".join(closed)), prefix.lead, (last,), (),
-        prefix.expected, prefix.call_ids, prefix.settings,
-    )  # fmt: skip
-
-
 def _joined(
-    prefix: _Prefix, new: Sequence[Translation], form: ChatForm, done: int
+    prefix: _Prefix, new: Sequence[Translation], form: ChatForm
 ) -> tuple[_Prefix, list[bytes]]:
     """Return the prefix after any messages, and the messages that are still open."""
-    joiner = _Joiner(prefix, form)
+    joiner, done = _Joiner(prefix, form), prefix.length
     call_ids: set[str] = set()
-    settings = prefix.settings
+    settings = prefix.settings or {}
     for place, found in enumerate(new, done):
         if found.call_id is not None:
             call_ids.add(found.call_id)
@@ -314,78 +304,97 @@ def _joined(
         joiner.add(found, place)
     closed = b",".join(joiner.closed)
     grown = _Prefix(
+        prefix.key,
+        done + len(new),
         pieces=append_piece(prefix.pieces, closed) if closed else prefix.pieces,
         lead=tuple(joiner.lead),
         open=tuple(joiner.open),
         reasoning=tuple(joiner.reasoning),
         expected=joiner.expected,
         call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
-        settings=settings,
+        settings=settings or None,
     )
     return grown, joiner.serialize_open()
 
 
-class ChatInputCache:
-    """Serialize the messages of requests; see the module."""
+class ChatInputWriter:
+    """Serializes the messages of requests; see the module."""
 
-    def __init__(self, translations: TranslationCache, max_bytes: int = MAX_PREFIX_BYTES) -> None:
+    def __init__(self, translations: TranslationCache) -> None:
         self.translations = translations
-        self._prefixes: PrefixCache[bytes, _Prefix] = PrefixCache(max_bytes)
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the serialized prefixes take."""
-        return self._prefixes.held_bytes
 
     def write(
-        self,
-        history: Sequence[bytes],
-        form: ChatForm,
-        *,
-        instructions: str | None = None,
-        session_id: str | None = None,
+        self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
     ) -> ChatInput:
         """Return the messages of a request."""
-        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        key = (session_id, form)
-        known = self._prefixes.find(key, shared_items) if session_id is not None else None
-        prefix, done = _EMPTY, 0
-        if known is not None:
-            prefix, done = known.made, known.items.length
-        new, has_references = self._translated(shared_items, done, form.upstream)
-        grown = None if form.alternates else _grown_in_turns(prefix, new)
-        if grown is not None:
-            open_messages = [grown.open[0].encoded]
+        items = history if isinstance(history, SharedPrefix) else share(history)
+        forms = items.shared.forms
+        prefix = forms[0] if forms else None
+        if not isinstance(prefix, _Prefix) or prefix.key != form or prefix.length > items.length:
+            found = items.shared.find_form(form, items.length)
+            prefix = found if isinstance(found, _Prefix) else _Prefix(form, 0)
+        if self._take_turns(prefix, items, form):
+            open_messages = [prefix.open[0].encoded]
+            if prefix.pieces and not prefix.lead and instructions is None:
+                return ChatInput([*prefix.pieces, b",", *open_messages], prefix.settings or {})
         else:
-            grown, open_messages = _joined(prefix, new, form, done)
-        if session_id is not None and not has_references:
-            size = _size(grown, shared_items.length)
-            self._prefixes.keep(key, Prefix(shared_items, grown, size))
-        return ChatInput(_request_pieces(instructions, grown, open_messages), grown.settings)
+            new, has_references = self._translated(items, prefix.length, form.upstream)
+            prefix, open_messages = _joined(prefix, new, form)
+            if not has_references:
+                items.shared.keep_form(prefix)
+        pieces = _request_pieces(instructions, prefix, open_messages)
+        return ChatInput(pieces, prefix.settings or {})
+
+    def _take_turns(self, prefix: _Prefix, items: SharedPrefix[bytes], form: ChatForm) -> bool:
+        """Extend a prefix by messages of user and assistant in turn; the last one stays open.
+
+        Most conversations are like this: no message joins another. Return False for others, and
+        leave the prefix as it was.
+        """
+        place = prefix.length
+        if form.alternates or prefix.reasoning or len(prefix.open) != (place > 0):
+            return False
+        last = prefix.open[0] if place else None
+        closed: list[bytes] = []
+        peek = self.translations.peek
+        for body in items.shared[place : items.length]:
+            found = peek(body) or self.translations.translate(body, place, form.upstream)
+            if found.speaker is None:
+                return False
+            if last is not None:
+                if last.speaker != _NEXT_SPEAKER[found.speaker]:
+                    return False
+                closed.append(last.encoded)
+            last, place = found, place + 1
+        if last is None:
+            return False
+        if not prefix.length:
+            items.shared.keep_form(prefix)
+        if closed:
+            prefix.pieces = append_piece(prefix.pieces, b",".join(closed))
+        prefix.open, prefix.length = (last,), place
+        return True
 
     def sources(
         self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
-        joiner = _Joiner(_EMPTY, form, has_sources=True)
-        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        for place, found in enumerate(self._translated(shared_items, 0, form.upstream)[0]):
+        joiner = _Joiner(_Prefix(form, 0), form, has_sources=True)
+        for place, found in enumerate(self._translated(share(history), 0, form.upstream)[0]):
             joiner.add(found, place)
         if joiner.open:
             joiner.close()
         lead = [tuple(joiner.lead_sources)] if instructions or joiner.lead else []
         return [*lead, *joiner.sources]
 
-    def has_call(
-        self, call_id: str, history: Sequence[bytes], form: ChatForm, session_id: str | None
-    ) -> bool:
+    def has_call(self, call_id: str, history: Sequence[bytes], form: ChatForm) -> bool:
         """Return whether a history has a call of this id."""
-        shared_items = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._prefixes.find((session_id, form), shared_items) if session_id else None
-        if known is not None and call_id in known.made.call_ids:
+        items = share(history)
+        known = items.shared.find_form(form, items.length)
+        if isinstance(known, _Prefix) and call_id in known.call_ids:
             return True
-        done = known.items.length if known is not None else 0
-        new, _ = self._translated(shared_items, done, form.upstream)
+        done = known.length if known is not None else 0
+        new, _ = self._translated(items, done, form.upstream)
         return any(found.call_id == call_id for found in new)
 
     def check(self, items: Sequence[bytes], upstream: str) -> Settings:
@@ -402,7 +411,7 @@ class ChatInputCache:
         return settings
 
     def _translated(
-        self, history: "SharedPrefix[bytes]", start: int, upstream: str
+        self, history: SharedPrefix[bytes], start: int, upstream: str
     ) -> tuple[list[Translation], bool]:
         """Return the translations of the items, and whether there were references among them."""
         new: list[Translation] = []
@@ -418,15 +427,6 @@ class ChatInputCache:
                     found = peek(target) or self.translations.translate(target, place, upstream)
             new.append(found)
         return new, by_id is not None
-
-
-def _size(prefix: _Prefix, items: int) -> int:
-    """Return about how many bytes a prefix of so many items takes."""
-    unjoined = [*prefix.lead, *prefix.open, *prefix.reasoning]
-    size = sum(map(len, prefix.pieces)) + ENTRY_BYTES * len(unjoined) + ITEM_BYTES * items
-    for found in unjoined:
-        size += 2 * len(found.encoded)
-    return size
 
 
 def _request_pieces(
@@ -453,7 +453,7 @@ class _Identified(msgspec.Struct):
 _read_identified = msgspec.json.Decoder(_Identified).decode
 
 
-def _by_id(history: "SharedPrefix[bytes]") -> dict[str, bytes]:
+def _by_id(history: SharedPrefix[bytes]) -> dict[str, bytes]:
     """Return the items of a history by their ids; the first item of an id counts."""
     found: dict[str, bytes] = {}
     for body in history:

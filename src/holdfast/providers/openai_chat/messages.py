@@ -1,7 +1,7 @@
 """Translate single items of the Responses API into Chat messages, and join neighbours.
 
-Calls and their outputs stay side by side. Adjacent messages of one speaker become one message,
-because the templates of many servers refuse them otherwise.
+Calls and their outputs stay together. Adjacent messages of one speaker become one message, because
+the templates of many servers would refuse them otherwise.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ _HOSTED_TRACES = frozenset(
         "mcp_approval_response", "mcp_call", "compaction", "configuration_update",
     }
 )  # fmt: skip
-"""Items in which a server recorded its own work. Chat has no form for them."""
+"""Items that record a server's own work, which Chat cannot express."""
 _CALL_OUTPUT = "_call_output"
 UNSUPPORTED_PART = "[content that this model cannot be shown]"
 """Replaces an old content part that Chat cannot express."""
 EMPTY_OUTPUT = "(no output)"
-"""Replaces the output of a tool that returned nothing; some servers refuse empty content."""
+"""Replaces an empty tool output, because some servers refuse empty content."""
 _EMPTY_TEXT = {"type": "text", "text": ""}
 _NOT_ARGUMENTS = frozenset({"type", "id", "call_id", "status"})
 
 
 def translate(item: Item, where: str, upstream: str, *, is_strict: bool) -> Message | None:
-    """Return the Chat message of an item; None for an item that Chat has no form for.
+    """Return the Chat message of an item, or None if Chat cannot express the item.
 
-    `is_strict` raises `UnsupportedByUpstream` for content that cannot be expressed (new input);
-    otherwise such content is replaced or left out (history).
+    With `is_strict` (new input), raise `UnsupportedByUpstream` for content that cannot be
+    expressed; otherwise (history) replace it or leave it out.
     """
     kind = item.get("type") or "message"
     if kind == "message":
@@ -77,7 +77,7 @@ def _translate_message(item: Item, where: str, upstream: str, is_strict: bool) -
 
 
 def _named(message: Message | None, item: Item) -> Message | None:
-    """Return a message with its participant's name; servers tell speakers apart by it."""
+    """Return a message with its participant's name, by which servers distinguish speakers."""
     name = item.get("name")
     return {**message, "name": name} if message and isinstance(name, str) and name else message
 
@@ -85,7 +85,7 @@ def _named(message: Message | None, item: Item) -> Message | None:
 def _translate_reasoning(item: Item) -> Message | None:
     """Return readable reasoning as the field that open models use; it joins its tool calls.
 
-    Encrypted reasoning of a Responses server means nothing here.
+    Encrypted reasoning of a Responses server is useless here.
     """
     text = _plain_text(item.get("content")) if item.get("encrypted_content") is None else ""
     return {"role": "assistant", "content": None, "reasoning_content": text} if text else None
@@ -156,7 +156,7 @@ def _part(part: Any, where: str, upstream: str) -> Item:
         case {"type": "input_image" | "input_file"}:
             raise UnsupportedByUpstream(where, upstream)
         case {"type": str()}:
-            # The server judges part types that we do not know.
+            # Unknown part types are left to the server.
             return dict(part)
         case _:
             raise UnsupportedByUpstream(where, upstream)
@@ -170,7 +170,7 @@ def _translate_call(kind: str, call_id: str, item: Item) -> Item:
     if kind == "function_call":
         arguments = item.get("arguments") or "{}"
     else:
-        # A built-in tool of another API: this model sees a function of that name.
+        # A built-in tool of another API: show it as a function of that name.
         given = {k: v for k, v in item.items() if k not in _NOT_ARGUMENTS}
         name, arguments = kind.removesuffix("_call"), msgspec.json.encode(given).decode()
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -185,7 +185,7 @@ def is_joinable(first: Message, second: Message, *, ignores_names: bool) -> bool
 
 
 def join(messages: Sequence[Message]) -> Message:
-    """Return the adjacent messages of one speaker as one, in a single pass."""
+    """Join adjacent messages of one speaker, in a single pass."""
     if len(messages) == 1:
         return messages[0]
     first = messages[0]
@@ -214,7 +214,7 @@ def _join_texts(messages: Sequence[Message], field: str) -> str:
 
 
 def _join_content(messages: Sequence[Message]) -> Message:
-    """Join texts as paragraphs; from the first list of parts on, append parts."""
+    """Join texts as paragraphs; after the first list of parts, append parts."""
     contents = [message["content"] for message in messages]
     texts: list[str] = []
     for content in contents:
@@ -235,10 +235,10 @@ def _as_parts(content: Any) -> list[Any]:
 
 
 def finish(message: Message) -> Message | None:
-    """Return a joined message as it is sent; None when nothing is left to send.
+    """Return a joined message as it is sent, or None if nothing is left to send.
 
-    Reasoning goes back only with the tool calls that it led to: servers that want it back want it
-    there, and others refuse it elsewhere.
+    Reasoning is sent only with the tool calls that it led to: servers that need it need it there,
+    and some refuse it elsewhere.
     """
     if "reasoning_content" not in message or message.get("tool_calls"):
         return message

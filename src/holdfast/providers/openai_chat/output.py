@@ -58,10 +58,10 @@ _read_text_chunk = msgspec.json.Decoder(_TextChunk).decode
 
 
 class ChatOutput:
-    """Reads an answer's chunks and returns the events they make; in the end, the answer.
+    """Reads an answer's chunks and returns their events, and at the end the answer.
 
     A whole completion is one chunk. Text, reasoning and calls may come in any order. An item ends
-    when another begins, except calls: servers may interleave their fragments.
+    when another one starts, except for calls, whose fragments servers may interleave.
     """
 
     def __init__(self, ids: IdAllocator, tool_names: Mapping[str, ToolName] | None = None) -> None:
@@ -72,7 +72,7 @@ class ChatOutput:
         self._reasoning: ReasoningPart | None = None
         self._calls: list[CallPart] = []
         self._call_at: dict[int, CallPart] = {}
-        """The latest call of each index."""
+        """The latest call at each index."""
         self._items: dict[int, Item] = {}
         self._annotations: list[Any] = []
         self._usage: Json | None = None
@@ -99,7 +99,7 @@ class ChatOutput:
                 part = self._text
                 if part is None or part.kind != "output_text" or self._reasoning is not None:
                     return self._add_text(text, [], "output_text") if text else ()
-                # What `TextPart.add` does, without the calls: this happens for every chunk.
+                # `TextPart.add` inlined, because this runs for every chunk.
                 part.text.write(text)
                 return (Delta(
                     type=part.delta_type, item_id=part.item_id, output_index=part.index,
@@ -127,7 +127,7 @@ class ChatOutput:
         return events
 
     def read_done(self) -> None:
-        """Take the end mark of a stream for its finish reason, where the server sent none."""
+        """Treat the end mark of a stream as its finish reason, if the server sent none."""
         if self._finish is None and self._count:
             self._finish = "stop"
 
@@ -148,7 +148,7 @@ class ChatOutput:
         for number, call in enumerate(objects(delta.get("tool_calls"))):
             events += self._add_call(call, number)
         if isinstance(delta.get(_LEGACY_CALL), dict):
-            # The form before there were tools: one call, without an id.
+            # The form before tools existed: one call, without an id.
             events += self._add_call({"index": 0, "function": delta[_LEGACY_CALL]}, 0)
         return events
 
@@ -188,10 +188,11 @@ class ChatOutput:
         return [*events, *part.add(as_text(text))] if text else events
 
     def _continued_call(self, fragment: Json, name: str, number: int) -> CallPart | None:
-        """Return the call that a fragment continues; None where it begins another.
+        """Return the call that a fragment continues, or None if it starts a new one.
 
-        Some servers send several whole calls under one index, or without any. A fragment begins a
-        call if it has a name and the call at its place is another one, or has all its arguments.
+        Some servers send several whole calls under one index, or without an index. A fragment
+        starts a new call if it has a name and the call at its index is a different one or already
+        has all of its arguments.
         """
         index = fragment.get("index")
         if isinstance(index, int):
@@ -248,7 +249,7 @@ class ChatOutput:
         return events
 
     def end(self) -> tuple[Events, Answer]:
-        """Return the last events and the answer; raise where the server never finished."""
+        """Return the last events and the answer; raise if the server never finished."""
         finish = self._finish
         if finish is None:
             raise broken(
@@ -261,7 +262,7 @@ class ChatOutput:
         status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
         events = [*self._end_reasoning(), *self._end_text(status)]
         if not self._items and not self._calls:
-            # An empty answer is an answer: a message without text.
+            # An empty answer is valid: return a message without text.
             index = self._next_index()
             empty = TextPart(self._ids.item("message", None, index), index)
             ended, self._items[index] = empty.end(status, [])
@@ -316,7 +317,7 @@ def _usage(usage: Json | None) -> Usage | None:
 
 
 def _usage_detail(usage: Json | None) -> bytes | None:
-    """Return usage as Responses has it, with every detail of the Chat server."""
+    """Return usage in the Responses format, with every detail of the Chat server."""
     if usage is None:
         return None
     given, made = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
@@ -334,7 +335,7 @@ def _usage_detail(usage: Json | None) -> bytes | None:
 class DuplicateChunkFilter:
     """Detects a server that sends every chunk twice, and skips the copies.
 
-    Only a repeated first chunk proves it: later on, the same text may rightly come twice.
+    Only a repeated first chunk proves it: later chunks may legitimately repeat a text.
     """
 
     def __init__(self) -> None:

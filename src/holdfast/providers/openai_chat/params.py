@@ -22,7 +22,7 @@ _UNCHANGED = frozenset(
 _OMITTED = frozenset(
     {"instructions", "include", "metadata", "stream_options", "client_metadata", "store", "stream"}
 )
-"""Fields that the gateway answers itself, or that ask for what a Chat server always does."""
+"""Fields that the gateway handles itself, or that request what a Chat server always does."""
 _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled", "auto"),
     "max_tool_calls": (),
@@ -32,18 +32,18 @@ _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "access_programs": ([],),
     "personality": (),
 }
-"""Fields that Chat does not have, and the values with which they change nothing."""
+"""Fields that Chat does not have, with the values that have no effect."""
 _MAX_COMPLETION_TOKENS_MODELS = ("o1", "o3", "o4", "gpt-5")
-"""Models that take their output limit only under the newer of its two names."""
+"""Models that accept their output limit only under its newer name."""
 _CLIENT_TOOLS = ("function", "custom")
-"""Tools that the client runs; all others are hosted by the server. A client may send any value as
-type, also one that no set can look up."""
+"""Tools that the client runs; the server hosts all others. A tuple, because a client may send any
+value as type, even an unhashable one."""
 _TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORCES_A_TOOL = "required"
 
 
 class ChatParams(msgspec.Struct, frozen=True):
-    """The parameters of a Chat request, and what was done to its tools."""
+    """The parameters of a Chat request, and its flattened tool names."""
 
     params: Params
     tool_names: dict[str, ToolName] = {}
@@ -51,7 +51,7 @@ class ChatParams(msgspec.Struct, frozen=True):
 
 
 def to_chat_params(fields: Fields, model: str, upstream: str) -> ChatParams:
-    """Return Responses fields as Chat parameters; raise for those that have no counterpart."""
+    """Return Responses fields as Chat parameters; raise for those without a counterpart."""
     params: Params = {}
     tools = _Tools(upstream)
     if _wants_logprobs(fields):
@@ -72,14 +72,14 @@ def to_chat_params(fields: Fields, model: str, upstream: str) -> ChatParams:
         elif name in _TRANSLATED:
             _TRANSLATED[name](params, value, upstream)
         else:
-            # The server judges fields that we do not know.
+            # Unknown fields are left to the server.
             params[name] = value
     tools.check_choice(params)
     return ChatParams(without_tool_params(params), tools.names)
 
 
 def dropped_tools(tools: msgspec.Raw, upstream: str) -> Sequence[str]:
-    """Return the types of hosted tools among a request's tools."""
+    """Return the types of hosted tools in a request."""
     value = msgspec.json.decode(tools)
     translated = _Tools(upstream)
     if value is not None:
@@ -88,7 +88,7 @@ def dropped_tools(tools: msgspec.Raw, upstream: str) -> Sequence[str]:
 
 
 def without_tool_params(params: Params) -> Params:
-    """Return parameters without those about tools where there are none; servers refuse them."""
+    """Remove parameters about tools if there are no tools, because servers refuse them."""
     if not params.get("tools"):
         for name in ("tools", "parallel_tool_calls", "tool_choice"):
             params.pop(name, None)
@@ -96,7 +96,7 @@ def without_tool_params(params: Params) -> Params:
 
 
 def max_tokens_name(model: str) -> str:
-    """Return the name of the output limit for a model."""
+    """Return the name of the output limit parameter for a model."""
     bare = model.rpartition("/")[2]
     is_new = bare.startswith(_MAX_COMPLETION_TOKENS_MODELS)
     return "max_completion_tokens" if is_new else "max_tokens"
@@ -110,8 +110,8 @@ def _wants_logprobs(fields: Fields) -> bool:
 class _Tools:
     """Translates tools and the choice among them.
 
-    A namespace becomes its functions under flat names. A hosted tool is dropped, unless the
-    request insists on it.
+    A namespace becomes its functions under flat names. A hosted tool is dropped, unless the request
+    requires it.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -173,7 +173,7 @@ class _Tools:
         return {"tool_choice": {"type": kind, kind: allowed}}
 
     def check_choice(self, params: Params) -> None:
-        """Raise where a tool is required and every tool was dropped."""
+        """Raise if a tool is required but every tool was dropped."""
         is_forced = params.get("tool_choice") == _FORCES_A_TOOL
         if is_forced and self.dropped and not params.get("tools"):
             raise UnsupportedByUpstream("tool_choice", self._upstream)

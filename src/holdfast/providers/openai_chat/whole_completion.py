@@ -1,7 +1,7 @@
-"""Read a Chat server's whole completion of one finished text, as nearly every one is.
+"""Read a Chat server's whole completion if it is one finished text, as nearly all are.
 
 Everything else (calls, reasoning, refusals, log probabilities, unusual types) is read by
-`ChatOutput`, which returns the same answer for these, too.
+`ChatOutput`, which would return the same answer for these completions.
 """
 
 from typing import Any, Literal
@@ -55,7 +55,7 @@ _read_completion = msgspec.json.Decoder(_Completion).decode
 
 
 def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Answer | None:
-    """Return the answer of a completion that is one finished text; None for any other."""
+    """Return the answer of a completion that is one finished text, or None for any other."""
     try:
         completion = _read_completion(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -86,7 +86,7 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
 
 
 def _usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
-    """Return the tokens, and the usage of Responses with every detail of the server."""
+    """Return the token counts, and the usage in the Responses format with all server details."""
     given, made = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     if not (prompt or completion) and usage.total_tokens in (0, given + made):

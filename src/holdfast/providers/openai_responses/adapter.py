@@ -1,7 +1,7 @@
 """The adapter for servers of the Responses API: replay, response chaining, or conversations.
 
-A replayed call is complete in itself and stored nowhere. The other two modes leave a cache with
-the server, which is used only with the model and account that it belongs to.
+A replayed call is self-contained and stored nowhere. The other two modes keep state at the server,
+which is used only with the model and account that it belongs to.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.items.replay import Replay, sent_ids
-from holdfast.providers.items.serialized_input import SerializedInputCache
+from holdfast.providers.items.serialized_input import has_call, write_input
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 from holdfast.providers.openai_responses.params import to_responses_params
 from holdfast.providers.openai_responses.upstream_state import (
@@ -40,12 +40,13 @@ _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
 EMPTY_INPUT = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
 )
-"""Replaces a history of which no item can be sent; no server accepts an empty input."""
+"""Replaces a history without any sendable item, because no server accepts an empty input."""
+MAX_REPLAYS = 256
 _REFUSES_ENCRYPTION = "encrypted content is not supported"
 
 
 class _ResponsesSink:
-    """Translates a stream's events until its terminal one, and writes them to the engine's sink."""
+    """Translates a stream's events up to the terminal one, and writes them to the engine's sink."""
 
     def __init__(self, output: ResponsesOutput, sink: EventSink) -> None:
         self._output = output
@@ -63,7 +64,7 @@ class _ResponsesSink:
                     if output.finished is None:
                         ours += output.read(event.type, event.data)
             except ProviderFailure:
-                # The client gets what came before the failure.
+                # Pass on what came before the failure.
                 if ours:
                     self._sink.write(ours)
                 raise
@@ -85,13 +86,14 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._wants_encrypted = upstream.settings.encrypted_reasoning
-        self._input = SerializedInputCache()
+        self._usual_replays: dict[str, Replay] = {}
+        """How histories are written for models that have refused nothing."""
         self._no_encrypted_reasoning: set[str] = set()
-        """Models that have refused to encrypt their reasoning."""
+        """Models that have refused encrypted reasoning."""
         self._verified_chaining: set[str] = set()
-        """Models that have proved to read the response they continue from."""
+        """Models that are known to read the response that they continue from."""
         self._ignores_chaining: set[str] = set()
-        """Models that have proved not to: they get the whole history with every call."""
+        """Models that are known not to read it; they get the whole history with every call."""
 
     def check(self, call: ModelCall) -> None:
         """Raise for Chat fields that Responses cannot express."""
@@ -99,7 +101,7 @@ class ResponsesProvider:
             to_responses_params(call.chat_fields, self._upstream.name)
 
     def state_use(self, model: str) -> StateUse | None:
-        """Return how this server stores state; None in replay mode."""
+        """Return how this server stores state, or None in replay mode."""
         if self._mode == "replay" or model in self._ignores_chaining:
             return None
         slot = self._upstream.seal_owner(model).slot
@@ -132,11 +134,11 @@ class ResponsesProvider:
         return self._with_state(call, state, ids, finished)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Write the server's events as they arrive, with our ids."""
+        """Write the server's events as they arrive, with the gateway's ids."""
         state = await self._begin_state(call)
         if self._is_unproven(call, state):
-            # Whether the server read its state shows only at the end. Until a model has proved
-            # that it does, nothing is passed on before that.
+            # Only the final token counts show whether the server read its state. Until a model is
+            # known to do so, pass nothing on before the end.
             answer = await self.answer(replace(call, is_stream=False))
             sink.write(whole_events(answer.items))
             return answer
@@ -175,7 +177,7 @@ class ResponsesProvider:
         return await list_models(self._upstream)
 
     async def close(self) -> None:
-        """Do nothing: whoever opened the connections closes them."""
+        """Do nothing: the router closes the connections."""
 
     # ── the request ─────────────────────────────────────────────────────────────────────────
 
@@ -208,7 +210,7 @@ class ResponsesProvider:
         """Return a request's body in pieces: its parameters, then its input."""
         items: Sequence[bytes]
         if state is None or call.state is None:
-            items = self._input.write(call.session_id, replay, call.items) or (EMPTY_INPUT,)
+            items = write_input(replay, call.items) or (EMPTY_INPUT,)
         else:
             known = call.items[: len(call.items) - len(call.new_items)]
             used_ids = sent_ids(known, call.new_items)
@@ -217,7 +219,7 @@ class ResponsesProvider:
         return [_encode(body)[:-1] + b',"input":[', *items, b"]}"]
 
     def wire_body(self, call: ModelCall) -> bytes | None:
-        """Return the body of a call; None where it has ids of the server's state."""
+        """Return the body of a call, or None if it contains ids of the server's state."""
         is_stored = call.keeps_state and self.state_use(call.model) is not None
         if call.state is not None or (is_stored and self._mode == "conversation"):
             return None
@@ -228,11 +230,18 @@ class ResponsesProvider:
         return b"".join((_encode(body)[:-1], b',"input":[', b",".join(items), b"]}"))
 
     def _replay(self, call: ModelCall) -> Replay:
+        usual = self._usual_replays.get(call.model)
+        if usual is not None and call.allows_opaque and not call.is_plain:
+            return usual
         owner = self._upstream.seal_owner(call.model)
-        return Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        replay = Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        if call.allows_opaque and not call.is_plain and len(self._usual_replays) < MAX_REPLAYS:
+            # Every session that is served refers to it.
+            self._usual_replays[call.model] = replay
+        return replay
 
     def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
-        """Return a failure with the place of the item that it names in the call."""
+        """Return a failure with the index of the call's item that it names."""
         failure = self._upstream.redact_failure(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
@@ -244,7 +253,7 @@ class ResponsesProvider:
     # ── the server's state ──────────────────────────────────────────────────────────────────
 
     async def _begin_state(self, call: ModelCall) -> UpstreamState | None:
-        """Return the state that a call continues from; None when the server is to store none."""
+        """Return the state that a call continues from, or None if the server must store nothing."""
         if not call.keeps_state or self.state_use(call.model) is None:
             return None
         if call.state is not None:
@@ -259,7 +268,7 @@ class ResponsesProvider:
         return UpstreamState(conversation=made["id"])
 
     async def _verify(self, call: ModelCall, state: UpstreamState) -> None:
-        """Raise if a conversation differs from what we put into it."""
+        """Raise if a conversation differs from what was put into it."""
         if state.conversation is None or not self._upstream.settings.verify_conversation:
             return
         known = len(call.items) - len(call.new_items)
@@ -274,7 +283,7 @@ class ResponsesProvider:
     def _has_read(
         self, call: ModelCall, state: UpstreamState | None, finished: FinishedAnswer
     ) -> bool:
-        """Return whether the server read its state, as far as its token counts tell."""
+        """Return whether the server read its state, as far as its token counts show."""
         if state is None or state.response is None:
             return True
         verdict = was_read(state, finished.answer.usage, call)
@@ -306,12 +315,12 @@ class ResponsesProvider:
         return replace(answer, state=owner.state(msgspec.json.encode(after)))
 
     def _has_call(self, call: ModelCall, call_id: str) -> bool:
-        return self._input.has_call(call_id, call.session_id, self._replay(call), call.items)
+        return has_call(call_id, self._replay(call), call.items)
 
     def _can_retry_unencrypted(
         self, failure: ProviderFailure, model: str, body: dict[str, Any]
     ) -> bool:
-        """Return whether the server refused only encrypted reasoning; remember it if so."""
+        """Return whether the server refused only encrypted reasoning; if so, remember the model."""
         is_refusal = _REFUSES_ENCRYPTION in failure.message.lower()
         if not is_refusal or model in self._no_encrypted_reasoning:
             return False
@@ -323,7 +332,7 @@ class ResponsesProvider:
 
 
 def _include_encrypted_reasoning(body: dict[str, Any]) -> None:
-    """Ask for reasoning in the form that can be replayed."""
+    """Request reasoning in the encrypted form, which can be replayed."""
     given = body.get("include")
     included = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
     listed = included if isinstance(included, list) else []

@@ -1,4 +1,4 @@
-"""Translate a Responses server's events into ours, and collect the answer."""
+"""Translate a Responses server's events into those of the gateway, and collect the answer."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -35,7 +35,7 @@ class _TerminalEvent(msgspec.Struct):
 
 
 class ResponsesOutput(WholeOutput):
-    """Reads a server's events and returns ours."""
+    """Reads a server's events and returns those of the gateway."""
 
     def __init__(self, ids: IdAllocator, owner: SealOwner) -> None:
         super().__init__(ids, owner)
@@ -46,19 +46,19 @@ class ResponsesOutput(WholeOutput):
         self._last: bytes | None = None
         self._has_plain_deltas = True
         self._position: tuple[object, ...] | None = None
-        """Where the last delta belongs; the next one most often belongs there as well."""
+        """Where the last delta belongs; the next one usually belongs there too."""
         self._item_id = ""
         self._text = StringIO()
         self.finished: FinishedAnswer | None = None
         """The answer, once the terminal event has arrived."""
 
     def read(self, kind: str, data: bytes) -> Sequence[AnyEvent]:
-        """Return our events of one event; the terminal one sets `finished`, a failure raises."""
+        """Return the events for one server event; set `finished` at the end, raise on failure."""
         if self._has_plain_deltas and (kind.endswith(".delta") or b'.delta"' in data[:80]):
             try:
                 delta = _decode_delta(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                # A server whose deltas have other fields sends all of them so.
+                # If one delta of a server has other fields, all of them do.
                 self._has_plain_deltas = False
                 return self._read_any(kind, data)
             index = delta.output_index
@@ -66,7 +66,7 @@ class ResponsesOutput(WholeOutput):
             number = delta.sequence_number
             if position != self._position or not isinstance(number, int) or number == self._number:
                 return self._read_delta(delta, data, position)
-            # Most deltas continue the last one; this makes no further call of ours.
+            # Most deltas continue the last one: no further Python call for them.
             if self._number is not None and number > self._number:
                 self._is_numbered = True
             self._number, self._last = number, data
@@ -96,7 +96,7 @@ class ResponsesOutput(WholeOutput):
         return [ModelEvent(kind, value)]
 
     def _add_event(self, kind: str, value: Json) -> None:
-        """Put our ids into an event, and collect what it says about its item."""
+        """Put the gateway's ids into an event, and collect the data of its item."""
         index = value.get("output_index")
         if not isinstance(index, int):
             index = value["output_index"] = 0
@@ -119,7 +119,7 @@ class ResponsesOutput(WholeOutput):
         return self._in_progress.setdefault(index, ItemAccumulator())
 
     def _streamed_items(self, status: str) -> list[bytes]:
-        """Return the items that the events sent, finished or rebuilt from their parts."""
+        """Return the streamed items, finished or rebuilt from their parts."""
         items = dict(self._done)
         for index, accumulator in self._in_progress.items():
             item = accumulator.item(status)
@@ -130,7 +130,7 @@ class ResponsesOutput(WholeOutput):
         return [items[index] for index in sorted(items)]
 
     def _missing_events(self, items: list[bytes]) -> list[ModelEvent]:
-        """Return the events that the server left out: clients rely on each item's end."""
+        """Return events that the server left out, because clients rely on each item's end."""
         if not self._done and not self._in_progress:
             return whole_events(items)
         by_id = {value.get("id"): value for value in map(item_value, items)}
@@ -146,7 +146,7 @@ class ResponsesOutput(WholeOutput):
     def _read_delta(
         self, delta: Delta, data: bytes, position: tuple[object, ...]
     ) -> Sequence[AnyEvent]:
-        """Read a delta that begins a text, or that may be a copy."""
+        """Read a delta that starts a text or may be a copy."""
         if not delta.type.endswith(".delta"):
             return self._read_any(delta.type, data)
         if self._is_copy(delta.sequence_number, data):
@@ -176,7 +176,7 @@ class ResponsesOutput(WholeOutput):
 
 
 def whole_events(items: list[bytes]) -> list[ModelEvent]:
-    """Return the events of an answer that came as a whole."""
+    """Return the events of an answer that was not streamed."""
     return [
         ModelEvent(kind, {"type": kind, **data})
         for index, body in enumerate(items)

@@ -32,11 +32,11 @@ _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-"""Fields that Responses does not have, and the values with which they change nothing."""
+"""Fields that Responses does not have, with the values that have no effect."""
 
 
 def to_responses_params(chat: Fields, upstream: str) -> Params:
-    """Return Chat fields as Responses parameters; raise for those that have no counterpart."""
+    """Return Chat fields as Responses parameters; raise for those without a counterpart."""
     params: Params = {}
     for name, raw in chat.items():
         value = msgspec.json.decode(raw)
@@ -48,7 +48,7 @@ def to_responses_params(chat: Fields, upstream: str) -> Params:
         elif name in _TRANSLATED:
             _TRANSLATED[name](params, value, upstream)
         else:
-            # The server judges fields that we do not know.
+            # Unknown fields are left to the server.
             params[name] = value
     if params.get("top_logprobs") == 0 and "include" not in params:
         del params["top_logprobs"]
@@ -105,7 +105,7 @@ def _tool(tool: Any, index: int, upstream: str) -> Any:
 
 
 def _inner(value: dict[str, Any], name: str, where: str, upstream: str) -> dict[str, Any]:
-    """Return a nested object of Chat; raise if it is not an object."""
+    """Return a nested Chat object; raise if it is not an object."""
     inner = value.get(name) or {}
     if not isinstance(inner, dict):
         raise UnsupportedByUpstream(f"{where}.{name}", upstream)

@@ -1,7 +1,7 @@
-"""The state that a Responses server stores for us, and checks that it really does.
+"""The state that a Responses server stores for us, and the checks that it really uses it.
 
-A conversation is compared with what was put into it. Whether a server read the response that a
-call continues from shows in the token counts that it reports.
+A conversation is compared with what was put into it. Whether a server read the response that a call
+continues from shows in the token counts that it reports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,26 +26,26 @@ PAGE_SIZE = 100
 """How many items of a conversation one request lists."""
 NEWEST_FIRST = f"limit={PAGE_SIZE}&order=desc"
 MARGIN_TOKENS = 16
-"""Estimates are rough: a smaller difference proves nothing."""
+"""Estimates are rough, so a smaller difference proves nothing."""
 
 
 class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server has stored: its ids, and the ids of calls that we name otherwise."""
+    """What a server has stored: its ids, and the calls that have another id there."""
 
     response: str | None = None
     conversation: str | None = None
     calls: dict[str, str] = {}
     tokens: int = 0
-    """How many tokens the stored history has, by the server's count."""
+    """The number of tokens of the stored history, as counted by the server."""
 
 
 _CLIENT_TOOLS = ("function", "custom")
-"""Tools that the client runs; the server only asks for them. A client may send any value as type,
-also one that no set can look up."""
+"""Tools that the client runs; the server only requests them. A tuple, because a client may send any
+value as type, even an unhashable one."""
 
 
 def changes_nothing(body: Mapping[str, Any]) -> bool:
-    """Return whether a request may be sent twice without any effect at the server."""
+    """Return whether a request may be sent twice without side effects at the server."""
     if body.get("conversation") is not None or body.get("previous_response_id") is not None:
         return False
     if "tools" not in body:
@@ -61,7 +61,7 @@ read_state = msgspec.json.Decoder(UpstreamState).decode
 
 
 def history_tokens(usage: Usage | None, call: ModelCall) -> int:
-    """Return how many tokens of history the next call will find stored."""
+    """Return how many tokens of history the server has stored for the next call."""
     if usage is None:
         return 0
     kept_output = usage.output_tokens - usage.reasoning_tokens
@@ -69,7 +69,7 @@ def history_tokens(usage: Usage | None, call: ModelCall) -> int:
 
 
 def was_read(state: UpstreamState, usage: Usage | None, call: ModelCall) -> bool | None:
-    """Return whether a server read the state that a call continues from; None if unclear."""
+    """Return whether a server read the state that a call continues from, or None if unclear."""
     if usage is None or not state.tokens or not usage.input_tokens:
         return None
     new = estimate_tokens(call.new_items, call.fields)
@@ -80,7 +80,7 @@ def was_read(state: UpstreamState, usage: Usage | None, call: ModelCall) -> bool
 
 
 def state_ignored() -> ProviderFailure:
-    """Return the failure of a server that answered without its stored state."""
+    """Return the failure for a server that answered without its stored state."""
     return ProviderFailure(
         "the upstream accepted previous_response_id and did not read what it names",
         failure_class="stale_state",
@@ -91,9 +91,9 @@ def state_ignored() -> ProviderFailure:
 
 
 async def verify(upstream: Upstream, conversation: str, expected: Sequence[bytes]) -> None:
-    """Raise unless a conversation holds exactly the expected items.
+    """Raise unless a conversation contains exactly the expected items.
 
-    Pages are read from the newest on, at most twice as many as the expected items need.
+    Pages are read newest first, at most twice as many as the expected items need.
     """
     wanted = fingerprints(msgspec.json.decode(body) for body in expected)
     found: list[Fingerprint] = []

@@ -24,9 +24,9 @@ _NULL = msgspec.Raw(b"null")
 _COPIED_FIELDS = ("service_tier", "moderation", "tool_usage")
 """Fields of the server's response that are copied into ours."""
 MAX_OUTPUT_ITEMS = 2_000
-"""Each item costs far more memory than its bytes."""
+"""The most items of an answer: each one costs far more memory than its bytes."""
 CALLS = frozenset({"function_call", "custom_tool_call"})
-"""Items that a client answers: each needs a call id, also where its server gave none."""
+"""Items that a client answers: each needs a call id, even if the server gave none."""
 
 
 class Response(msgspec.Struct):
@@ -53,7 +53,7 @@ class _ValidRefusal(msgspec.Struct, gc=False, tag="refusal"):
 
 
 class _ValidMessage(msgspec.Struct, gc=False):
-    """A message that needs no change: its id is unique, and nothing in it is encrypted."""
+    """A message that needs no change: its id is unique, and it has no encrypted content."""
 
     type: Literal["message"]
     id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
@@ -74,7 +74,7 @@ class _OutputDetails(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _CompleteUsage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A usage with exactly the fields of ours."""
+    """A usage object with exactly the gateway's fields."""
 
     input_tokens: int
     input_tokens_details: _InputDetails
@@ -89,7 +89,7 @@ _read_complete_usage = msgspec.json.Decoder(_CompleteUsage).decode
 
 
 class FinishedAnswer(msgspec.Struct, frozen=True):
-    """A finished answer, and the response id of its server."""
+    """A finished answer, and the server's response id."""
 
     answer: Answer
     response_id: str | None
@@ -106,7 +106,7 @@ class WholeOutput:
         """Return a whole response's answer."""
         try:
             if not data.isascii():
-                data.decode()  # items are not parsed here, and must be valid UTF-8 later
+                data.decode()  # items are not decoded here, but must be valid UTF-8
             response = _read_response(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise _unreadable() from exc
@@ -153,7 +153,7 @@ class WholeOutput:
         return []
 
     def _item(self, raw: msgspec.Raw, index: int) -> bytes:
-        """Return an item's bytes, unchanged where it needs no id or mark of ours."""
+        """Return an item's bytes, unchanged if it needs neither an id nor a mark."""
         try:
             _read_valid_message(raw)
         except msgspec.DecodeError:
@@ -166,7 +166,7 @@ class WholeOutput:
         return bytes(raw) if before == after and not is_changed else _encode(own)
 
     def _with_own_ids(self, item: Json, index: int) -> tuple[Json, bool]:
-        """Return a valid item with our ids, and whether its form had to change."""
+        """Return a valid item with the gateway's ids, and whether its form had to change."""
         if not isinstance(item.get("type") or item.get("role"), str):
             raise broken(
                 "the upstream's answer has an item without a type", "upstream_broken_answer"

@@ -86,7 +86,7 @@ def _usage(used: int, said: int, reasoning_tokens: int) -> Json:
 
 
 def _limited(call: Call, reply: ModelReply) -> tuple[str, str]:
-    """Return the text and the finish reason, cut where a limit or a fault says so."""
+    """Return the text and the finish reason, cut if a limit or a fault says so."""
     incomplete = call.effect(Incomplete)
     limit = call.body.get("max_completion_tokens") or call.body.get("max_tokens")
     if incomplete is not None:

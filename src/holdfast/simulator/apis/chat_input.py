@@ -1,4 +1,4 @@
-"""The messages of a Chat Completions call, checked as strictly as by the real server."""
+"""Read and validate the messages of a Chat Completions call as strictly as the real server."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 
 
 def read_messages(world: World, call: Call) -> list[Json]:
-    """Return the messages of `call`, or raise the Problem that the real server would answer."""
+    """Return the messages of `call`, or raise the real server's error."""
     check_types(call.body)
     if not call.model:
         raise invalid("you must provide a model parameter", None)
@@ -79,7 +79,7 @@ def _check_length(value: object, field: str) -> None:
 
 
 def _check_pairs(world: World, messages: list[Json]) -> None:
-    """Calls are answered by the messages right after them, and by nothing else."""
+    """Raise unless each call is answered by the messages directly after it, and by nothing else."""
     awaited: dict[str, None] = {}
     answerable: set[str] = set()
     for position, message in enumerate(messages):
@@ -109,9 +109,9 @@ def _unanswered(world: World, awaited: dict[str, None], position: int) -> Proble
 
 
 def _check_alternation(messages: list[Json]) -> None:
-    """Local servers' chat templates refuse two messages of one role in a row.
+    """Raise for two messages of one role in a row, like the chat templates of local servers.
 
-    Tool traffic stands outside of this, in the templates that know it.
+    Tool messages are exempt, as in templates that support them.
     """
     expected = "user"
     for message in messages:
@@ -124,7 +124,7 @@ def _check_alternation(messages: list[Json]) -> None:
 
 
 def check_size(world: World, call: Call, messages: list[Json]) -> int:
-    """Return the tokens of `messages`, or raise the overflow that the profile knows."""
+    """Return the tokens of `messages`, or raise the profile's overflow error."""
     used, limit = count_items(messages), world.context_tokens(call.model)
     if used <= limit:
         return used
@@ -132,7 +132,7 @@ def check_size(world: World, call: Call, messages: list[Json]) -> int:
 
 
 def overflow(world: World, *, used: int, limit: int) -> Problem:
-    """Return the overflow error in the words of the profile."""
+    """Return the overflow error with the profile's message."""
     if world.profile.router_texts:
         return catalogue_problem("C07", limit=limit, requested=used)
     return invalid(
@@ -144,7 +144,7 @@ def overflow(world: World, *, used: int, limit: int) -> Problem:
 
 
 def summarize(messages: list[Json]) -> ContextSummary:
-    """Return what the model notices of `messages`."""
+    """Return a summary of `messages`."""
     count = sum(
         message["role"] in ("user", "assistant") and bool(message.get("content"))
         for message in messages

@@ -139,7 +139,7 @@ def _read_items(call: Call, given: Any) -> list[Json]:
 
 
 def _as_stored(item: Json) -> Json:
-    """Return an item as the API keeps it: messages in parts, with a status."""
+    """Return an item as the API stores it: messages in parts, with a status."""
     if item.get("type", "message") != "message":
         return {"status": "completed", **item} if "call_id" in item else item
     content = item.get("content")

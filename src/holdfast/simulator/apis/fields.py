@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def kind_of(value: object) -> str:
-    """Return what OpenAI calls a value of this type."""
+    """Return OpenAI's name for the type of a value."""
     return _KINDS.get(type(value), "null")
 
 

@@ -96,7 +96,7 @@ def _tool_use(call: Call, name: str, arguments: str) -> Json:
 
 
 def _events(call: Call, message: Json) -> list[StreamedEvent]:
-    """Return the message as the events of a stream, broken off where a fault says so."""
+    """Return the message as the events of a stream, cut if a fault says so."""
     events = _whole(message)
     overloaded, failed = call.effect(Overloaded), call.effect(Failed)
     if overloaded is not None:

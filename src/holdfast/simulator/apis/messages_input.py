@@ -39,7 +39,7 @@ class _Reading:
 
 
 def read_messages(world: World, call: Call, *, needs_max_tokens: bool = True) -> list[Json]:
-    """Return the messages with their content in blocks, or raise what the real server answers."""
+    """Return the messages with their content in blocks, or raise the real server's error."""
     reading = _Reading(call)
     body = call.body
     for name in ("model", "messages", *(["max_tokens"] if needs_max_tokens else [])):
@@ -162,7 +162,7 @@ def _check_images(reading: _Reading, messages: list[Json]) -> None:
 
 
 def _images(content: Any) -> list[Json]:
-    """Return the image blocks, those inside tool results too."""
+    """Return the image blocks, including those inside tool results."""
     found: list[Json] = []
     for block in content if isinstance(content, list) else []:
         if not isinstance(block, dict):

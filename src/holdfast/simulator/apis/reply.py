@@ -60,10 +60,10 @@ def describe(summary: ContextSummary) -> str:
 def compose(
     summary: ContextSummary, tools: list[OfferedTool], forced: str | None, script: Script | None
 ) -> ModelReply:
-    """Return what the model answers.
+    """Return the model's answer.
 
-    `forced` is the tool that must be called (`*`: any of them). A script comes first; then a
-    message that says `call NAME {…}`; then the default text.
+    `forced` is the tool that must be called (`*`: any of them). A script comes first, then a
+    message that says `call NAME {…}`, then the default text.
     """
     if script is not None:
         return _scripted(summary, tools, script)
@@ -145,7 +145,7 @@ _SAMPLES: dict[str, Any] = {
 
 
 def _sample(schema: Any, definitions: Json | None = None) -> Any:
-    """Return the plainest value that a JSON schema allows."""
+    """Return the simplest value that a JSON schema allows."""
     if not isinstance(schema, dict):
         return {}
     known: Json = schema.get("$defs") or schema.get("definitions") or definitions or {}
@@ -157,7 +157,7 @@ def _sample(schema: Any, definitions: Json | None = None) -> Any:
     if other:
         return _sample(other[0], known)
     if "$ref" in schema:
-        # Without its own name a definition that contains itself cannot go round for ever.
+        # Removing its own name keeps a recursive definition from recursing forever.
         name = str(schema["$ref"]).rpartition("/")[2]
         rest = {key: value for key, value in known.items() if key != name}
         return _sample(known.get(name, {}), rest)

@@ -14,7 +14,7 @@ TERMINAL = {
 
 
 class Sequence:
-    """Events in the making; each gets the next number."""
+    """Events under construction; each gets the next number."""
 
     def __init__(self) -> None:
         self.events: list[StreamedEvent] = []
@@ -67,7 +67,7 @@ def cancelled_events(response: Json, after: int) -> list[StreamedEvent]:
 
 
 def overflow_events(response: Json) -> list[StreamedEvent]:
-    """Return a stream that begins well and then says that the context is too long (R11)."""
+    """Return a stream that begins normally and then reports a context overflow (R11)."""
     sequence = Sequence()
     sequence.events = events_of(response)[:2]
     error = {

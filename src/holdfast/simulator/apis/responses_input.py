@@ -57,7 +57,7 @@ class ResponseInput:
 
 
 def read_response_input(world: World, call: Call) -> ResponseInput:
-    """Return what `call` asks, or raise the Problem that the real server would answer."""
+    """Return the input of `call`, or raise the real server's error."""
     body = call.body
     check_types(body)
     _require_model(world, call)
@@ -120,7 +120,7 @@ def _find_parent(world: World, call: Call) -> StoredResponse | None:
 
 
 def find_conversation(world: World, call: Call, named: Any) -> ProviderConversation | None:
-    """Return the conversation that `named` (an id or an object with one) means, or raise R17."""
+    """Return the conversation of `named` (an id or an object with one), or raise R17."""
     if not named:
         return None
     wanted = named.get("id") if isinstance(named, dict) else named
@@ -155,7 +155,7 @@ def as_items(given: Any) -> list[Json]:
 
 
 def message(role: str, text: str) -> Json:
-    """Return a message item that says `text`."""
+    """Return a message item with `text`."""
     part = "output_text" if role == "assistant" else "input_text"
     return {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
 

@@ -1,4 +1,4 @@
-"""Errors as providers write them: a status, a body in the provider's own shape, and headers."""
+"""Errors as providers send them: a status, a body in the provider's own shape, and headers."""
 
 from holdfast.simulator.faults.catalogue import CATALOGUE, CatalogueEntry
 from holdfast.simulator.state.json import Json
@@ -20,7 +20,7 @@ DEFAULT_VALUES: dict[str, object] = {
 
 
 class Problem(Exception):
-    """The call ends here, with this status and body."""
+    """Ends the call with this status and body."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ def gemini_error(status: int, message: str, kind: str, details: list[Json] | Non
 
 
 def catalogue_problem(number: str, **values: object) -> Problem:
-    """Return the listed fault `number`, its braces filled from `values`."""
+    """Return the catalogue error `number`, with its placeholders filled from `values`."""
     listed = CATALOGUE[number]
     filled = DEFAULT_VALUES | values
     message = listed.message.format_map(filled)
@@ -100,12 +100,12 @@ def _headers(listed: CatalogueEntry, filled: dict[str, object]) -> dict[str, str
 
 
 def invalid(message: str, param: str | None, code: str | None = None) -> Problem:
-    """Return OpenAI's 400 for a request that is wrong in itself."""
+    """Return OpenAI's 400 for an invalid request."""
     return Problem(400, openai_error(message, param=param, code=code))
 
 
 def missing(param: str) -> Problem:
-    """Return OpenAI's 400 for a field that must be given."""
+    """Return OpenAI's 400 for a missing field."""
     return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 

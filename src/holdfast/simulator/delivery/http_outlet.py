@@ -42,7 +42,7 @@ def reset(transport: Transport) -> None:
 
 async def flush(transport: Transport) -> None:
     """Wait until everything written was sent, so that a RST cuts at the right byte."""
-    # uvloop counts a write only from the next round of the loop on: yield before looking.
+    # uvloop counts a write only from the next loop iteration on: yield before reading the count.
     await asyncio.sleep(0)
     for _ in range(FLUSH_ROUNDS):
         if not transport.get_write_buffer_size() and not _unsent_bytes(transport):

@@ -1,4 +1,4 @@
-"""Return the error of a call whose faults are an answer by themselves."""
+"""Return the error of a call whose fault is the whole answer."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _OVERFLOWS = {"messages": "A06", "chat": "C07"}
 
 
 def injected_problem(call: Call) -> Problem | None:
-    """Return the error of the first fault that is one; None if there is none."""
+    """Return the error of the first such fault; None if there is none."""
     for effect in call.effects:
         problem = _problem_of(call, effect)
         if problem is not None:
@@ -59,7 +59,7 @@ def _problem_of(call: Call, effect: Effect) -> Problem | None:
 
 
 def server_failure(call: Call) -> str:
-    """Return the message of a server that fails while it works."""
+    """Return the message of a server that fails while working."""
     return SERVER_FAILURE.format(request_id=call.ids.uuid())
 
 

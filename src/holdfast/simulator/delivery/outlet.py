@@ -32,11 +32,11 @@ class Outlet(Protocol):
         ...
 
     async def end_stream(self, *, done: bool) -> None:
-        """End the stream properly; `done` adds the closing mark where the transport has one."""
+        """End the stream properly; `done` adds the closing mark if the transport has one."""
         ...
 
     async def break_off(self, ending: Ending) -> None:
-        """End here, as `ending` says."""
+        """End the answer here, in the way of `ending`."""
         ...
 
     async def wait_gone(self) -> None:

@@ -1,4 +1,4 @@
-"""How an answer leaves: whole, or broken in the way its faults ask for."""
+"""Send an answer: complete, or broken in the way its faults ask for."""
 
 import asyncio
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class SimulatedTransmission:
             await self._send_step_by_step(self.answer.events)
 
     def commit(self) -> None:
-        """Keep what the answer promises, once."""
+        """Store the result of the answer, once."""
         if not self.is_committed:
             self.is_committed = True
             self.answer.commit()

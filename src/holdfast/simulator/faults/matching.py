@@ -13,7 +13,7 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
     """Conditions on a call; a condition that is not given matches everything."""
 
     api: str | None = None
-    """`responses`, `conversations`, `chat`, `messages` or `models`."""
+    """`responses`, `conversations`, `chat`, `messages`, `models` or `audio`."""
     operation: str | None = None
     """`create`, `retrieve`, `list`, … as the reference names them."""
     method: str | None = None

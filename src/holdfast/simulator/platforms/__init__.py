@@ -1,1 +1,1 @@
-"""Chat platforms that misbehave: strict where the real ones are."""
+"""Chat platforms that misbehave on command and are as strict as the real ones."""

@@ -21,7 +21,7 @@ _LINE = re.compile(r"(?:@(\d+) )?(.*)", re.DOTALL)
 
 
 class PlatformConsole:
-    """One simulated platform on a port; `@8 text` is a message of person 8, `text` of person 7."""
+    """A simulated platform on a port; `@8 text` is a message from person 8, `text` from 7."""
 
     def __init__(self, platform: str, port: int) -> None:
         self._platform = platform
@@ -34,7 +34,7 @@ class PlatformConsole:
         return str(self._simulator.url)
 
     def table(self) -> list[str]:
-        """Return what to put into the configuration file, and the variables to set."""
+        """Return the lines for the configuration file, and the variables to set."""
         url, simulator = f'url = "{self.url}"', self._simulator
         if self._platform == "telegram":
             return [
@@ -62,7 +62,7 @@ class PlatformConsole:
         write: Callable[[str], None],
         on_listening: Callable[[], None],
     ) -> None:
-        """Serve until the process is interrupted; the end of `lines` ends only the messages."""
+        """Serve until the process is interrupted; the end of `lines` only ends the messages."""
         stopped = threading.Event()
         with self._simulator:
             on_listening()

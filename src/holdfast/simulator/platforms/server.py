@@ -6,19 +6,11 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from email import message_from_bytes, policy
 from typing import Any
 
 import uvicorn
 
-
-@dataclass
-class FormFile:
-    """A file of a form."""
-
-    name: str
-    media_type: str
-    content: bytes
+from holdfast.simulator.state.forms import FormFile, read_form
 
 
 @dataclass
@@ -34,21 +26,7 @@ class PlatformCall:
 
     def form(self) -> tuple[dict[str, Any], dict[str, FormFile]]:
         """Return the fields and files of a multipart form."""
-        kind = self.headers.get("content-type", "")
-        head = f"Content-Type: {kind}\r\nMIME-Version: 1.0\r\n\r\n".encode()
-        parsed = message_from_bytes(head + self.body, policy=policy.HTTP)
-        fields: dict[str, Any] = {}
-        files: dict[str, FormFile] = {}
-        for part in parsed.iter_parts():
-            name = str(part.get_param("name", "", "content-disposition"))
-            content = part.get_payload(decode=True)
-            assert isinstance(content, bytes)
-            title = part.get_filename()
-            if title is None:
-                fields[name] = content.decode()
-            else:
-                files[name] = FormFile(title, part.get_content_type(), content)
-        return fields, files
+        return read_form(self.headers.get("content-type", ""), self.body)
 
     def json(self) -> dict[str, Any]:
         """Return the body as a JSON object; an empty one is one without fields."""

@@ -1,8 +1,8 @@
 """The HTTP daemon of signal-cli: JSON-RPC calls and the event stream, with its rules.
 
-The daemon hands events only to those who follow the stream, and then forgets them on Signal's
-server: with nobody there they wait on the server. Newer daemons number events and send those
-behind `Last-Event-ID` again; `is_numbered=False` is the older kind, which cannot.
+The daemon passes events only to readers of the stream and then deletes them on Signal's server;
+without a reader they wait on the server. Newer daemons number events and resend those after
+`Last-Event-ID`; `is_numbered=False` simulates older ones, which cannot.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
         """The `Last-Event-ID` of every stream that was opened."""
 
     def down(self) -> None:
-        """Stop the daemon; what it had numbered is lost, what waits on the server is not."""
+        """Stop the daemon; its numbered events are lost, those that wait on the server are not."""
         super().down()
         self._stream = None
         self._buffer.clear()
@@ -94,7 +94,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
     # ── what people do ──────────────────────────────────────────────────────────────────────
 
     def say(self, text: str, *, user: int = 7, group: str | None = None, **more: Any) -> int:
-        """Have a person write a message; return its timestamp."""
+        """Write a message as a person; return its timestamp."""
         with self._lock:
             self._clock += 1
             data = {"timestamp": self._clock, "message": text, **more}
@@ -104,7 +104,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
             return self._clock
 
     def edit(self, timestamp: int, text: str, *, user: int = 7) -> None:
-        """Have a person edit a message."""
+        """Edit a message as a person."""
         with self._lock:
             self._clock += 1
             data = {"timestamp": self._clock, "message": text}
@@ -112,7 +112,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
             self._arrive({**self._source(user), "timestamp": self._clock, "editMessage": edit})
 
     def write_from_phone(self, text: str) -> None:
-        """Have the account's owner write with another device: a sync message."""
+        """Write with another device of the account's owner: a sync message."""
         with self._lock:
             self._clock += 1
             sync = {"sentMessage": {"timestamp": self._clock, "message": text}}
@@ -120,7 +120,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
             self._arrive({**source, "timestamp": self._clock, "syncMessage": sync})
 
     def deliver_again(self) -> None:
-        """Have the server deliver the last message once more."""
+        """Deliver the last message again."""
         with self._lock:
             self._arrive(self._last)
 
@@ -137,7 +137,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give what waits on the server to whoever follows the stream."""
+        """Pass the waiting envelopes to the readers of the stream."""
         stream, loop = self._stream, self._server.loop
         if stream is None or loop is None or not loop.is_running():
             return
@@ -161,7 +161,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
 
     @property
     def last_event(self) -> int:
-        """The number of the last event that was handed on."""
+        """The number of the last event that was sent."""
         return self._next_event - 1
 
     # ── the daemon ──────────────────────────────────────────────────────────────────────────
@@ -283,7 +283,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
 
 
 def _read_data_uri(uri: str) -> SignalAttachment:
-    """Return what `data:TYPE;filename=NAME;base64,DATA` holds."""
+    """Return the file in `data:TYPE;filename=NAME;base64,DATA`."""
     match = _DATA_URI.fullmatch(uri)
     if match is None:
         raise _RpcFailure(-1, f"Failed to add attachment: {uri[:40]}: No such file or directory")

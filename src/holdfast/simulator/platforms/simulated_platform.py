@@ -1,4 +1,4 @@
-"""What all simulated platforms share: life cycle, waiting for messages, faults of calls."""
+"""Common parts of all simulated platforms: life cycle, waiting for messages, faults of calls."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ WAIT_SECONDS = 60.0
 Chat = TypeVar("Chat")
 
 Fault = Callable[[str, dict[str, Any]], PlatformAnswer | None]
-"""Takes the method and the arguments of a call; returns what to answer instead, or `None`."""
+"""Gets the method and arguments of a call; returns the answer to give instead, or `None`."""
 
 
 class SimulatedPlatform(ABC):
-    """A server that a test starts, stops and waits for. Methods may be called from any thread."""
+    """A server that a test starts, stops and waits for. Methods are thread-safe."""
 
     def __init__(self, port: int, on_socket: SocketHandler | None = None) -> None:
         self._server = PlatformServer(self._handle, on_socket)
@@ -75,7 +75,7 @@ class SimulatedChatPlatform(SimulatedPlatform, Generic[Chat]):
 
     @abstractmethod
     def texts(self, chat: Chat | None = None) -> list[str]:
-        """Return what the messages that were sent say now, in one chat or in all."""
+        """Return the current texts of the sent messages, in one chat or in all."""
 
     @abstractmethod
     def _make_error(self, **fields: Any) -> PlatformAnswer:
@@ -91,14 +91,14 @@ class SimulatedChatPlatform(SimulatedPlatform, Generic[Chat]):
         self.wait(lambda: any(text in sent for sent in self.texts(chat)), seconds)
 
     def fail(self, fault: Fault) -> None:
-        """Ask `fault` about every call; the first answer that is not `None` is given."""
+        """Call `fault` for every call; the first answer that is not `None` is given."""
         self._faults.append(fault)
 
     def fail_next(self, method: str, times: int = 1, *, after: bool = False, **error: Any) -> None:
-        """Have the next calls of a method fail.
+        """Make the next calls of a method fail.
 
-        With fields of an error that error is the answer. Without them the connection is cut:
-        before the call takes effect, or `after` it.
+        With fields of an error, that error is the answer. Without them the connection is cut before
+        the call takes effect, or `after` it.
         """
         left = times
 
@@ -114,7 +114,7 @@ class SimulatedChatPlatform(SimulatedPlatform, Generic[Chat]):
         self.fail(fault)
 
     def record_call(self, method: str, arguments: dict[str, Any]) -> PlatformAnswer | None:
-        """Note a call and return the answer of the first fault that has one."""
+        """Record a call and return the answer of the first fault that has one."""
         with self._lock:
             self.calls.append((method, arguments))
             answers = (fault(method, arguments) for fault in self._faults)
@@ -130,7 +130,7 @@ class SimulatedChatPlatform(SimulatedPlatform, Generic[Chat]):
         arguments: dict[str, Any],
         perform: Callable[[str, dict[str, Any]], PlatformAnswer],
     ) -> PlatformAnswer:
-        """Answer a call with `perform`, unless a fault prevents it or hides its answer."""
+        """Answer a call with `perform`, unless a fault prevents it or discards its answer."""
         fault = self.record_call(method, arguments)
         if fault is not None and not fault.takes_effect:
             return fault

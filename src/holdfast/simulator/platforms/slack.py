@@ -1,4 +1,4 @@
-"""A Slack workspace: people, events, and socket mode with redelivery, strict as the real one."""
+"""A Slack workspace: people, events, and socket mode with redelivery, as strict as the real one."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ class _Delivery:
 
 @dataclass
 class Envelopes:
-    """What socket mode delivered."""
+    """The envelopes that socket mode delivered."""
 
     sent: list[dict[str, Any]] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         thread: str | None = None,
         **more: Any,
     ) -> str:
-        """Have a person write a message; return its `ts`. Without a channel it is direct."""
+        """Write a message as a person; return its `ts`. Without a channel it is direct."""
         with self._lock:
             message: dict[str, Any] = {"user": user, "text": text, "ts": self.next_ts(), **more}
             if thread is not None:
@@ -110,7 +110,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             return str(message["ts"])
 
     def publish(self, channel: str, message: dict[str, Any]) -> None:
-        """Tell the app of a message that is now in a channel."""
+        """Send the app the event for a message that is now in a channel."""
         self._written[message["ts"]] = {**message, "channel": channel}
         kind = self._api.channel_type(channel)
         events = [{"type": "message", "channel": channel, "channel_type": kind, **message}]
@@ -123,14 +123,14 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             self._emit(event)
 
     def edit(self, ts: str, text: str) -> None:
-        """Have whoever wrote a message edit it."""
+        """Edit a message as its author."""
         with self._lock:
             before = self._written[ts]
             edited = {"user": before.get("user"), "ts": self.next_ts()}
             self._change(before, {**before, "text": text, "edited": edited})
 
     def unfurl(self, ts: str) -> None:
-        """Unfold a link of a message: a change that nobody made."""
+        """Unfurl a link of a message: a change that nobody made."""
         with self._lock:
             before = self._written[ts]
             attachments = [{"from_url": "https://example.org", "text": "a page"}]
@@ -148,7 +148,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         )  # fmt: skip
 
     def delete(self, ts: str) -> None:
-        """Have the person delete a message."""
+        """Delete a message as the person."""
         with self._lock:
             before = self._written.pop(ts)
             channel = str(before["channel"])
@@ -161,7 +161,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             )  # fmt: skip
 
     def press(self, posted: PostedMessage, label: str, *, user: str = "U7") -> None:
-        """Have a person press a button of a message."""
+        """Press a button of a message as a person."""
         with self._lock:
             buttons = [one for block in posted.blocks for one in block.get("elements", ())]
             button = next(one for one in buttons if one["text"]["text"] == label)
@@ -181,7 +181,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             self._deliver(_Delivery(payload, "interactive"))
 
     def deliver_again(self, count: int = 1) -> None:
-        """Deliver the last events that people caused once more, as after a timeout."""
+        """Redeliver the last events that people caused, as after a timeout."""
         with self._lock:
             for delivery in self._history[-count:]:
                 again = _Delivery(delivery.payload, delivery.kind, delivery.attempt + 1)
@@ -190,7 +190,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
     # ── socket mode ─────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> None:
-        """Tell every connection to make way for a new one, as Slack does every few hours."""
+        """Ask every connection to reconnect, as Slack does every few hours."""
         with self._lock:
             for connection in self._connections:
                 connection.is_ending = True
@@ -198,7 +198,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
                 self._put(connection, frame)
 
     def cut(self) -> None:
-        """Close every connection without a word."""
+        """Close every connection without a close frame."""
         with self._lock:
             for connection in self._connections:
                 self._put(connection, None)
@@ -230,7 +230,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         self._lock.notify_all()
 
     def _flush(self) -> None:
-        """Send what waits, spread over the connections."""
+        """Send waiting deliveries, distributed over the connections."""
         usable = [one for one in self._connections if not one.is_ending]
         while self._waiting and usable:
             delivery = self._waiting.pop(0)
@@ -289,7 +289,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             return connection
 
     def _forget(self, connection: _Connection) -> None:
-        """Take a connection out; what it did not acknowledge is delivered again."""
+        """Remove a connection; unacknowledged deliveries are sent again."""
         if connection in self._connections:
             self._connections.remove(connection)
         lost = [
@@ -324,7 +324,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
 
     @property
     def notices(self) -> list[tuple[str, str]]:
-        """What one person alone was shown: the person and the text."""
+        """Ephemeral messages: the person and the text."""
         return self._api.notices
 
     @property
@@ -334,12 +334,12 @@ class SlackSimulator(SimulatedChatPlatform[str]):
 
     @property
     def blocked(self) -> set[str]:
-        """Channels that the app is not in; put ids there."""
+        """Channels that the app is not in; tests add ids."""
         return self._api.blocked
 
     @property
     def scopes(self) -> set[str]:
-        """Of the scopes that an app may lack, those that it has."""
+        """The optional scopes that the app has."""
         return self._api.scopes
 
     @property
@@ -348,7 +348,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         return self._api.files
 
     def texts(self, chat: str | None = None) -> list[str]:
-        """Return what the app's messages say now."""
+        """Return the current texts of the app's messages."""
         return [message.text for message in self.posted if chat in (None, message.channel)]
 
     def _make_error(self, **fields: Any) -> PlatformAnswer:
@@ -380,7 +380,7 @@ class SlackSimulator(SimulatedChatPlatform[str]):
         return f"D{user[1:]}"
 
     def next_ts(self) -> str:
-        """Return the time stamp of the next message: the id of a message in its channel."""
+        """Return the timestamp of the next message, which is its id in its channel."""
         return f"{1_700_000_000 + self._number('ts')}.000100"
 
     def _number(self, name: str) -> int:

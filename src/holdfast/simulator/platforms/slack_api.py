@@ -17,12 +17,12 @@ _FORM_ONLY = frozenset(
     {"auth.test", "conversations.info", "conversations.replies", "files.info",
      "files.getUploadURLExternal", "users.info"}
 )  # fmt: skip
-"""Methods that read: they understand no JSON bodies."""
+"""Methods that read; they do not accept JSON bodies."""
 
 
 @dataclass
 class PostedMessage:
-    """A message of the app, with every text that it had."""
+    """A message of the app, with its earlier texts."""
 
     ts: str
     channel: str
@@ -35,7 +35,7 @@ class PostedMessage:
 
     @property
     def text(self) -> str:
-        """The text as a reader sees it; of files their names."""
+        """The text as a reader sees it; for files, their names."""
         if self.files and not self.texts[-1]:
             return " ".join(f"[{name}]" for name in self.files.values())
         text = self.texts[-1]
@@ -47,7 +47,7 @@ class PostedMessage:
 
 
 class Workspace(Protocol):
-    """What the Web API needs of the simulator."""
+    """The parts of the simulator that the Web API needs."""
 
     bot_token: str
     app_token: str
@@ -74,7 +74,7 @@ class Workspace(Protocol):
         ...
 
     def next_ts(self) -> str:
-        """Return the time stamp of the next message."""
+        """Return the timestamp of the next message."""
         ...
 
     def find(self, ts: str) -> dict[str, Any] | None:
@@ -86,11 +86,11 @@ class Workspace(Protocol):
         ...
 
     def publish(self, channel: str, message: dict[str, Any]) -> None:
-        """Tell the app of a message."""
+        """Send the app the event for a message."""
         ...
 
     def edit(self, ts: str, text: str) -> None:
-        """Change a message, and tell the app of it."""
+        """Edit a message, and send the app the event."""
         ...
 
 
@@ -104,25 +104,25 @@ class SlackWebApi:
         self._workspace = workspace
         self.posted: list[PostedMessage] = []
         self.notices: list[tuple[str, str]] = []
-        """What one person alone was shown, by person."""
+        """Ephemeral messages: the person and the text."""
         self.blocked: set[str] = set()
         self.files: dict[str, tuple[str, str, bytes]] = {}
         self.group_chats: set[str] = {"G1"}
-        """Conversations of several people without a name (`mpim`)."""
+        """Group conversations without a name (`mpim`)."""
         self._tickets: set[str] = set()
         self._uploads: dict[str, tuple[str, int]] = {}
         self._shared: set[str] = set()
         self.scopes = {"files:write"}
-        """Of the scopes that an app may lack, those that it has."""
+        """The optional scopes that the app has."""
 
     def channel_type(self, channel: str) -> str:
-        """Return the type of a conversation, as events name it."""
+        """Return the type of a conversation as in events."""
         if channel.startswith("D"):
             return "im"
         return "mpim" if channel in self.group_chats else "channel"
 
     def redeem(self, ticket: str) -> bool:
-        """Whether a ticket opens a connection; it does so once."""
+        """Whether a ticket opens a connection; each works once."""
         with self._workspace.lock:
             if ticket not in self._tickets:
                 return False
@@ -213,7 +213,7 @@ class SlackWebApi:
         return _ok(channel=channel, ts=ts, message={"text": text, "ts": ts, "bot_id": BOT_ID})
 
     def _echo(self, channel: str, ts: str, text: str, thread: str | None) -> None:
-        """Tell the app of its own message, as Slack does."""
+        """Send the app the event for its own message, as Slack does."""
         message = {"user": BOT_USER, "bot_id": BOT_ID, "app_id": APP_ID, "text": text, "ts": ts}
         if thread:
             message["thread_ts"] = thread
@@ -332,7 +332,7 @@ class SlackWebApi:
 
 
 def _arguments(call: PlatformCall, method: str) -> tuple[dict[str, Any], str | None]:
-    """Return the arguments of a call, and what is wrong with them."""
+    """Return the arguments of a call, and the error if they are invalid."""
     kind = call.headers.get("content-type", "").partition(";")[0].strip()
     if call.method != "POST":
         return {}, "method_not_supported_for_channel_type"
@@ -355,7 +355,7 @@ def _arguments(call: PlatformCall, method: str) -> tuple[dict[str, Any], str | N
 
 
 def _are_valid(blocks: list[dict[str, Any]]) -> bool:
-    """Whether blocks keep the limits of the kinds that an app may send."""
+    """Whether blocks are of the types an app may send and within their limits."""
     if not isinstance(blocks, list) or len(blocks) > 50:
         return False
     for block in blocks:

@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.simulator.platforms.server import FormFile, PlatformAnswer, PlatformCall
+from holdfast.simulator.platforms.server import PlatformAnswer, PlatformCall
 from holdfast.simulator.platforms.simulated_platform import SimulatedChatPlatform
+from holdfast.simulator.state.forms import FormFile
 
 MAX_UNITS = 4096
 MAX_PHOTO_BYTES, MAX_DOCUMENT_BYTES = 10 * 1024 * 1024, 50 * 1024 * 1024

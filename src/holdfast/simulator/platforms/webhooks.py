@@ -1,4 +1,4 @@
-"""A server that receives webhooks and checks them as the Standard Webhooks specification says."""
+"""A server that receives webhooks and verifies them by the Standard Webhooks specification."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ class WebhookAttempt:
 
     @property
     def id(self) -> str:
-        """The id that every attempt at the same fact has."""
+        """The id, which all attempts at the same fact share."""
         return self.headers.get("webhook-id", "")
 
     @property
@@ -37,7 +37,7 @@ class WebhookAttempt:
 
 
 class WebhookReceiver(SimulatedPlatform):
-    """Answers 204 to what is signed with its secret, and 401 to everything else."""
+    """Answers 204 to requests signed with its secret, and 401 to all others."""
 
     def __init__(self, secret: str = SECRET, port: int = 0) -> None:
         super().__init__(port)
@@ -48,18 +48,18 @@ class WebhookReceiver(SimulatedPlatform):
 
     @property
     def url(self) -> str:
-        """Where to post."""
+        """The URL to post to."""
         return f"{self._server.url}/hooks"
 
     def answer_next(self, status: int, times: int = 1, **headers: str) -> None:
-        """Answer the next requests with a status, whatever they are."""
+        """Answer the next requests with a status, whatever they contain."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         with self._lock:
             self._answers += [(status, named)] * times
 
     @property
     def accepted(self) -> list[WebhookAttempt]:
-        """The facts that were accepted, each once, in the order in which they arrived."""
+        """The accepted facts, each once, in the order of arrival."""
         found: dict[str, WebhookAttempt] = {}
         for attempt in self.attempts:
             if attempt.status < 300:
@@ -70,7 +70,7 @@ class WebhookReceiver(SimulatedPlatform):
         return [(attempt.status, attempt.payload["type"]) for attempt in self.attempts]
 
     def wait_for(self, count: int, seconds: float = WAIT_SECONDS) -> list[WebhookAttempt]:
-        """Return the accepted facts once there are so many."""
+        """Return the accepted facts once there are `count`."""
         self.wait(lambda: len(self.accepted) >= count, seconds)
         return self.accepted
 

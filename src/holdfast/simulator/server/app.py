@@ -12,6 +12,7 @@ from holdfast.simulator.server.keys import key_of, key_problem
 from holdfast.simulator.server.routes import Found, Route, RouteTable
 from holdfast.simulator.server.websocket import ResponsesSockets
 from holdfast.simulator.state.call import ApiAnswer, Call
+from holdfast.simulator.state.forms import read_form
 from holdfast.simulator.state.json import Json, NotJson, decode_object
 from holdfast.simulator.state.world import World
 
@@ -68,7 +69,7 @@ class SimulatorApplication:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         found = self._routes.find(method, path)
-        body, unreadable = _read_json(raw)
+        body, unreadable = _read_body_fields(headers.get("content-type", ""), raw)
         problem = unreadable
         if found is None or found.route.api not in self.world.profile.apis:
             problem = self._unknown_url(method, path)
@@ -133,6 +134,14 @@ async def _read_body(receive: Receive) -> bytes | None:
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+def _read_body_fields(content_type: str, raw: bytes) -> tuple[Json, Problem | None]:
+    """Return the fields of a JSON object, or of a form, whose files are given by their names."""
+    if content_type.startswith("multipart/form-data"):
+        fields, files = read_form(content_type, raw)
+        return fields | {field: file.name for field, file in files.items()}, None
+    return _read_json(raw)
 
 
 def _read_json(raw: bytes) -> tuple[Json, Problem | None]:

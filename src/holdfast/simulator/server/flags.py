@@ -1,4 +1,4 @@
-"""Faults written on a command line: a kind, then `name=value` words."""
+"""Faults on the command line: a kind, then `name=value` words."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from holdfast.simulator.state.scenario import TOO_LARGE, InvalidScenario, fault_
 
 KINDS = sorted(str(kind.__struct_config__.tag) for kind in get_args(Effect))
 MAX_SHOWN = 200
-"""How much of a wrong flag is said again."""
+"""How many characters of an invalid flag an error repeats."""
 
 
 def read_flag(written: str) -> Effect:
@@ -47,7 +47,7 @@ def _shortened(text: str) -> str:
 
 
 def _decoded(text: str, where: str) -> Any:
-    """Return the JSON in `text`; what is none raises `JSONDecodeError`."""
+    """Return the JSON in `text`; raise `JSONDecodeError` for invalid JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

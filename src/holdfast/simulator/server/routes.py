@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from holdfast.simulator.apis import (
+    audio,
     chat,
     conversations,
     messages,
@@ -65,6 +66,7 @@ def _table() -> list[tuple[str, str, Route]]:
         ("POST", stored, chat_route("update", chat.update)),
         ("DELETE", stored, chat_route("delete", chat.delete)),
         ("GET", stored + "/messages", chat_route("list_messages", chat.list_messages)),
+        ("POST", "/v1/audio/transcriptions", Route("audio", "create", audio.transcribe)),
         ("GET", "/v1/models", Route("models", "list", models.list_all)),
         ("GET", "/v1/models/{model}", Route("models", "retrieve", models.retrieve)),
     ]

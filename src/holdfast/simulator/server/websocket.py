@@ -34,7 +34,7 @@ class SocketOutlet:
     async def send_body(
         self, status: int, headers: dict[str, str], body: bytes, *, keep: int | None = None
     ) -> None:
-        """Send a whole JSON answer; on a WebSocket only errors are such."""
+        """Send a whole JSON answer, which on a WebSocket is always an error."""
         self.has_failed = True
         error: Json = decode_object(body).get("error", {})
         if headers:
@@ -85,7 +85,7 @@ class SocketOutlet:
 
 
 class _Socket:
-    """An open WebSocket: frames are read while answers are given."""
+    """An open WebSocket: frames are read while answers are sent."""
 
     def __init__(self, receive: Receive, send: Send, transport: Transport) -> None:
         self._receive = receive

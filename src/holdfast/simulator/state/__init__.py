@@ -1,1 +1,1 @@
-"""What the simulated provider knows: scenario, memory, identities and recorded calls."""
+"""The state of the simulated provider: scenario, memory, identities and recorded calls."""

@@ -72,7 +72,7 @@ class Barriers:
         return [barrier for barrier in self.barriers.values() if barrier.counter.count_match(call)]
 
     async def hold(self, barriers: list[Barrier], stage: BarrierStage, call: Call) -> None:
-        """Wait at each of `barriers` that stands at `stage`."""
+        """Wait at each of `barriers` that is at `stage`."""
         for barrier in barriers:
             if barrier.spec.at == stage and not barrier.is_open:
                 await self._hold_at(barrier, call)
@@ -106,7 +106,7 @@ class Barriers:
         return released
 
     def remove(self, barrier: Barrier) -> int:
-        """Remove the barrier and release its calls; calls on their way to it pass."""
+        """Remove the barrier and release its calls; later calls pass."""
         barrier.is_open = True
         self.barriers.pop(barrier.id, None)
         return self.release(barrier, None)

@@ -36,7 +36,7 @@ class Call:
     is_json: bool = True
     """Whether the body could be read as a JSON object; an unreadable one is an empty object."""
     socket_memory: dict[str, StoredResponse] | None = None
-    """On a WebSocket: what the connection alone remembers (store=false)."""
+    """On a WebSocket: responses that only the connection stores (store=false)."""
 
     model: str = field(init=False)
     """The requested model; empty when there is none."""
@@ -110,4 +110,4 @@ class ApiAnswer:
     id: str | None = None
     """The id of the created object, for the record."""
     fault: str | None = None
-    """The catalogue id of the fault that the answer is."""
+    """The catalogue id, if the answer is a fault."""

@@ -1,4 +1,4 @@
-"""JSON as it goes over the wire: one alias, one encoder, one decoder."""
+"""JSON on the wire: one alias, one encoder, one decoder."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class NotJson(ValueError):
 
 
 def decode_object(raw: bytes) -> Json:
-    """Return the JSON object in `raw`; nothing at all is the empty object."""
+    """Return the JSON object in `raw`; empty input is the empty object."""
     if not raw:
         return {}
     try:

@@ -20,7 +20,7 @@ class StoredResponse:
     parent: "StoredResponse | None" = None
 
     def context(self) -> list[Json]:
-        """Return everything the next response in the chain is shown, oldest first."""
+        """Return the input of the next response in the chain, oldest first."""
         chain: list[StoredResponse] = []
         link: StoredResponse | None = self
         while link is not None:
@@ -35,7 +35,7 @@ class StoredResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProviderConversation:
-    """A conversation: its items in order, and who is working on it."""
+    """A conversation: its items in order, and the call that is using it."""
 
     id: str
     created_at: int
@@ -126,13 +126,13 @@ class ProviderAccount:
 
 @dataclass(slots=True, kw_only=True)
 class Forgetting:
-    """The rules by which what was stored is gone when somebody asks for it."""
+    """The rules by which stored objects expire."""
 
     seed: int
     settings: ForgetSettings
 
     def has_forgotten(self, *, owner_id: str, created_at: int, now: int) -> bool:
-        """Say whether what `owner_id` brought is gone by now."""
+        """Whether an object of `owner_id` has expired."""
         oldest = self.settings.after_seconds
         if oldest is not None and now - created_at > oldest:
             return True
@@ -140,7 +140,7 @@ class Forgetting:
 
 
 def is_chosen(chance: float, *parts: object) -> bool:
-    """Say whether chance falls on `parts`; the same parts always give the same answer."""
+    """Whether chance selects `parts`; the same parts always give the same answer."""
     if chance <= 0.0:
         return False
     return chance >= 1.0 or int(digest(*parts, size=4), 16) / 0x1_0000_0000 < chance

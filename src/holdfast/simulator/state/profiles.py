@@ -24,7 +24,7 @@ class Profile:
     """Errors in the words of routers and local servers."""
 
 
-_OPENAI = frozenset({"responses", "conversations", "chat", "models"})
+_OPENAI = frozenset({"responses", "conversations", "chat", "models", "audio"})
 _EVERYTHING = _OPENAI | {"messages"}
 
 PROFILES: dict[str, Profile] = {

@@ -1,4 +1,4 @@
-"""Record every request and how it was answered."""
+"""Record every request and its answer."""
 
 from collections import deque
 from collections.abc import Iterator

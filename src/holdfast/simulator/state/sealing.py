@@ -22,7 +22,7 @@ class Owner:
 
 
 def seal(owner: Owner, text: str) -> str:
-    """Return an opaque blob holding `text` for `owner`."""
+    """Return an opaque blob that contains `text` for `owner`."""
     payload = base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode()
     return f"{_MARK}{digest(owner.account, owner.model, payload)}{payload}"
 

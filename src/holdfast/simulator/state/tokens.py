@@ -14,7 +14,7 @@ def count_text(text: str) -> int:
 
 
 def count_value(value: Any) -> int:
-    """Return the tokens of the texts a model is shown of a JSON value."""
+    """Return the tokens of the texts in a JSON value that a model reads."""
     if isinstance(value, str):
         return count_text(value)
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Lanes as this process left them: what it wrote last it need not read before it writes again.
+"""A cache of lanes as this process last wrote them, so that decisions on them need no read.
 
-Each change of a lane, in any process, appends an entry to its session's log, and a decision on a
-lane from here is written only if the log still ends at the entry that the lane was left by. What
-was noted of a transaction that failed must be forgotten: its entry may come to be another one.
-Lanes that are held for a client's tools are not kept.
+Each change of a lane, in any process, appends an entry to its session's log. A decision on a cached
+lane is written only if the log still ends at the entry of the cached state. The changes of a failed
+transaction must be removed: another entry may take the number of theirs. Lanes that wait for a
+client's tools are not cached.
 """
 
 from collections import OrderedDict
@@ -53,9 +53,11 @@ class LaneCache:
         self.find = self._lanes.get
         """Return a lane and its size, or None if it is not known."""
         self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
-        """The live sessions of the known lanes by their keys."""
+        """The live sessions of the cached and the detached lanes, by key."""
+        self.expects_new_keys = True
+        """Whether the last session that was read did not exist; the next one may not either."""
         self._before: dict[SessionId, Lane | None] | None = None
-        """How lanes were that have changed since `begin`."""
+        """The lanes changed since `begin`, in their state before."""
 
     @property
     def held_bytes(self) -> int:
@@ -100,18 +102,12 @@ class LaneCache:
                 return turn
         return None
 
-    def has_queue(self, session_id: SessionId | None, key: tuple[Tenant, Key | None]) -> bool:
-        """Whether turns wait in a lane that is known; asked in any thread, so only a hint."""
-        if session_id is None:
-            session_id = self.keys.get(key)
-        known = self._lanes.get(session_id) if session_id is not None else None
-        return known is not None and known[0].active is not None and bool(known[0].waiting)
-
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
     def learn(self, facts: Facts) -> None:
-        """Keep a lane that was read in this transaction; who waits in it was not read whole."""
+        """Add a lane that this transaction read, unless turns wait in it: those were not read."""
         session = facts.session
+        self.expects_new_keys = session is None and facts.next_generation == 1
         if session is None or not session.is_live or facts.waiting.count:
             return
         if session.active_turn_id is None:
@@ -184,7 +180,7 @@ class LaneCache:
             self.put(replace(known[0], run=replace(known[0].run, partial=body)))
 
     def forget(self, session_id: SessionId) -> Lane | None:
-        """Know a lane no more; return what it was."""
+        """Remove a lane and return it."""
         known = self._lanes.pop(session_id, None)
         if self._before is not None:
             self._before.setdefault(session_id, known[0] if known is not None else None)
@@ -200,11 +196,11 @@ class LaneCache:
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Remember how lanes are from here on, until they are rolled back or detached."""
+        """Record changes from here on, so that they can be rolled back or detached."""
         self._before = {}
 
     def rollback(self) -> None:
-        """Have the lanes as they were at `begin`."""
+        """Restore the lanes to their state at `begin`."""
         before, self._before = self._before or {}, None
         for session_id, lane in before.items():
             self.forget(session_id)
@@ -212,25 +208,39 @@ class LaneCache:
                 self.put(lane)
 
     def detach_uncommitted(self) -> list[Lane]:
-        """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
+        """Remove the lanes changed since `begin` and return them, to be added after the commit.
+
+        Their keys stay: they are not new keys.
+        """
         before, self._before = self._before or {}, None
         found = [self.forget(session_id) for session_id in before]
-        return [lane for lane in found if lane is not None]
+        detached = [lane for lane in found if lane is not None]
+        for lane in detached:
+            if lane.session.key is not None:
+                self.keys[lane.session.tenant, lane.session.key] = lane.session.id
+        return detached
+
+    def drop(self, detached: Iterable[Lane]) -> None:
+        """Remove the keys of detached lanes whose changes were not committed."""
+        for lane in detached:
+            session = lane.session
+            if self.keys.get((session.tenant, session.key)) == session.id:
+                del self.keys[session.tenant, session.key]
 
     def keep(self, lanes: Iterable[Lane]) -> None:
-        """Know these lanes: they were committed."""
+        """Add lanes whose changes were committed."""
         for lane in lanes:
             self.put(lane)
 
     def clear(self) -> None:
-        """Know nothing any more."""
+        """Remove all lanes."""
         self._before = None
         self._lanes.clear()
         self.keys.clear()
         self._bytes = 0
 
     def put(self, lane: Lane) -> None:
-        """Know a lane as this transaction leaves it; it is the one that was used last."""
+        """Add or replace a lane; it becomes the most recently used one."""
         session, active, run = lane.session, lane.active, lane.run
         known = self._lanes.pop(session.id, None)
         if known is not None:
@@ -251,7 +261,7 @@ class LaneCache:
 
 
 def _after(before: Lane, change: LogAppended) -> Lane | None:
-    """Return a lane after entries; none, if it is over or held for a client's tools."""
+    """Return a lane after entries, or None if its session ended or waits for a client's tools."""
     session = change.session
     wanted = session.active_turn_id
     if not session.is_live or (wanted is not None and session.active_run_id is None):

@@ -1,4 +1,4 @@
-"""Lines of forks: which ancestor keeps which items of a session. They never change once read."""
+"""Cache of fork lineages: which ancestor stores which items. A lineage never changes."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from holdfast.core.model.records import Span
 
 MAX_BYTES = 4 * 1024 * 1024
 ANCESTOR_BYTES = 256
-"""About what one ancestor in a cached line costs."""
+"""Approximate memory of one ancestor in a cached lineage."""
 _NO_END = 2**62
 
 
 class Part(NamedTuple):
-    """An ancestor, and the items `first` to `last` that its line has from it."""
+    """An ancestor, and the items `first` to `last` that it stores for its forks."""
 
     session_id: SessionId
     first: int
@@ -24,19 +24,19 @@ class Part(NamedTuple):
 
 
 class Lineage:
-    """A session and those whose history it continues, the nearest first, as far back as an item."""
+    """A session and its ancestors, the nearest first, back to the item `since`."""
 
     __slots__ = ("_ends", "by_session", "entries", "parts", "since")
 
     def __init__(self, rows: Iterable[tuple[SessionId, int, int]], since: int) -> None:
-        """Take the sessions as rows of their id, their number and where they were forked."""
+        """Build it from rows of session id, session number and the item it was forked at."""
         self.since = since
-        """The first item that the line is complete for."""
+        """The lineage is complete from this item on."""
         self.parts: list[Part] = []
         self.by_session: dict[int, Span] = {}
-        """The part of each session, by its number."""
+        """The range of items that each session stores, by the session's number."""
         self.entries: dict[int, Span] = {}
-        """The first and last entry of a session's whole part, by its number, once it was read."""
+        """First and last entry of a session's whole part, by the session's number, once read."""
         last = _NO_END
         for session_id, no, parent_seq in rows:
             self.parts.append(Part(session_id, parent_seq + 1, last))
@@ -45,9 +45,9 @@ class Lineage:
         self._ends = [-part.last for part in self.parts]
 
     def between(self, first: int, last: int) -> list[Part]:
-        """Return who keeps which part of a range, the newest part first.
+        """Return which session stores which part of a range, the newest part first.
 
-        The other ancestors are not looked at, however many there are.
+        The number of other ancestors does not affect the cost.
         """
         found: list[Part] = []
         for at in range(max(bisect_right(self._ends, -last) - 1, 0), len(self.parts)):
@@ -60,22 +60,22 @@ class Lineage:
 
 
 class LineageCache:
-    """The lines that were read last, by the session that they begin with; bounded in bytes."""
+    """Recently read lineages by the session that they begin with, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._cache: SizedLru[SessionId, Lineage] = SizedLru(max_bytes)
-        # Short reads are made on the event loop, others in a thread.
+        # Short reads run on the event loop, others in a thread.
         self._lock = Lock()
 
     def find(self, session_id: SessionId, first: int) -> Lineage | None:
-        """Return the line of a session if it is known as far back as the item `first`."""
+        """Return the cached lineage of a session if it reaches back to the item `first`."""
         with self._lock:
             known = self._cache.get(session_id)
         return known if known is not None and known.since <= first else None
 
     def keep(self, session_id: SessionId, lineage: Lineage) -> None:
-        """Keep a line, unless it would take more than a quarter of the cache."""
+        """Add a lineage, unless it takes more than a quarter of the cache."""
         size = ANCESTOR_BYTES * (1 + len(lineage.parts))
         if size * 4 <= self._max_bytes:
             with self._lock:

@@ -1,7 +1,7 @@
-"""Whole transcripts that were read lately, as bytes: who reads one again reads what is new of it.
+"""Cache whole transcripts as bytes, so that a later read only fetches the new items.
 
-They are used by the rule of `transcripts.py`: what was visible at a head, under as many records, is
-visible again at any later head under as many, with the new items behind it.
+An entry stays valid by the rule of `context_cache.py`: as long as the session has no new record,
+its transcript at a later head is the cached one with the new items appended.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ NOTHING = b"[]"
 
 
 class CachedTranscript(NamedTuple):
-    """What was visible of a session at a head, as a JSON list."""
+    """The visible items of a session at a head, as a JSON list."""
 
     record_no: int
     head_seq: int
@@ -24,7 +24,7 @@ class CachedTranscript(NamedTuple):
 
 
 class TranscriptCache:
-    """The transcripts that were read last, bounded in bytes."""
+    """Recently read transcripts, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -33,23 +33,23 @@ class TranscriptCache:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes of transcripts they are."""
+        """The size of all transcripts in bytes."""
         return self._bytes
 
     def find(self, session: Session) -> CachedTranscript | None:
-        """Return what is known of a session and still so; asked in whatever thread reads."""
+        """Return the cached transcript if it is still valid; may be called from any thread."""
         known = self._readings.get(session.id)
         if known is None or known.record_no != session.record_no:
             return None
         return known if known.head_seq <= session.head_seq else None
 
     def keep(self, session: Session, listed: bytes) -> None:
-        """Remember what was read; what a fork shows is not its own, and may be erased elsewhere."""
+        """Add a transcript, except a fork's: its inherited items may be erased elsewhere."""
         if session.parent_id is not None:
             return
         known = self._readings.get(session.id)
         if known is not None and known[:2] >= (session.record_no, session.head_seq):
-            # It is as new, or newer: who began to read later was answered before.
+            # The cached one is as new or newer: a later read finished first.
             self._readings.move_to_end(session.id)
             return
         self.drop(session.id)
@@ -61,14 +61,14 @@ class TranscriptCache:
             self.drop(next(iter(self._readings)))
 
     def drop(self, session_id: SessionId) -> None:
-        """Forget a session."""
+        """Remove a session's transcript."""
         known = self._readings.pop(session_id, None)
         if known is not None:
             self._bytes -= len(known.listed)
 
 
 def listed(bodies: Sequence[bytes], before: bytes = NOTHING) -> bytes:
-    """Return items as a JSON list, behind those of another one; all of it is copied once."""
+    """Return items as a JSON list, appended to the list `before`; everything is copied once."""
     if not bodies:
         return before
     pieces: list[bytes | memoryview] = [*bodies]

@@ -1,4 +1,4 @@
-"""Where a store's blocking work runs."""
+"""Executors for a store's blocking work."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ _Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop, "asyncio.Futu
 
 
 class ThreadExecutor:
-    """One thread of its own, so that the work keeps its order and the event loop stays free.
+    """A dedicated thread, so that jobs keep their order and the event loop stays free.
 
-    A pool of the standard library does the same with two futures, three locks and a semaphore for
-    each piece of work.
+    The standard library's thread pool does the same with two futures, three locks and a semaphore
+    per job.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,21 +32,21 @@ class ThreadExecutor:
         self._at_work = threading.Lock()
         """Held while a job runs, on the thread or inline."""
         self.give_back: Callable[[], None] = self._at_work.release
-        """Give the thread its place back, after `try_acquire`."""
+        """Release what `try_acquire` acquired."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
-        """Run `work` in the thread; who is cancelled before it begins has it not begun."""
+        """Run `work` in the thread; a job cancelled before it starts is not run."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[ResultT] = loop.create_future()
         self._put((work, partial(_settle, done), loop, done))
         return await done
 
     def post(self, work: Callable[[], Any], settle: Settle) -> None:
-        """Run `work` in the thread and tell `settle`, for whom no task has to be woken."""
+        """Run `work` in the thread, then call `settle` on the event loop, without a task."""
         self._put((work, settle, asyncio.get_running_loop(), None))
 
     def try_acquire(self) -> bool:
-        """Whether the caller may work in the thread's place, which has to be left again."""
+        """Try to reserve the executor for inline work; on success, call `give_back` afterwards."""
         return not self._is_closed and self._jobs.empty() and self._at_work.acquire(blocking=False)
 
     def _put(self, job: _Job) -> None:
@@ -58,7 +58,7 @@ class ThreadExecutor:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Finish what was given and stop."""
+        """Finish the submitted jobs and stop the thread."""
         self._is_closed = True
         if self._thread is not None:
             self._jobs.put(None)
@@ -75,7 +75,7 @@ class ThreadExecutor:
                     result, error = work(), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the work was given
                 result, error = None, exc
-            # The loop is closed: nobody waits any more.
+            # The loop is closed: nobody waits for the result.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
             del job, work, settle, done, loop, result, error
@@ -91,10 +91,10 @@ def _settle(done: "asyncio.Future[Any]", result: Any, error: BaseException | Non
 
 
 class InlineExecutor:
-    """The calling task itself: for memory stores and simulations."""
+    """Runs jobs in the calling task: for memory stores and simulations."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
-        """Run `work` now, after letting others go first."""
+        """Run `work` after other ready tasks."""
         await asyncio.sleep(0)
         return work()
 

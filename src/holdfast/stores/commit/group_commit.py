@@ -1,4 +1,4 @@
-"""Group commit: one writer drains a queue of commands into one transaction after the other.
+"""Group commit: a single writer drains the queue of commands, one transaction after the other.
 
 A command that only queues a turn behind others waits up to `MAX_DELAY` for a commit that it can
 join: its turn could not start sooner. With 32 clients on one key, turn after turn, the end of a
@@ -19,16 +19,16 @@ from holdfast.core.transaction.commands import Accept, Command
 
 MAX_BATCH = 256
 MIN_SPLIT_BATCH = 16
-"""Fewer commands than this are not worth two transactions beside each other."""
+"""A smaller batch is not split into concurrent transactions."""
 MAX_DELAY = 0.002
-"""Seconds that a command may wait for others, if nothing is late by that."""
+"""Seconds that a command may wait for others if the wait delays nothing."""
 
 Result = Decision[Any] | BaseException
 
 
 Settle = Callable[[list[Result] | None, BaseException | None], None]
 CommitThen = Callable[[Sequence[Command[Any]], Settle], None]
-"""Commit a batch, then call `Settle` on the event loop: no task has to be woken in between."""
+"""Commit a batch, then call `Settle` on the event loop, without waking a task in between."""
 
 
 class BatchDriver(Protocol):
@@ -37,14 +37,14 @@ class BatchDriver(Protocol):
     max_batches: int = 1
     """How many batches may be in flight at once."""
     commit_then: CommitThen | None = None
-    """Commit with a callback instead of a task, where the driver can do so."""
+    """Commit with a callback instead of a task; None if the driver cannot."""
     can_wait: Callable[[Accept], bool] | None = None
-    """Tell whether a turn starts no later if its arrival waits for others to be committed with."""
+    """Whether a turn's acceptance may wait for other commands without delaying its start."""
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out the commands in one transaction; answer each once all of them are durable.
+        """Run the commands in one transaction; return the results once all of them are durable.
 
-        A command that fails answers with its exception and does not affect the others.
+        The result of a command that fails is its exception; it does not affect the others.
         """
         ...
 
@@ -63,14 +63,16 @@ class GroupCommitter:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that the last command came from."""
         self._thread = 0
-        """The thread that runs it."""
+        """The thread that runs the event loop."""
         self._max_batches = driver.max_batches
         self._in_flight = 0
         self._is_scheduled = False
         """Whether `_drain` is about to be called."""
         self._can_wait = driver.can_wait
         self._is_urgent = False
-        """Whether a command in the queue is not to wait for others."""
+        """Whether a queued command must be committed without delay."""
+        self._patient = 0
+        """How many queued commands may wait for others."""
         self._delay: asyncio.TimerHandle | None = None
         """Ends the wait of the commands that may wait."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,9 +80,9 @@ class GroupCommitter:
         self._is_closed = False
         self._last_count = 0
         self._commits_at_once = driver.commit_then is not None
-        """Whether the first command of each round of the loop is committed without waiting."""
+        """Whether the first command of each event loop iteration is committed without waiting."""
         self._committed: list[Command[Any]] = []
-        """The command that was committed so in this round."""
+        """The command that was committed this way in this iteration."""
         self.on_commit: Callable[[int, float], None] | None = None
         """Called after each transaction with the number of commands and the seconds it took."""
 
@@ -90,13 +92,14 @@ class GroupCommitter:
             raise StoreClosed("the store is closed")
         loop = self._loop
         if loop is None or get_ident() != self._thread or not loop.is_running():
-            # Looked up only where it may be another one: that costs a system call.
+            # Looked up only if the loop may have changed, because that costs a system call.
             loop = asyncio.get_running_loop()
             if self._loop is not loop:
                 self._bind(loop)
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
         if type(command) is Accept and self._can_wait is not None and self._can_wait(command):
+            self._patient += 1
             if self._delay is None:
                 self._delay = loop.call_later(MAX_DELAY, self._end_delay)
             return done
@@ -104,7 +107,7 @@ class GroupCommitter:
         if self._is_scheduled or self._in_flight >= self._max_batches:
             return done
         if self._commits_at_once and self._last_count <= 1 and not self._committed:
-            # Once per round of the loop, so that a caller in a tight loop does not starve others.
+            # Once per loop iteration, so that a caller in a tight loop does not starve others.
             self._committed.append(command)
             loop.call_soon(self._committed.clear)
             self._commit_batch()
@@ -113,7 +116,7 @@ class GroupCommitter:
         return done
 
     def _end_delay(self) -> None:
-        """Commit the commands that have waited for others, as soon as that is possible."""
+        """Commit the commands that have waited for others as soon as possible."""
         self._delay = None
         if self._queue:
             self._is_urgent = True
@@ -132,27 +135,28 @@ class GroupCommitter:
         """Serve another event loop; the last one must be closed, or have nothing in flight."""
         if self._loop is not None and (self._queue or self._in_flight):
             if not self._loop.is_closed():
-                # A future of one loop is not woken by another: the caller would wait for ever.
+                # A future of one loop is not woken by another: the caller would wait forever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
-            self._queue.clear()  # nobody waits any more: their loop is closed
+            self._queue.clear()  # their loop is closed, so nobody waits for them
             self._in_flight = 0
             self._tasks.clear()
-        # Calls that the last loop had scheduled will not come.
+        # The calls that the last loop had scheduled will never run.
         self._is_scheduled = False
         self._committed.clear()
-        self._delay = None
+        self._delay, self._patient = None, 0
         self._loop, self._thread = loop, get_ident()
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_scheduled = True
         if self._last_count > 1:
-            # Callers woken by the same commit submit their next command in this round: batch them.
+            # Callers woken by the same commit submit their next command in this iteration: batch
+            # them.
             loop.call_soon(loop.call_soon, self._drain)
         else:
             loop.call_soon(self._drain)
 
     def _drain(self) -> None:
-        """Commit the queue."""
+        """Commit the queued commands."""
         self._is_scheduled = False
         while self._queue and self._in_flight < self._max_batches:
             self._commit_batch()
@@ -163,7 +167,9 @@ class GroupCommitter:
         queue, count = self._queue, len(self._queue)
         if count >= MIN_SPLIT_BATCH:
             count = -(-count // (self._max_batches - self._in_flight))
-        count = self._last_count = min(count, MAX_BATCH)
+        count = min(count, MAX_BATCH)
+        # The callers whose commands could wait have nothing to submit once they are woken.
+        self._last_count, self._patient = max(count - self._patient, 0), 0
         commands: list[Command[Any]] = []
         waiting: list[asyncio.Future[Decision[Any]]] = []
         while len(commands) < count:
@@ -186,7 +192,7 @@ class GroupCommitter:
         results: list[Result] | None,
         error: BaseException | None,
     ) -> None:
-        """Answer the callers of a batch, then commit what arrived meanwhile."""
+        """Resolve the callers' futures, then commit the commands that arrived meanwhile."""
         self._in_flight -= 1
         if results is None:
             error = error or StoreUnavailable("the store stopped during a commit")
@@ -201,7 +207,7 @@ class GroupCommitter:
             else:
                 done.set_result(result)
         if self._in_flight and self._loop is not None and not self._is_scheduled:
-            # Another batch is in flight, so let the callers woken here join the next one.
+            # Another batch is in flight, so the callers woken here can join the next one.
             self._schedule(self._loop)
         elif self._is_urgent or self._idle is not None:
             self._drain()
@@ -211,7 +217,7 @@ class GroupCommitter:
             try:
                 results = await self._driver.commit(commands)
             except asyncio.CancelledError:
-                # The loop is shutting down, and every caller with it.
+                # The loop is shutting down, and all callers with it.
                 while self._queue:
                     self._queue.popleft()[1].cancel()
                 settle(None, None)

@@ -1,4 +1,4 @@
-"""PostgreSQL 14 and later: a pool, grouped commits, wake-ups and proofs of life by the database."""
+"""PostgreSQL 14 and later: a pool, group commit, notifications and worker locks."""
 
 from holdfast.stores.postgres.open import open_postgres
 

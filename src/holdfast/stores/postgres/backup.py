@@ -1,4 +1,4 @@
-"""A copy of a PostgreSQL store, made by PostgreSQL's own tools and read back before it counts."""
+"""Back up a PostgreSQL store with PostgreSQL's own tools, and verify the copy."""
 
 import os
 import shutil
@@ -18,13 +18,13 @@ _OF_LIBPQ = frozenset(
      "sslrootcert", "sslcrl", "sslsni", "target_session_attrs", "application_name", "options",
      "service", "krbsrvname"}
 )  # fmt: skip
-"""What its URLs may hold; anything else is a setting of the server's."""
+"""Options of libpq in URLs; any other option is a server setting."""
 
 Progress = Callable[[str], None]
 
 
 def dump(url: str, tables: set[str], target: Path, progress: Progress) -> int:
-    """Copy a database in one snapshot; return its size. `target` is there whole, or not at all."""
+    """Copy a database in one snapshot; return its size. `target` is created whole or not at all."""
     tools = _find_tools()
     address, environment = address_of(url)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -53,7 +53,7 @@ def _find_tools() -> dict[str, str]:
 
 
 def address_of(url: str) -> tuple[str, dict[str, str]]:
-    """Return a database as libpq's tools take it: what is secret, and settings, by environment."""
+    """Return the address for libpq's tools, and the environment with its secrets and settings."""
     parts = urlsplit(read_target(url).dsn)
     login, at, where = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -77,12 +77,12 @@ def address_of(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _claim(path: Path) -> None:
-    """Make the file, for its owner's eyes alone."""
+    """Create the file with access for its owner only."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _run(command: list[str], environment: dict[str, str], progress: Progress) -> None:
-    """Run a tool; its last words are the error, if it fails."""
+    """Run a tool; if it fails, raise with its last lines of output."""
     with _started(command, environment) as process:
         assert process.stderr is not None
         output: deque[str] = deque(maxlen=2)
@@ -96,7 +96,7 @@ def _run(command: list[str], environment: dict[str, str], progress: Progress) ->
 
 @contextmanager
 def _started(command: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """Start a tool that does not outlive its use."""
+    """Start a tool; kill it if the block raises, else wait for its end."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -114,14 +114,14 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator["subpr
 
 
 def _error_text(output: Iterable[str]) -> str:
-    """Return what a tool complained of, without its own name and what else it output."""
+    """Return a tool's error message, without its name and other output."""
     lines = [line.partition(": ")[2] for line in output]
     errors = [line for line in lines if line.startswith(("error: ", "detail: "))]
     return "; ".join(line.partition(": ")[2] for line in errors) or "it did not say why"
 
 
 def _verify(pg_restore: str, copy: Path, tables: set[str]) -> None:
-    """Read the copy from end to end, and look for every table in it."""
+    """Read the whole copy and check that it has every table."""
     listed = subprocess.run(
         [pg_restore, "--list", str(copy)], capture_output=True, text=True, check=False
     )

@@ -30,7 +30,7 @@ from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]
-"""Statements with all their sets of parameters."""
+"""Statements, each with all its parameter sets."""
 
 _TYPES: dict[str, tuple[str, ...]] = {}
 """Parameter types of each statement, as PostgreSQL inferred them."""
@@ -39,7 +39,7 @@ _TYPES: dict[str, tuple[str, ...]] = {}
 async def carry_out(
     connection: Connection, commands: Sequence[Command[Any]], now: float, lanes: LaneCache
 ) -> list[Any]:
-    """Decide on the commands and write what was decided; return the decisions."""
+    """Decide on the commands and write the changes; return the decisions."""
     planned = await _decide(connection, [plan(command, now, lanes) for command in commands])
     await _write(connection, [deque(one.writes) for one in planned])
     return [one.decision for one in planned]
@@ -61,7 +61,7 @@ async def write_from_cache(connection: Connection, chosen: Writes) -> float | No
 
 
 async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Planned]:
-    """Run the plans to their ends, one query of each per round."""
+    """Run the plans to their ends, one query of each plan per round."""
     ends: dict[int, Planned] = {}
     asks: dict[int, Ask] = {}
 
@@ -96,7 +96,7 @@ async def _answers(connection: Connection, asked: dict[int, Ask]) -> dict[int, l
 async def _fetch(
     connection: Connection, statement: Statement, sets: list[tuple[Any, ...]]
 ) -> list[list[Row]]:
-    """Return the rows that a statement finds for each set of parameters."""
+    """Return the rows that a statement finds for each parameter set."""
     if len(sets) == 1:
         rows: list[Any] = await connection.fetch(spelled(statement), *sets[0])
         return [rows]
@@ -110,7 +110,7 @@ async def _fetch(
 
 
 async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
-    """Carry out all writes, each command's in its order, as many as possible together."""
+    """Run all writes, each command's in order, as many as possible in one statement."""
     while any(queues):
         chosen: Writes = {}
         for queue in queues:
@@ -122,7 +122,8 @@ async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
 def next_writes(queue: deque[Ask]) -> Iterator[Ask]:
     """Yield the writes that one statement can do: no table twice, except for plain inserts.
 
-    Parts of one statement do not see each other, and a row may have to be changed twice.
+    The parts of one statement do not see each other's changes, but a row may have to be changed
+    twice.
     """
     touched: dict[str, Statement] = {}
     while queue:
@@ -190,7 +191,7 @@ Wave = list[int]
 
 
 def waves(commands: Sequence[Command[Any]], locked: Locked) -> list[Wave]:
-    """Return the batch in waves, as indices; no wave has two commands on one session or key.
+    """Split the batch into waves of indices; no wave has two commands on one session or key.
 
     Commands about the same session keep their order. Within a wave they are sorted, so that two
     processes that create the same sessions do so in the same order.

@@ -9,7 +9,7 @@ READ_CLOCK = f"select {CLOCK}"
 
 
 class ServerClock:
-    """The last time read from the database plus what has passed here since.
+    """The last time read from the database plus the time elapsed here since.
 
     It is never ahead of the database, so a lease that has expired by it has expired. `override`
     replaces the database's clock in tests.
@@ -21,7 +21,7 @@ class ServerClock:
         self._read_at = time.monotonic()
 
     def observe(self, server_time: float) -> float:
-        """Record a reading of the database's clock and return the time to use."""
+        """Record a reading of the database's clock; return the time to use."""
         if self._override is not None:
             return self._override.now()
         self._server_time = server_time

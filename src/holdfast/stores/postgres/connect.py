@@ -1,4 +1,4 @@
-"""Connections with the settings that our promises need, and refused where they cannot hold."""
+"""Connections with the settings that durability needs; unsuitable servers are rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,15 +20,15 @@ SERVER_SETTINGS: Mapping[str, str] = {
     "application_name": "holdfast",
     "statement_timeout": "10s",
     "lock_timeout": "3s",
-    # A process frozen in mid-transaction keeps its rows from others no longer than this.
+    # Limits how long a process that is frozen within a transaction holds its row locks.
     "idle_in_transaction_session_timeout": "5s",
-    # A machine that lost its power does not say goodbye; its tokens must not outlive it for hours.
+    # A machine that loses power closes no connection; its locks must not be held for hours.
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
 ANSWER_SECONDS = 15.0
-"""For a server that has gone silent: longer than any statement may take."""
+"""The limit for a server that stopped answering; longer than any statement may take."""
 
 CHECK = (
     "select current_setting('server_version_num')::int, current_setting('synchronous_commit'), "
@@ -38,14 +38,14 @@ CHECK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """How to reach the database. `settings` beat ours; what the URL sets beats both."""
+    """How to reach the database. `settings` override the defaults here; the URL overrides both."""
 
     target: PostgresTarget
     settings: Mapping[str, str] = field(default_factory=dict)
     answer_seconds: float = ANSWER_SECONDS
 
     def arguments(self) -> dict[str, Any]:
-        """Return what asyncpg needs to know for one connection."""
+        """Return the arguments of asyncpg for one connection."""
         in_url = self.target.settings
         ours = {**SERVER_SETTINGS, **self.settings}
         return {
@@ -57,11 +57,11 @@ class Connector:
         }
 
     async def connect(self) -> asyncpg.Connection:
-        """Return a connection that keeps our promises."""
+        """Return a connection to a server that passed `check`."""
         try:
             connection: asyncpg.Connection = await asyncpg.connect(**self.arguments())
         except ValueError:
-            # Without the cause, whose text may contain parts of the URL.
+            # Without the cause: its text may contain parts of the URL.
             raise InvalidSetting("PostgreSQL does not understand the store url") from None
         except Exception as exc:
             raise self.explain(exc) from exc
@@ -73,7 +73,7 @@ class Connector:
         return connection
 
     async def check(self, connection: Connection) -> None:
-        """Refuse a server that is too old, or that acknowledges what it may lose."""
+        """Reject a server that is too old, or that may lose acknowledged commits."""
         ((number, synchronous_commit, version),) = await connection.fetch(CHECK)
         if number < OLDEST_SERVER:
             raise StoreError(f"PostgreSQL {version} is too old; 14 is the oldest that works")
@@ -84,7 +84,7 @@ class Connector:
             )
 
     def explain(self, exc: Exception) -> Exception:
-        """Return why there is no connection; a wrong name or password will not mend itself."""
+        """Return the error for a failed connection; a wrong name or password is not retried."""
         where = self.target.shown
         match meaning(exc):
             case "other":

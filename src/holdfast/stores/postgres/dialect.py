@@ -1,7 +1,7 @@
-"""Our statements in PostgreSQL's spelling: for one set of parameters, and for many at once.
+"""Translate statements for PostgreSQL: for one parameter set, or for many at once.
 
-Many sets arrive as one array for each parameter, and meet the statement's own text as a table:
-a read becomes a lateral join with it, an insert selects from it, an update or delete joins it.
+Many sets arrive as one array per parameter, which the statement reads as a table: a read becomes a
+lateral join with it, an insert selects from it, an update or delete joins it.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.stores.sql.plan import Statement
 
 TYPES = {
-    # Ids and keys are compared by their bytes, whatever the language of the database.
+    # Ids and keys are compared by their bytes, regardless of the database's locale.
     "text": 'text collate "C"',
     "int": "bigint",
     "real": "double precision",
@@ -24,7 +24,7 @@ TYPES = {
     "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     "feed_index": "create index log_feed on log (txid, pos)",
     "terms": "tsvector",
-    # Every search reads what is not merged into the index yet: by default up to 4 MB.
+    # Every search scans the pending list of the index, which by default is up to 4 MB.
     "search_index": "create index search_items_terms on search_items using gin (terms) "
     "with (gin_pending_list_limit = 256)",
     "search_added": "",
@@ -40,24 +40,24 @@ _DELETE = re.compile(r"(delete from \w+) where (.*)", re.DOTALL)
 
 @cache
 def spelled(statement: Statement) -> str:
-    """Return a statement's text for PostgreSQL, with its parameters written `$1`, `$2`."""
+    """Return a statement's text for PostgreSQL, with parameters written `$1`, `$2`."""
     return in_dollars(statement.postgres or statement.text)
 
 
 @cache
 def in_dollars(text: str) -> str:
-    """Return a statement with its parameters written `$1`, `$2`."""
+    """Return a statement with its parameters rewritten to `$1`, `$2`."""
     return _PARAMETER.sub(r"$\1", text)
 
 
 class Parameters(NamedTuple):
-    """The types of a statement's parameters, and the number of the first of them."""
+    """The types of a statement's parameters, and the number of the first one."""
 
     types: tuple[str, ...]
     first: int = 1
 
     def table(self, suffix: str = "") -> str:
-        """Return all sets as a table `b`, with a column for each parameter."""
+        """Return all parameter sets as a table `b`, with a column for each parameter."""
         arrays = ", ".join(f"${n}::{name}[]" for n, name in enumerate(self.types, self.first))
         names = ", ".join(f"p{n}" for n in range(1, len(self.types) + 1))
         if suffix:
@@ -67,7 +67,7 @@ class Parameters(NamedTuple):
 
 @cache
 def read_many(text: str, parameters: Parameters) -> str:
-    """Return a read for many sets: the number of the set, from 1, before its own columns."""
+    """Return a read for many sets; the number of the set, from 1, precedes its own columns."""
     joined = _PARAMETER.sub(r"b.p\1", text)
     table = parameters.table("n")
     return f"select b.n, q.* from {table} cross join lateral ({joined}) q"
@@ -89,7 +89,7 @@ def write_many(text: str, parameters: Parameters) -> str:
 
 @cache
 def table_of(text: str) -> str:
-    """Return the table that a write is about."""
+    """Return the table that a statement writes to."""
     match = _TABLE.match(text)
     if match is None:
         raise ValueError(f"no insert, update or delete: {text}")
@@ -97,30 +97,30 @@ def table_of(text: str) -> str:
 
 
 class Written(NamedTuple):
-    """How a write takes part in a statement that has several."""
+    """A write that is part of a statement with several writes."""
 
     text: str
     types: tuple[str, ...]
     is_counted: bool
-    """Whether it must be known how many rows it changed."""
+    """Whether the number of changed rows is needed."""
     is_one: bool = False
-    """Whether there is one set of parameters, which then are as the text has them."""
+    """Whether there is one parameter set, which the text uses directly."""
 
 
 @cache
 def at_once(writes: tuple[Written, ...], also: str) -> str:
-    """Return one statement that writes everything, or fails where a counted one falls short.
+    """Return one statement that does all writes, or fails if a counted one changes too few rows.
 
-    It returns what `also` says.
+    It also returns the value of the expression `also`.
     """
     holds, first = [], 1
     for number, write in enumerate(writes):
-        # The first parameter is one that rows are found by, and never null.
+        # The first parameter identifies the rows and is never null.
         expected = "1" if write.is_one else f"cardinality(${first})"
         first += len(write.types)
         if write.is_counted:
             holds.append(f"(select count(*) from w{number}) = {expected}")
-    # Dividing by zero undoes the statement, and with it all that it has written.
+    # A division by zero rolls the whole statement back.
     is_whole = f"case when {' and '.join(holds) or 'true'} then 1 else 0 end"
     return f"{_parts(writes)} select 1 / {is_whole}, {also}"
 
@@ -129,7 +129,8 @@ def at_once(writes: tuple[Written, ...], also: str) -> str:
 def together(writes: tuple[Written, ...]) -> str:
     """Return one statement for several writes.
 
-    They happen at once and do not see each other; it returns the counts that were asked for.
+    They run at once and do not see each other's changes. The statement returns the row counts of
+    the counted writes.
     """
     counts = [f"(select count(*) from w{n})" for n, one in enumerate(writes) if one.is_counted]
     return f"{_parts(writes)} select {', '.join(counts) or '1'}"
@@ -145,7 +146,7 @@ def _parts(writes: tuple[Written, ...]) -> str:
 
 
 def _shifted(write: Written, first: int) -> str:
-    """Return a write whose first parameter has this number."""
+    """Return a write whose parameters are numbered from `first`."""
     if not write.is_one:
         return write_many(write.text, Parameters(write.types, first))
     return _PARAMETER.sub(lambda match: f"${int(match[1]) + first - 1}", write.text)
@@ -154,7 +155,7 @@ def _shifted(write: Written, first: int) -> str:
 def in_arrays(sets: Sequence[tuple[object, ...]]) -> list[list[object]]:
     """Return the parameters of many sets as one list for each parameter.
 
-    Where every one is null it is an empty list: a table is filled up with them.
+    A parameter that is null in every set becomes an empty list: `unnest` pads it with nulls.
     """
     count = len(sets)
     return [

@@ -1,4 +1,4 @@
-"""The driver: plans carried out on PostgreSQL, in grouped commits, by the database's clock."""
+"""The PostgreSQL driver: runs plans in group commits, with the database's clock."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from holdfast.stores.sql.store import SqlDriver
 ResultT = TypeVar("ResultT")
 
 WRITERS = 2
-"""One batch is decided while another is at the database."""
+"""One batch is decided while another one is being written."""
 READERS = 8
 SINGLE_TRIES = 10
 SINGLE_SECONDS = 20.0
@@ -127,7 +127,7 @@ class PostgresDriver(SqlDriver):
                 readers.terminate()
 
     def abandon(self) -> None:
-        """Forget the connections: their loop is closed, and freeing them closes them."""
+        """Drop the connections: their loop is closed, and garbage collection closes them."""
         self._writers.clear()
         self._readers = None
 
@@ -147,6 +147,10 @@ class PostgresDriver(SqlDriver):
                 self._forget_writer(connection)
                 raise
             self._writers.append(connection)
+            if server_time is None and cached.takes_keys_for_new:
+                # Probably one of the keys is not new; the other lanes are still valid.
+                known.drop(lanes)
+                return None
             if server_time is None:
                 self._lanes.clear()
                 self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)

@@ -1,6 +1,6 @@
-"""Which database a URL names, as SQLAlchemy and libpq write it, and how we talk to it.
+"""Parse the URL of a database, as SQLAlchemy and libpq write it, and its connection options.
 
-Secrets stay in `dsn`; whatever is shown to people comes from `shown`.
+Secrets stay in `dsn`; text for people comes from `shown`.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 from holdfast.core.errors import InvalidSetting
 
 ALLOW_ASYNC_COMMIT = "holdfast_allow_async_commit"
-"""`?holdfast_allow_async_commit=true`: start although the database may lose acknowledged work."""
+"""`?holdfast_allow_async_commit=true`: start even if the database may lose acknowledged commits."""
 
-# libpq's own business, which PostgreSQL would not know as settings.
+# Options of libpq that are not settings of the server.
 _OF_THE_CLIENT = frozenset(
     {"keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
      "tcp_user_timeout", "channel_binding", "gssencmode", "requiressl", "sslcompression",
@@ -24,18 +24,18 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTarget:
-    """A database, and what its URL asks for."""
+    """A database and the options of its URL."""
 
     dsn: str = field(repr=False)
     shown: str
     settings: frozenset[str] = frozenset()
-    """Names of the settings that the URL itself makes."""
+    """Names of the settings that the URL sets."""
     connect_seconds: float
     allows_async_commit: bool
 
 
 def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
-    """Return the database that `url` names, or say what is wrong with it, but no secret."""
+    """Return the database that `url` names; errors contain no secrets."""
     try:
         parts = urlsplit(url)
         settings = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -66,9 +66,9 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
 
 
 def _check_ports(netloc: str, listed: str) -> None:
-    """Refuse what is no port; sockets take a number too large for another one.
+    """Reject anything that is not a port; a socket would wrap a number that is too large.
 
-    Words are not shown: where a password was not escaped, they may be a part of it.
+    Other text is not shown: it may be part of a password that was not escaped.
     """
     hosts = netloc.rpartition("@")[2].split(",")
     written = [host.rpartition("]")[2].rpartition(":")[2] for host in hosts if ":" in host]
@@ -92,5 +92,5 @@ def _seconds(name: str, value: str, default: float) -> float:
         raise InvalidSetting(
             f"{name} in the store url is a number of seconds, not {value!r}"
         ) from exc
-    # libpq's zero means no limit; all our waits are bounded.
+    # For libpq, zero means no limit; all our waits are bounded.
     return seconds if seconds > 0 else default

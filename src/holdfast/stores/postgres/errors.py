@@ -1,4 +1,4 @@
-"""What PostgreSQL says, sorted by what it means for the work that was under way."""
+"""Classify PostgreSQL errors by what they mean for the interrupted work."""
 
 from typing import Literal
 
@@ -7,11 +7,10 @@ import asyncpg
 from holdfast.core.errors import InvalidInput, StoreError, StoreUnavailable
 
 Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
-"""`gone`: the connection is lost, and with it perhaps the answer of a commit.
-`lost_race`: nothing was written, another writer was first; read again at once.
-`busy`: nothing was done, and trying at once would not help.
-`refused`: nothing was done, and the same work will be refused again.
-`other`: not the database's doing."""
+"""`gone`: the connection is lost, and perhaps the result of a commit. `lost_race`: nothing was
+written because another writer was first; read again at once. `busy`: nothing was done, and an
+immediate retry would not help. `refused`: nothing was done, and the same work will be refused
+again. `other`: not caused by the database."""
 
 
 class LostUpdate(Exception):
@@ -35,11 +34,11 @@ _GONE = (
 _LOST_RACE = (
     LostUpdate,
     asyncpg.UniqueViolationError,
-    # The gate of a log has no number to give: it ends elsewhere by now.
+    # The gate of a log found no number: the log no longer ends there.
     asyncpg.NotNullViolationError,
     asyncpg.ForeignKeyViolationError,
     asyncpg.TransactionRollbackError,
-    # The schema moved under a prepared statement; the connection has forgotten it by now.
+    # The schema changed after a statement was prepared; the connection has dropped it.
     asyncpg.InvalidCachedStatementError,
 )
 _BUSY = (
@@ -53,11 +52,11 @@ _BUSY = (
 
 
 def meaning(exc: BaseException) -> Meaning:
-    """Return what an exception means for the work that it ended."""
+    """Classify an exception."""
     if isinstance(exc, _LOST_RACE):
         return "lost_race"
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
-        return "refused"  # the client's own word for input that no column can take
+        return "refused"  # raised by the client for input that no column can store
     if isinstance(exc, _GONE):
         return "gone"
     if isinstance(exc, _BUSY):
@@ -66,7 +65,7 @@ def meaning(exc: BaseException) -> Meaning:
 
 
 def explain(exc: Exception) -> Exception:
-    """Return what our callers may rely on. What the database says is kept to one line."""
+    """Return the error for our callers. The database's message is cut to one line."""
     match meaning(exc):
         case "other":
             return exc
@@ -83,7 +82,7 @@ def explain(exc: Exception) -> Exception:
 
 
 def first_line(exc: Exception) -> str:
-    """Return the first line: details may hold content, and content is not for logs."""
+    """Return the first line; details may contain message content, which is not logged."""
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return "a value that no column can take"
     lines = str(exc).splitlines()

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as it looks from outside."""
+"""Inspect a PostgreSQL database without changing it."""
 
 import time
 
@@ -20,7 +20,7 @@ CLOCK = "select extract(epoch from clock_timestamp())::double precision"
 
 
 async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspection:
-    """Return how a database looks, changing nothing."""
+    """Inspect the database that a URL names."""
     connection = await Connector(target=read_target(url)).connect()
     try:
         before = time.time()

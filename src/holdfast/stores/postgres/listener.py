@@ -1,8 +1,8 @@
 """LISTEN connection and advisory locks.
 
 One connection receives wake-ups and holds the advisory locks (tokens) of this process's workers.
-PostgreSQL drops both with the connection, and the connection with the process. A lost connection
-is opened again; it takes the locks again and reports that notifications may have been missed.
+PostgreSQL releases both when the connection or the process ends. If the connection is lost, a new
+one takes the locks again and reports that notifications may have been missed.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ HEARTBEAT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
 RECHECK_SECONDS = 1.5
-"""Longer than a live process needs to reconnect; a token free for so long has no owner."""
+"""Longer than a live process needs to reconnect; a token that is free for longer has no owner."""
 RECHECK_INTERVAL_SECONDS = 0.25
 DISCONNECTED_POLL_SECONDS = 1.0
 
 TAKE = "select pg_try_advisory_lock($1)"
 DROP = "select pg_advisory_unlock($1)"
 
-# Whose token is held. A restarted server has dropped the tokens of live workers too: those that
-# enlisted before its start have five seconds to take theirs again.
+# Select the workers whose token is held. A restarted server has dropped the tokens of live workers
+# too: those that enlisted before its start have five seconds to take theirs again.
 HELD = """
 select w.id from unnest($1::text[], $2::bigint[], $3::bigint[]) as w(id, high, low)
 where exists (
@@ -58,14 +58,14 @@ class _Message(msgspec.Struct):
     woken: list[SessionId] = []
     aborted: list[RunId] = []
     is_outbox: bool = False
-    """Whether there is something to send."""
+    """Whether the outbox has messages to send."""
 
 
 _read_message = msgspec.json.Decoder(_Message).decode
 
 
 def messages(origin: str, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> list[str]:
-    """Return the notifications, in as few messages as fit."""
+    """Return the notifications in as few messages as possible."""
     count = max(len(woken), len(aborted))
     return [
         msgspec.json.encode(
@@ -86,14 +86,14 @@ def lock_number(worker: WorkerId) -> int:
 
 
 class NotificationListener:
-    """Hold the LISTEN connection and the workers' tokens. Implements `WorkerTokens`."""
+    """Holds the LISTEN connection and the workers' tokens. Implements `WorkerTokens`."""
 
     def __init__(self, connector: Connector, clock: ServerClock, *, origin: str) -> None:
         self._connector = connector
         self._clock = clock
         self._origin = origin
         self._tokens: dict[WorkerId, int] = {}
-        # Tokens that the server still holds for a lost connection of ours.
+        # Tokens that the server still holds for a lost connection of this process.
         self._ghosts: set[int] = set()
         self._connection: asyncpg.Connection | None = None
         self._is_lost = asyncio.Event()
@@ -136,7 +136,7 @@ class NotificationListener:
         return has_missed
 
     def tell_outbox(self) -> None:
-        """Tell other processes soon that there is something to send; they poll in any case."""
+        """Notify other processes soon that the outbox has messages; they also poll."""
         self._has_messages = True
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell_outbox(), name="holdfast-tell-outbox")
@@ -168,7 +168,7 @@ class NotificationListener:
         return held
 
     async def drop(self, worker: WorkerId) -> None:
-        """Release the token if it is ours; a dead process's is released already."""
+        """Release the token if this process holds it; that of a dead process is already free."""
         number = self._tokens.pop(worker, None)
         if number is None:
             return
@@ -257,7 +257,7 @@ class NotificationListener:
         try:
             message = _read_message(str(payload))
         except msgspec.DecodeError:
-            return  # not ours: anybody may notify on this channel
+            return  # not from a gateway: anybody may notify on this channel
         if message.origin == self._origin or self._announce is None:
             return
         if message.is_outbox:

@@ -1,4 +1,4 @@
-"""From a PostgreSQL URL to an open, migrated store."""
+"""Open and migrate the store of a PostgreSQL URL."""
 
 import secrets
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ async def open_postgres(
     """Return the store of a PostgreSQL database.
 
     Time is the database's, unless a test passes a `clock`. `settings` are PostgreSQL's own
-    (`statement_timeout`, `lock_timeout`, …) in place of ours.
+    (`statement_timeout`, `lock_timeout`, …) and override the defaults.
     """
     connector = Connector(
         target=read_target(url), settings=settings or {}, answer_seconds=answer_seconds

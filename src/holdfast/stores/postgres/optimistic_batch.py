@@ -20,8 +20,10 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
+from holdfast.stores.postgres.row_locks import Name
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import marks
+from holdfast.stores.sql.optimistic.first_turns import ADD_FIRST_SESSION, KEY_AT
 from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
 from holdfast.stores.sql.plan import Ask, Statement
 
@@ -31,6 +33,11 @@ class CachedDecisions(NamedTuple):
 
     decisions: list[Decision[Any]]
     writes: Writes
+
+    @property
+    def takes_keys_for_new(self) -> bool:
+        """Whether a gate fails because a key is not new."""
+        return ADD_FIRST_SESSION in self.writes
 
 
 def decide_batch_from_cache(
@@ -122,7 +129,8 @@ class _Batch:
     def collect(self) -> Writes:
         """Return all writes in a fixed order, so that few statement texts are prepared.
 
-        Gates come first, in the order of their sessions, so that two batches cannot deadlock.
+        Gates come first, in the order of their sessions, so that two batches cannot deadlock. New
+        sessions come in the order of their keys: two processes may make one under other ids.
         """
         found: Writes = {}
         for session_id in sorted(self._gates):
@@ -130,11 +138,17 @@ class _Batch:
                 found.setdefault(statement, []).append(parameters)
         for statement, sets in self._rest.items():
             found.setdefault(statement, []).extend(sets)
+        found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)
         return dict(sorted(found.items(), key=_gates_first))
 
 
 def _gates_first(one: tuple[Statement, object]) -> tuple[bool, str]:
     return not one[0].is_fenced, one[0].name
+
+
+def _by_key(parameters: tuple[Any, ...]) -> str:
+    """Return the sort key of a new session; `waves` sorts batches that read by the same."""
+    return repr(Name("key", *parameters[KEY_AT]))
 
 
 def _session_of(change: Change) -> SessionId | None:

@@ -1,8 +1,8 @@
-"""Which rows a batch will decide on, locked in one order before anything is read.
+"""Lock the rows that a batch needs, in a fixed order, before anything is read.
 
-Every process locks sessions in the order of their ids, so no two of them wait for each other,
-and the facts of a decision stand still while it is made. The version in each row stays the
-fence: a session that takes its key between the look-up and the lock is caught by it.
+Every process locks sessions in the order of their ids, so no two of them deadlock, and the facts of
+a decision cannot change while it is made. The version in each row is still the fence: it detects a
+session that takes its key between the look-up and the lock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,16 @@ from holdfast.stores.sql.statements import IS_INDEXED
 
 
 class Name(NamedTuple):
-    """What a command calls something by: `kind` is one of the words of `LOCK_SESSIONS`."""
+    """A reference of a command to rows; `kind` is one of those in `LOCK_SESSIONS`."""
 
     kind: str
     first: str
     second: str = ""
 
 
-# Sessions by id, by turn, by key, by repeat; the live one beside one that is to be retired or
-# restored; and everything below one that is to be erased. The time is read after the locks.
+# Sessions by id, turn, key or idempotency key; the live session of the same key as one that is to
+# be retired or restored; and all descendants of one that is to be erased. The time is read after
+# the locks.
 LOCK_SESSIONS = f"""
 with recursive below(root, id) as (
   select r.id, r.id from unnest($8::text[] collate "C") as r(id)
@@ -53,7 +54,7 @@ with recursive below(root, id) as (
 select n.kind, n.first, n.second, n.id, extract(epoch from clock_timestamp())::double precision
 from named n join locked l on l.id = n.id
 """
-# The same, where every session is named by its id.
+# The same if every session is named by its id.
 LOCK_SESSIONS_BY_ID = """
 with locked as (
   select id from sessions where id = any($1::text[]) order by id for update
@@ -65,7 +66,7 @@ _KINDS = ("session", "turn", "key", "repeat", "rival", "below")
 
 
 class Locked:
-    """What was locked, and the time from then on."""
+    """The locked sessions, and the time after locking."""
 
     def __init__(self, rows: Sequence[asyncpg.Record], now: float) -> None:
         self.now = now
@@ -75,12 +76,12 @@ class Locked:
             found.append(Name("session", session_id))
 
     def sessions_of(self, name: Name) -> list[Name]:
-        """Return the sessions that a name stands for."""
+        """Return the sessions that a name refers to."""
         return self._sessions.get(name, [])
 
 
 def lock_keys(command: Command[Any]) -> list[Name]:
-    """Return what a command calls the things that it is about by."""
+    """Return the names of the rows that a command needs."""
     match command:
         case cmd.Accept() | cmd.Append():
             return list(_names_of_arrival(command))
@@ -110,7 +111,7 @@ def lock_keys(command: Command[Any]) -> list[Name]:
 def _names_of_many(command: cmd.MarkDelivered | cmd.QueueFacts) -> list[Name]:
     if isinstance(command, cmd.MarkDelivered):
         return [Name("turn", turn_id) for turn_id, _ in command.steps]
-    # Locked: what is said about a session must not be written behind its erasure.
+    # Lock these sessions, so that nothing about one is written after its erasure.
     ids = {fact.session_id for fact in command.facts if fact.session_id}
     return [Name("any", "QueueFacts"), *(Name("session", one) for one in ids)]
 
@@ -134,7 +135,7 @@ def _names_of_repeat(command: Command[Any]) -> Iterable[Name]:
 
 
 def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
-    """Every other command is about what its fence, its session id or its turn id names."""
+    """Yield the names of any other command: its fence, its session id or its turn id."""
     fence: Fence | None = getattr(command, "fence", None)
     if fence is not None:
         yield Name("session", fence.session_id)
@@ -148,7 +149,7 @@ def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
 
 
 async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]]) -> Locked:
-    """Lock the sessions that `commands` are about, then the workers."""
+    """Lock the sessions of `commands`, then the workers."""
     names = {name for command in commands for name in lock_keys(command)}
     by_kind: dict[str, list[Name]] = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""A gate for writers: many batches decided from the cache, or one that reads first.
+"""A gate for writers: many batches decided from the cache, or one batch that reads first.
 
 A lane whose write is in flight is not in the cache, so concurrent batches are about different
-sessions. A batch that reads caches lanes before it commits; nobody may decide on those.
+sessions. A batch that reads caches lanes before it commits; no other batch may decide on those.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class ReadWriteGate:
-    """A lock that is shared by many or held by one."""
+    """A lock that many holders share or one holds exclusively."""
 
     def __init__(self) -> None:
         self._holders = 0

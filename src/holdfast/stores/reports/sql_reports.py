@@ -1,4 +1,4 @@
-"""Reports over all sessions: workers and lanes as they are now, usage as the log counts it."""
+"""Reports over all sessions: workers and lanes as they are now, usage as recorded in the log."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -21,9 +21,9 @@ from holdfast.stores.sql.store import SqlStore
 
 PAGE_ROWS = 500
 MAX_ENTRIES = 200_000
-"""Entries that one report of usage reads at most."""
+"""The most entries that one usage report reads."""
 MAX_LATENCIES = 2000
-"""Durations that are kept for one row: enough for its percentiles. Of more, an even share is."""
+"""The most durations kept per row, enough for percentiles; of more, a regular sample is kept."""
 
 WORKERS = Statement(
     "report_workers",
@@ -31,7 +31,7 @@ WORKERS = Statement(
     "(select count(*) from lanes a where a.owner = w.id), "
     "(select count(*) from queue q where q.owner = w.id) from workers w order by w.started_at",
 )
-# Lanes in use, the longest queue first, and since when their turn has them.
+# Lanes in use, the longest queue first, and when their turn got them.
 LANES = Statement(
     "report_lanes",
     "select s.id, s.tenant, s.key, a.turn, a.run, a.owner, a.hold_until, "
@@ -40,11 +40,11 @@ LANES = Statement(
     f"and l.kind in ({STARTED}, {STEP})) "
     "from lanes a join sessions s on s.no = a.session order by waiting desc, s.id limit ?1",
 )
-# Times grow with positions, as far as the clock does: a search finds where a report begins.
+# Times grow with positions unless the clock was set back, so a binary search finds the start.
 LAST_POS = Statement("report_last_pos", "select coalesce(max(pos), 0) from log")
 AT_POS = Statement("report_at_pos", "select at, pos from log where pos >= ?1 order by pos limit 1")
-# Entries that end a run or a turn. Only the last entry of a turn counts it: one that failed may
-# have been opened again.
+# Entries that end a run or a turn. Only the last entry of a turn counts: a turn that failed may
+# have been reopened.
 RUN_ENDS = Statement(
     "report_ends",
     "select l.pos, l.at, l.kind, l.body, s.tenant, "
@@ -124,7 +124,7 @@ def _first_pos(since: float) -> Plan[int]:
 
 
 class _Latencies:
-    """Keeps an even share of the durations that are added, in bounded memory."""
+    """Keeps a regular sample of the added durations, in bounded memory."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
@@ -142,7 +142,7 @@ class _Latencies:
 
 
 class _UsageCounter:
-    """Adds the ends of runs and turns up by interval, tenant and model."""
+    """Sums up the ends of runs and turns by interval, tenant and model."""
 
     def __init__(self, seconds: int, since: float, until: float) -> None:
         self._seconds = seconds
@@ -166,13 +166,13 @@ class _UsageCounter:
                 self._add_turn((start, tenant, used), body.turn)
 
     def rows(self) -> list[UsageRow]:
-        """Return what was counted, oldest first."""
+        """Return the counted rows, oldest first."""
         for key, latencies in self._latencies.items():
             self._rows[key].latencies_ms = sorted(latencies.kept)
         return [self._rows[key] for key in sorted(self._rows)]
 
     def partial_report(self) -> UsageReport:
-        """Return the intervals that were counted to their end, and where to go on."""
+        """Return the intervals that were counted completely, and where to continue."""
         rows = self.rows()
         last = rows[-1].start if rows else None
         whole = [row for row in rows if row.start != last]
@@ -213,6 +213,6 @@ class _UsageCounter:
 
 
 def _model_of(run: RunState, requested: str) -> str:
-    """Return the model that a run ended with: after a fall-back, another than was requested."""
+    """Return the model that a run ended with, which after a fallback is not the requested one."""
     fallbacks = [heal.next_model for heal in read_heals(run.heals) if heal.next_model]
     return fallbacks[-1] if fallbacks else requested

@@ -1,4 +1,4 @@
-"""Changes as statements, in the order in which they are written."""
+"""Translate changes into statements, in the order in which they are written."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -21,17 +21,17 @@ from holdfast.stores.sql.plan import Ask, Statement
 from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
-"""How long a request to end a run is kept: far longer than anybody waits for it."""
+"""How long a request to end a run is kept: far longer than any caller waits."""
 _identity_state = attrgetter("is_live", "retired_at", "deleted_at", "metadata")
 """The columns of a session's own row that change."""
 _lane_state = attrgetter("active_turn_id", "active_run_id", "owner", "hold_until")
 """The columns of a lane."""
 Writer = Callable[[Any, list[Ask]], None]
-"""Says how a change is written: adds its statements to a list."""
+"""Appends the statements of a change to a list."""
 
 
 def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
-    """Write the entries, then what they change beside the log: identity, lane and item ids."""
+    """Write the entries, then the identity, lane and item ids that they change."""
     session, before = change.session, change.before
     no = session_no(session.id)
     if before is None:
@@ -46,7 +46,7 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
         asks.append((sql.HOLD_LANE, (no, *_lane_state(session))))
     for entry in change.entries:
         for item in entry.items:
-            # An id that ends with the item's place is found there.
+            # An id that ends with the item's sequence number needs no row to be found.
             if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
                 asks += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
 
@@ -73,7 +73,7 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         seq += len(items)
         turns += entry.is_new_turn
         events += len(entry.events)
-        # Facts that were copied from an older store keep their own time.
+        # Facts that were copied from an older store keep their original time.
         at = entry.events[-1].at if entry.events else change.at
         asks.append(
             (
@@ -86,7 +86,7 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
                 ),
             )
         )  # fmt: skip
-        # The first entry is the gate; those behind it are written only with it.
+        # The first entry is the gate; the following ones are written only if it is.
         statement, before = sql.ADD_ENTRY, None
 
 
@@ -152,7 +152,7 @@ def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
 
 
 def _row(statement: Statement) -> Writer:
-    """Return how a change is written that is one row."""
+    """Return the writer of a change that writes one row."""
 
     def write(change: Any, asks: list[Ask]) -> None:
         asks.append((statement, astuple(change.row)))
@@ -190,11 +190,11 @@ _WRITERS: dict[type, Writer] = {
 }
 _PLAIN_WRITERS = {**CHANNEL_WRITERS, **SCHEDULE_WRITERS}
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)
-"""Changes that blank what is there: they are written by plans that read it first."""
+"""Changes that erase content; they are written by plans that read the content first."""
 
 
 def writes(changes: Sequence[ch.Change]) -> list[Ask]:
-    """Return the statements that carry the changes out, in order, but for erasures."""
+    """Return the statements of the changes in order, except those of erasures."""
     asks: list[Ask] = []
     for change in changes:
         write = _WRITERS.get(type(change))

@@ -1,4 +1,4 @@
-"""A command as a plan: read its facts, let core decide, write the changes."""
+"""Plan a command: read its facts, let core decide, write the changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +34,9 @@ from holdfast.stores.sql.schedules import plans as schedule_plans
 from holdfast.stores.sql.search.follower import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
-"""How long it is known which answers were delivered: twice as long as a retry may ask."""
+"""How long deliveries of answers are remembered: twice as long as a retry may ask for one."""
 LONGEST_LEASE_SECONDS = 300.0
-"""A lease ends within this time, whatever happens to the clock."""
+"""The longest lease, so that a clock that jumps ahead cannot create a longer one."""
 EXPIRED = 0.0
 """The lease of an expired worker; it cannot be renewed."""
 
@@ -75,7 +75,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     **schedule_plans.DECIDED,
 }
 
-# Commands whose facts are those of a lane, and more.
+# Commands whose facts include those of their lane.
 _ON_LANES = frozenset({cmd.Accept, cmd.Append, cmd.Extend, cmd.Finish, cmd.RecordHeal})
 
 
@@ -85,13 +85,13 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     decision: Decision[Any]
     writes: list[Ask]
     lane: Lane | None = None
-    """How the decision leaves its lane, where that is known already."""
+    """The lane after the decision, if it was computed with it."""
 
 
 def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
-    """Return the whole of one command, to be written and committed by the driver.
+    """Plan one command; the driver writes and commits the result.
 
-    How it leaves its lane is noted in `lanes`; should it not be committed, they have to be cleared.
+    The lane's new state is put into `lanes`, which must be cleared if the command is not committed.
     """
     decided = _DECIDED.get(type(command))
     if decided is None:
@@ -105,13 +105,13 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     yield from add_hidden_ranges(changes)
     asks = writes(changes)
     if any(isinstance(change, ERASING) for change in changes):
-        # Entries are blanked before the last ones are added: those tell how it ended.
+        # Blank the entries before the last ones are added, which record how the session ended.
         asks = [*(yield from erasures(changes)), *asks]
     return Planned(decision, asks)
 
 
 def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
-    """Commands that are about no session's facts."""
+    """Plan a command that needs no session."""
     if isinstance(command, cmd.Renew | cmd.ExpireWorker):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
@@ -123,12 +123,12 @@ def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
 
 
 def marks(command: cmd.MarkDelivered, now: float) -> list[Ask]:
-    """Return the marks on answers that arrived."""
+    """Return the statements that mark answers as delivered."""
     return [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
 
 
 def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Planned]:
-    """Leases: a worker that was taken for dead may not come back under its name."""
+    """Renew a lease; a worker that was declared dead may not continue under its id."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.ExpireWorker):
         return _plan_burial(command, row)

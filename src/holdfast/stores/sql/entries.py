@@ -1,11 +1,11 @@
-"""Entries of the log as bytes: what is written of a session, a turn, a run, and how it is read.
+"""The byte format of log entries: how sessions, turns and runs are packed and read.
 
-A turn is read from its last entry, its request from the one that accepted it. A session is read
-from its identity and the `head` of its last entry. What an entry says elsewhere is left out of its
-packed form: an empty text stands for the id of the entry's own turn, of that turn's first run, of
-its owner, for the id that an item's body begins with, and for the event that tells of the turn's
-state. `SAME_TIME` stands for a time that is the turn's own. Of the usual messages only the text is
-packed, with the number of the form around it.
+A turn is read from its last entry, its request from the entry that accepted it. A session is read
+from its identity and the `head` of its last entry. The packed form omits what the entry says
+elsewhere. An empty text stands for the id of the entry's own turn, of that turn's first run, of its
+owner, for the id that an item's body begins with, and for the event about the turn's state.
+`SAME_TIME` stands for a time that equals the turn's own. Of the usual messages only the text is
+packed, with the number of the form that surrounds it.
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ from holdfast.core.model.turn import Outcome, Run, Source, Turn
 from holdfast.core.transaction.changes import Entry, Event
 
 SESSION, ACCEPTED, STARTED, STEP, ENDED, ENDED_NEXT = 1, 2, 3, 4, 5, 6
-"""Kinds of entries: about no turn, and about a turn in the states of its life.
+"""Kinds of entries: about no turn, and about a turn in each of its states.
 
-`ENDED_NEXT` ends a turn right behind the entry that started its run. It has no row in the index
-by turn: the one of the entry before it leads to both.
+`ENDED_NEXT` ends a turn directly after the entry that started its run. It has no row in the index
+by turn: the row of the entry before it leads to both.
 """
 ENDS = (ENDED, ENDED_NEXT)
 
 SAME_TIME = -1
-"""In a packed entry: a turn started when it was accepted, a run with its turn."""
+"""In a packed entry: the turn started when it was accepted, or the run started with its turn."""
 _pack = msgspec.msgpack.Encoder().encode
 
 
 @lru_cache(maxsize=4096)
 def session_no(session_id: str) -> int:
-    """Return the number that the log has for a session: 63 bits of its id, or of a hash of it."""
+    """Return a session's number in the log: 63 bits of its id, or of the id's hash."""
     tail = session_id[-16:]
     if len(session_id) == 35 and tail.isalnum():
         try:
@@ -91,7 +91,7 @@ SESSION_WIDTH = len(IDENTITY) + 6
 
 
 def pack_head(session: Session, turn_id: TurnId | None = None) -> bytes:
-    """Return the part of a session that its last entry keeps; `turn_id` is the entry's turn."""
+    """Return the part of a session that its last entry stores; `turn_id` is the entry's turn."""
     if turn_id is None or session.active_turn_id != turn_id:
         return _pack(_head_values(session))
     run_id = session.active_run_id
@@ -129,7 +129,7 @@ def read_session(row: Sequence[Any]) -> Session:
 
 
 class TurnState(msgspec.Struct, array_like=True, gc=False):
-    """A turn as one of its entries leaves it."""
+    """The state of a turn after one of its entries."""
 
     number: int
     position: int
@@ -151,12 +151,12 @@ class TurnState(msgspec.Struct, array_like=True, gc=False):
     started_at: float | None
     ended_at: float | None
     input: bytes | None
-    """Of a turn that ended before it started; while it waits, the queue has it."""
+    """Set if the turn ended before it started; while it waits, the queue has its input."""
     merged_into: TurnId | None = None
 
 
 class RunState(msgspec.Struct, array_like=True, gc=False):
-    """A run as one of its entries leaves it."""
+    """The state of a run after one of its entries."""
 
     id: RunId
     generation: int
@@ -180,7 +180,7 @@ class RunState(msgspec.Struct, array_like=True, gc=False):
 
 
 class RecordState(msgspec.Struct, array_like=True, gc=False):
-    """A record without its session and its time, which are its entry's."""
+    """A record without its session and time, which its entry has."""
 
     no: int
     kind: RecordKind
@@ -199,9 +199,10 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     runs: list[RunState]
     records: list[RecordState]
     events: list[tuple[str, bool, bytes | None]]
-    """Kind, whether it is about the entry's turn, and detail; None: the range of its items.
+    """Kind, whether it is about the entry's turn, and detail; None means the range of its items.
 
-    Without a kind it is the event of the turn's state."""
+    An event without a kind is the event of the turn's state.
+    """
     hidden: HiddenRanges | None = None
 
 
@@ -252,11 +253,11 @@ _STATE_EVENTS: dict[Outcome | None, str] = {
     None: "turn.started",
     **{outcome: f"turn.{outcome}" for outcome in get_args(Outcome)},
 }
-"""The event that usually tells of a turn, by its outcome."""
+"""The usual event about a turn, by its outcome."""
 
 
 def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
-    """Return the body of an entry; without its turn's id, the first run of the turn has none."""
+    """Return the body of an entry; without `turn_id`, the first run of the turn has no id."""
     body = _decode_body(packed)
     turn = body.turn
     if turn is None:
@@ -273,7 +274,7 @@ def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
 
 
 def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> None:
-    """Put in what a packed run leaves to its turn."""
+    """Fill in the fields that a packed run inherits from its turn."""
     if not run.worker:
         run.worker = turn.owner
     if not run.id and turn_id is not None:
@@ -285,15 +286,15 @@ def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> Non
 
 
 def pack_body(body: Body) -> bytes:
-    """Return a body that was read and changed."""
+    """Encode a body that was decoded and changed."""
     return _pack(body)
 
 
 def kind_of(entry: Entry, session: Session, before: Session | None = None) -> int:
-    """Return the kind of an entry, once it leaves the session like this.
+    """Return the kind of an entry that leaves the session in this state.
 
-    `before` is the session as the entry before it leaves it, where that is known. While a turn has
-    the lane, the epoch is the number of the entry that started its run.
+    `before` is the session after the previous entry, if known. While a turn has the lane, the epoch
+    is the number of the entry that started its run.
     """
     turn = entry.turn
     if turn is None:
@@ -308,7 +309,7 @@ def kind_of(entry: Entry, session: Session, before: Session | None = None) -> in
 
 
 class TurnRow(NamedTuple):
-    """What is selected of a turn: its last entry, its request, and what is kept beside the log."""
+    """The selected columns of a turn: its last entry, its request, and its rows outside the log."""
 
     session_id: SessionId
     tenant: Tenant
@@ -322,7 +323,7 @@ class TurnRow(NamedTuple):
 
 
 def read_turn(row: Sequence[Any]) -> Turn:
-    """Return the turn of a row; an answer that was delivered is that of its step alone."""
+    """Return the turn of a row; a delivery counts only for the step that it was recorded for."""
     found = TurnRow(*row)
     state = read_body(found.body).turn
     assert state is not None, f"the last entry of turn {found.turn_id} has no turn"
@@ -372,7 +373,7 @@ def read_records(body: bytes, session_id: SessionId) -> list[Record]:
 def read_events(
     body: bytes, session_id: SessionId, tenant: Tenant, turn_id: TurnId | None, last: int, at: float
 ) -> list[Event]:
-    """Return the events of an entry, of which the last one has the number `last`."""
+    """Return the events of an entry, whose last event has the number `last`."""
     events = read_body(body).events
     first = last - len(events) + 1
     return [
@@ -393,7 +394,7 @@ def read_events(
 
 
 class ItemState(msgspec.Struct, array_like=True, gc=False):
-    """An item without what its entry says: session, sequence number and turn."""
+    """An item without the fields that its entry has: session, sequence number and turn."""
 
     kind: str
     item_id: str | None
@@ -402,11 +403,11 @@ class ItemState(msgspec.Struct, array_like=True, gc=False):
     is_partial: bool
     body: bytes
     form: int = 0
-    """The number of the form that the packed text is put into; 0 once the item is complete."""
+    """The number of the form that surrounds the packed text; 0 once the item is complete."""
 
 
 class Items(msgspec.Struct, array_like=True, gc=False):
-    """The items of an entry, which are all of one turn."""
+    """The items of an entry, all of one turn."""
 
     turn_number: int
     listed: list[ItemState]
@@ -414,12 +415,12 @@ class Items(msgspec.Struct, array_like=True, gc=False):
 
 _decode_items = msgspec.msgpack.Decoder(Items).decode
 _ID_AT = len(b'{"id":"')
-"""Where the id stands in a body that begins with it."""
+"""The offset of the id in a body that begins with it."""
 _FORMS = {
     1: (b'{"type":"message","role":"user","content":[{"type":"input_text","text":"', b'"}]}'),
     2: (b'{"role":"user","content":"', b'"}'),
 }
-"""What is around the text of the usual messages. Stored entries have the numbers: keep them."""
+"""The JSON around the text of usual messages. Stored entries use these numbers: keep them."""
 _ANSWER = b',"type":"message","status":"completed",'
 _FORMS_WITH_ID = {
     3: (
@@ -431,13 +432,13 @@ _FORMS_WITH_ID = {
         b'"}],"role":"assistant"}',
     ),
 }
-"""The same for bodies that begin with their id, from behind it."""
+"""The same for bodies that begin with their id: the JSON that follows it."""
 _plain_forms = tuple(_FORMS.items())
 _forms_with_id = tuple(_FORMS_WITH_ID.items())
 
 
 def pack_items(items: Sequence[StoredItem]) -> bytes | None:
-    """Return the items of an entry as bytes; none, if there are none."""
+    """Return the items of an entry as bytes, or None if there are none."""
     if not items:
         return None
     states: list[tuple[Any, ...]] = []
@@ -471,7 +472,7 @@ def read_items(packed: bytes) -> Items:
 
 
 def _in_form(form: int, name: str | None, text: bytes) -> bytes:
-    """Return the body of a usual message, of which the text was packed."""
+    """Rebuild the body of a usual message from its packed text."""
     if form in _FORMS:
         before, after = _FORMS[form]
         return before + text + after
@@ -484,7 +485,7 @@ def _leading_id(body: bytes) -> str:
 
 
 def pack_states(items: Items) -> bytes:
-    """Return items that were read and changed."""
+    """Encode items that were decoded and changed."""
     return _pack(items)
 
 
@@ -500,8 +501,8 @@ def unpack_entries(
 ) -> list[StoredItem]:
     """Return the items of entries that are in a range.
 
-    Each row ends with the number of the entry's last item and its packed items. One loop for all
-    rows takes a third of the time that a call of `read_items` for each takes.
+    Each row ends with the number of the entry's last item and its packed items. One loop over all
+    rows takes a third of the time of calling `read_items` for each.
     """
     found: list[StoredItem] = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""Erase content for good: read the entries that hold it, blank it there, and write them back.
+"""Erase content for good: read the entries that contain it, blank it, and write them back.
 
-Entries stay, with their numbers, ids and ends, so that nothing late comes back to life.
+The entries stay with their numbers, ids and outcomes, so that no late write revives the session.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ ERASURES = (
     Statement("erase_late_writes", "delete from late_writes where session = ?1"),
     Statement("erase_journals", "delete from journals where session = ?1"),
 )
-"""By the session's number in the log."""
+"""The parameter is the session's number in the log."""
 ERASURES_BY_ID = (
     Statement("erase_completions", "delete from completions where session_id = ?1"),
     Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
 )
 AT_ONCE = 256
-"""Entries that are read and written back together."""
+"""How many entries are read and written back at a time."""
 
 
 def scrubbed(changes: Sequence[ch.Change]) -> tuple[ch.Change, ...]:
-    """Return the changes without content of sessions that they erase: it is not written at all."""
+    """Return the changes without the content of sessions that they erase; it is never written."""
     erased = {change.session_id for change in changes if isinstance(change, ch.ContentErased)}
     if not erased:
         return tuple(changes)
@@ -72,7 +72,7 @@ def _without_content(change: ch.LogAppended) -> ch.LogAppended:
 
 
 def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
-    """Return the statements that blank what the changes erase."""
+    """Return the statements that blank the content that the changes erase."""
     asks: list[Ask] = []
     for change in changes:
         match change:
@@ -107,7 +107,7 @@ def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
 
 
 def _blank(body: Body) -> Body:
-    """Return what stays of an entry: ids and ends. What had not ended was cancelled by this."""
+    """Return an entry without content; ids and outcomes stay, and open turns become cancelled."""
     turn = body.turn
     if turn is not None:
         turn.error_message = turn.input = None
@@ -121,7 +121,7 @@ def _blank(body: Body) -> Body:
 
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
-    """Blank an item, its entry in the id index, and the journal of its stream."""
+    """Blank an item, its row in the id index, and the journal of its stream."""
     row = yield from session_row(change.session_id)
     if row is None:
         return []

@@ -66,7 +66,7 @@ Fenced = Extend | Finish | DropProviderState | RecordHeal | Compact
 
 
 def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
-    """Repeats first, then identity, then the lane."""
+    """Read repeats first, then identity, then the lane."""
     if command.again:
         facts = yield from _resubmitted(command, now)
         if facts is not None:
@@ -91,7 +91,7 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
 
 
 def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
-    """The turn and its session; before its first batch, the session that it is to begin in."""
+    """Read the turn and its session; before the first batch, the session it will begin in."""
     if command.idempotency_key is not None:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
         if found is not None:
@@ -121,13 +121,14 @@ def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
 
 
 def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
-    """Return the turn of a batch; read one that may have been started again only if it was."""
+    """Return the turn of a batch; if it may have been started anew, read it only for a repeat."""
     if command.spare_turn_id is not None:
         if not command.again:
             return None
         spare = yield from find_turn(command.spare_turn_id)
         turn = spare or (yield from find_turn(command.turn_id))
-        # An earlier attempt went into one or the other; if neither has it, it starts again.
+        # An earlier attempt used one of the two ids; if neither turn has the batch, it starts
+        # again.
         return turn if turn is not None and turn.step >= command.ordinal else None
     if command.ordinal or command.again:
         return (yield from find_turn(command.turn_id))
@@ -135,7 +136,7 @@ def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
 
 
 def pop_facts(command: Pop, now: float) -> Plan[Facts]:
-    """The last visible item, or the one that this command took out of the view before."""
+    """Read the last visible item, or the one that an earlier attempt of this command hid."""
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
@@ -154,7 +155,7 @@ def pop_facts(command: Pop, now: float) -> Plan[Facts]:
 
 
 def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
-    """The live session of the key, or what a new one needs."""
+    """Read the live session of the key, or what a new one needs."""
     if command.key is None:
         row = (yield from session_row(command.candidate_id)) if command.again else None
     else:
@@ -165,7 +166,7 @@ def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
 
 
 def import_facts(command: Import, now: float) -> Plan[Facts]:
-    """The session of that id, erased ones too; else the key's life; and the latest turn of it."""
+    """Read the session with that id, erased or not, else the key's session; and its last turn."""
     row = yield from session_row(command.session_id)
     facts = Facts(now=now, session=read_session(row) if row else None)
     if facts.session is None and command.key is not None:
@@ -187,7 +188,7 @@ def import_facts(command: Import, now: float) -> Plan[Facts]:
 
 
 def forget_facts(command: ForgetState, now: float) -> Plan[Facts]:
-    """The session, and whether a provider remembers anything for it."""
+    """Read the session, and whether it has provider state."""
     row = yield from session_row(command.session_id)
     found = yield from one(sql.PROVIDER_STATE, command.session_id)
     session = read_session(row) if row else None
@@ -225,7 +226,7 @@ def gives_instructions(turn: Turn) -> bool:
 
 
 def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
-    """Add the block of a turn that began before, should it have to begin again."""
+    """Add the items of a turn that began before, in case it has to begin again."""
     session = facts.session
     is_new = turn.first_seq is None and turn.rewind_after is None
     if session is None or (is_new and not gives_instructions(turn)):
@@ -281,9 +282,9 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
 
 
 def _with_latest(command: Accept | Append, facts: Facts, session: Session) -> Plan[Facts]:
-    """Add the session's latest turn, should this be an SDK's own repeat of it.
+    """Add the session's latest turn, in case this is an SDK's automatic retry of it.
 
-    Where the turn that is repeated is known, add that.
+    If the repeated turn is known, add that one.
     """
     if isinstance(command, Accept) and command.same_as is not None:
         turn_id, step = command.same_as
@@ -310,7 +311,7 @@ def _with_live(facts: Facts, session: Session) -> Plan[Facts]:
 
 
 def claim_facts(command: Claim, now: float) -> Plan[Facts]:
-    """The turn, its lane, and its block if it ran before."""
+    """Read the turn, its lane, and its items if it ran before."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
         return Facts(now=now)
@@ -323,7 +324,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
 
 
 def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
-    """The lane; and if the run lost it, the run's own record, which is all it may still touch."""
+    """Read the lane; if the run lost it, also the run's own record, which is all it may change."""
     fence = command.fence
     facts = yield from lane_facts(fence.session_id, now)
     if fence.holds(facts.session):
@@ -341,7 +342,7 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
 
 
 def _with_later_records(command: Extend | Finish, facts: Facts, session: Session) -> Plan[Facts]:
-    """Add the records, should there be any since the run read its context."""
+    """Add the session's records if there are new ones since the run read its context."""
     if command.shown_records is None or session.record_no <= command.shown_records:
         return facts
     records = yield from own_records(session.id, session.record_no)
@@ -349,7 +350,7 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
 
 
 def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Plan[Facts]:
-    """The turn and its lane."""
+    """Read the turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
         return Facts(now=now)
@@ -357,19 +358,19 @@ def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Pl
 
 
 def api_key_facts(command: AddApiKey | RevokeApiKey, now: float) -> Plan[Facts]:
-    """The key of that id."""
+    """Read the key with that id."""
     row = yield from one(sql.API_KEY_BY_ID, command.id)
     return Facts(now=now, api_key=ApiKeyRow(*row) if row else None)
 
 
 def completion_facts(command: AnnotateCompletion, now: float) -> Plan[Facts]:
-    """The stored completion."""
+    """Read the stored completion."""
     row = yield from one(sql.COMPLETION, command.tenant, command.turn_id, command.step)
     return Facts(now=now, completion=CompletionRow(*row) if row else None)
 
 
 def lifecycle_facts(command: Reset | Restore | Delete | Fork | Annotate, now: float) -> Plan[Facts]:
-    """The session, its rival for the key, and everything that is open in the one to be retired."""
+    """Read the session, its rival for the key, and the open turns of the one to be retired."""
     if isinstance(command, Reset | Fork) and command.idempotency_key is not None:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
         if found is not None:
@@ -406,7 +407,7 @@ def _with_key(facts: Facts, session: Session) -> Plan[Facts]:
 
 
 def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
-    """Return all sessions below this one, the nearest first."""
+    """Return all descendants of this session, the nearest first."""
     found: list[Session] = []
     front = [session]
     while front:
@@ -418,7 +419,7 @@ def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
 
 
 def recover_facts(command: Recover, now: float) -> Plan[Facts]:
-    """The lane, every open turn, and which of their workers are gone."""
+    """Read the lane, every open turn, and which of their workers are gone."""
     facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
         return facts
@@ -432,7 +433,7 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
 
 
 def extend_facts(command: Extend, now: float) -> Plan[Facts]:
-    """The run's lane; and for a batch that counts once, whether it came before."""
+    """Read the run's lane; for a batch that must count once, also whether it was written before."""
     facts = yield from fenced_facts(command, now)
     if command.merges and facts.session is not None:
         facts = replace(facts, open_turns=(yield from open_turns(facts.session.id)))
@@ -443,7 +444,7 @@ def extend_facts(command: Extend, now: float) -> Plan[Facts]:
 
 
 def finish_facts(command: Finish, now: float) -> Plan[Facts]:
-    """Return a run's lane, with the next turn of its queue."""
+    """Read a run's lane and the next turn of its queue."""
     facts = yield from fenced_facts(command, now)
     hides = command.refused_from is not None or bool(command.left_out)
     if hides and facts.session is not None:

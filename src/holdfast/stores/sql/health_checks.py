@@ -1,4 +1,4 @@
-"""What a doctor asks a store: reads that look for states that must not occur."""
+"""Queries of `holdfast doctor` for states that must not occur."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -52,14 +52,14 @@ COUNTS_BACK = Statement(
     "window w as (partition by session order by n)) c join sessions s on s.no = c.session "
     "where c.seq_step < 0 or c.turn_step < 0 or c.event_step < 0 order by s.id, c.n limit ?1",
 )
-# Places of items that are behind the end of the log: entries were taken away.
+# Item ids with a number beyond the end of the log: entries are missing.
 LOST_ENDS = Statement(
     "lost_ends",
     f"select s.id, i.newest, l.seq from log l join sessions s on s.no = l.session "
     "join (select session, max(seq) as newest from item_ids group by session) i "
     f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
 )
-# Entries that the search index knows and that are not there. No entry is ever deleted.
+# Entries that the search index refers to but that do not exist. Entries are never deleted.
 LOST_ENTRIES = Statement(
     "lost_entries",
     "select distinct i.pos from search_items i where not exists "
@@ -71,7 +71,7 @@ UNKNOWN_LOGS = Statement(
     "select l.session, count(*) from log l where not exists "
     "(select 1 from sessions s where s.no = l.session) group by l.session limit ?1",
 )
-# Each turn has one entry that accepted it, with its request.
+# Each turn has one entry that accepted it and contains its request.
 TURN_GAPS = Statement(
     "turn_gaps",
     "select s.id, l.turns, (select count(*) from log a where a.session = s.no "
@@ -79,7 +79,7 @@ TURN_GAPS = Statement(
     f"where {_LAST} and s.deleted_at is null and l.turns <> (select count(*) from log a "
     "where a.session = s.no and a.request is not null) order by s.id limit ?1",
 )
-# A turn that has not ended and has neither its lane nor a place in the queue never ends.
+# An open turn that has neither the lane nor a place in the queue never ends.
 STRAY_TURNS = Statement(
     "stray_turns",
     "select l.turn, s.id from log l join sessions s on s.no = l.session "
@@ -87,7 +87,7 @@ STRAY_TURNS = Statement(
     f"and {IS_LAST_OF_TURN} and not exists (select 1 from lanes a where a.turn = l.turn) "
     "and not exists (select 1 from queue q where q.turn = l.turn) order by l.turn limit ?1",
 )
-# Lanes with what their sessions' last entries say of them, and the last entry of their turn.
+# Lanes with the state in their sessions' last entries, and the last entry of their turn.
 LANES = Statement(
     "lanes",
     "select s.id, a.turn, a.run, a.owner, a.hold_until, "
@@ -96,14 +96,14 @@ LANES = Statement(
 )
 SESSION_OF_LANE = Statement("session_of_lane", SELECT_SESSION + "where s.id = ?1")
 LANE = Statement("lane", "select turn from lanes where session = ?1")
-# Turns that wait although they have ended, or that have the lane as well.
+# Waiting turns that have ended, or that have the lane as well.
 STALE_QUEUE = Statement(
     "stale_queue",
     "select q.turn, s.id from queue q left join sessions s on s.no = q.session "
     f"where coalesce({_LAST_KIND.format(turn='q.turn')}, {ENDED}) in {ENDS} "
     "or exists (select 1 from lanes a where a.turn = q.turn) order by q.turn limit ?1",
 )
-# Runs whose owner lives, but that have been under way for very long.
+# Runs whose owner is alive, but that have taken very long.
 LONG_RUNS = Statement(
     "long_runs",
     "select id, turn, began from (select s.id, a.turn, (select max(l.at) from log l "
@@ -111,7 +111,7 @@ LONG_RUNS = Statement(
     "as began from lanes a join sessions s on s.no = a.session join workers w on w.id = a.owner "
     "where w.alive_until > ?1) r where began < ?2 order by began limit ?3",
 )
-# What a provider remembers of a session that is over, or of items that are not there.
+# Provider state of a session that has ended, or about items that do not exist.
 STALE_STATE = Statement(
     "stale_state",
     "select s.tenant, p.session_id, p.provider, p.model, p.covers_seq, l.seq, s.is_live "
@@ -124,7 +124,7 @@ LATEST_TIMES = Statement(
     "select max(at) from (select max(at) as at from log "
     "union all select max(created_at) from sessions) times",
 )
-# Entries about turns, the newest first, and whether each is the last one of its turn.
+# Entries about turns, newest first, and whether each is the last one of its turn.
 RECENT_ENTRIES = Statement(
     "recent_entries",
     "select l.pos, l.turn, s.id, l.body, l.kind, "
@@ -169,7 +169,7 @@ LANES_AT_ONCE = 500
 
 
 class BrokenItem(msgspec.Struct, frozen=True):
-    """An item that no request can be made of."""
+    """An item that cannot be part of a request."""
 
     tenant: Tenant
     session_id: SessionId
@@ -178,17 +178,17 @@ class BrokenItem(msgspec.Struct, frozen=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """Something that does not agree with the log of a session."""
+    """A contradiction to the log of a session."""
 
     session_id: SessionId
     why: str
 
 
 class SessionsChecked(msgspec.Struct):
-    """What is wrong with a page of sessions that were read whole."""
+    """Problems in a page of sessions that were read completely."""
 
     last: str | None = None
-    """The last session of the page; none, if there are no more."""
+    """The last session of the page; None if there are no more."""
     items: list[BrokenItem] = []
     logs: list[Mismatch] = []
     item_ids: list[Mismatch] = []
@@ -196,7 +196,7 @@ class SessionsChecked(msgspec.Struct):
 
 
 class StaleState(msgspec.Struct, frozen=True):
-    """What a provider should not remember."""
+    """Provider state that should not exist."""
 
     tenant: Tenant
     session_id: SessionId
@@ -208,7 +208,7 @@ class StaleState(msgspec.Struct, frozen=True):
 
 
 class StaleHeal(msgspec.Struct, frozen=True):
-    """A turn whose provider had forgotten the state that it was sent."""
+    """A turn whose provider no longer had the state that the request referred to."""
 
     turn_id: TurnId
     session_id: SessionId
@@ -224,7 +224,7 @@ class FailedTurn(msgspec.Struct, frozen=True):
 
 
 class RecentTurns(msgspec.Struct):
-    """What went wrong in recent turns, up to a place in the log."""
+    """Problems of recent turns, up to a position in the log."""
 
     next_pos: int | None
     failed: list[FailedTurn] = []
@@ -248,19 +248,19 @@ def rows(statement: Statement, *parameters: object) -> Plan[list[Row]]:
 
 
 def latest_time(now: float) -> Plan[tuple[float, float | None]]:
-    """Return the time now, and the latest one that was written."""
+    """Return the current time, and the latest time that was written."""
     found = yield from every(LATEST_TIMES)
     return now, found[0][0]
 
 
 def stale_state(limit: int) -> Plan[list[StaleState]]:
-    """Return what providers remember of sessions that are over, or of items that are not there."""
+    """Return provider state of sessions that have ended, or about items that do not exist."""
     found = yield from every(STALE_STATE, limit)
     return [StaleState(*row) for row in found]
 
 
 def abandoned_turns(now: float, limit: int) -> Plan[list[tuple[TurnId, SessionId, str]]]:
-    """Return turns that wait for a worker that is gone, with their sources."""
+    """Return turns that wait for a dead worker, with their sources."""
     found = yield from every(ABANDONED_TURNS, now, limit)
     return [(row[0], row[1], _source(row[2])) for row in found]
 
@@ -274,7 +274,7 @@ def _source(packed: bytes | None) -> str:
 
 
 def wrong_lanes(limit: int) -> Plan[list[Mismatch]]:
-    """Return lanes and queues that do not agree with the logs of their sessions."""
+    """Return lanes and queues that contradict the logs of their sessions."""
     wrong: list[Mismatch] = []
     after = -1
     while True:
@@ -310,7 +310,7 @@ def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
 
 
 def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
-    """Return what went wrong in turns since a time, among entries before a place in the log."""
+    """Return problems of turns since a time, among entries before a position in the log."""
     found = yield from every(RECENT_ENTRIES, pos, since, limit)
     recent = RecentTurns(found[-1][0] if len(found) == limit else None)
     seen: set[str] = set()
@@ -343,7 +343,7 @@ def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
 
 
 def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[SessionsChecked]:
-    """Read a page of sessions whole: their logs, item ids, lanes and projections."""
+    """Check a page of sessions completely: their logs, item ids, lanes and projections."""
     found = yield from every(SESSIONS_AFTER, after, limit, int(with_retired))
     checked = SessionsChecked(found[-1][0] if len(found) == limit else None)
     for row in found:
@@ -362,7 +362,7 @@ def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[Sessio
 
 
 def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
-    """Return why the items of a session's log are not what its entries count, if they are not."""
+    """Return how the items of a session's log differ from its entries' counts, or None."""
     no = session_no(session.id)
     entries = yield from every(ITEM_ENTRIES, no, 1, session.version)
     seq, listed = session.parent_seq, set[tuple[str, int]]()
@@ -400,7 +400,7 @@ def _broken_items(session: Session) -> Plan[list[BrokenItem]]:
         except HoldfastError as exc:
             spoiled.append(BrokenItem(session.tenant, session.id, item.seq, exc.message))
     if not spoiled:
-        # Pairs are mended by the projection itself; it must come to an end without a fault.
+        # The projection itself repairs tool call pairs; here it only must not raise.
         project(visible)
     return spoiled
 
@@ -408,7 +408,7 @@ def _broken_items(session: Session) -> Plan[list[BrokenItem]]:
 def broken_logs(entries: Iterable[Sequence[Any]]) -> set[int]:
     """Return the numbers of sessions whose entries or items have gaps, given all entries.
 
-    Of a deleted session only the numbers of the entries are judged: its items were erased.
+    Of a deleted session only the numbers of the entries are checked: its items were erased.
     """
     broken: set[int] = set()
     session, n, seq = None, 0, 0

@@ -1,4 +1,4 @@
-"""Find sessions, turns, runs, records and items in the log, by as few reads as it takes."""
+"""Find sessions, turns, runs, records and items in the log with as few reads as possible."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import RecordHead
-from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
@@ -39,22 +39,29 @@ from holdfast.stores.sql.entries import (
     unpack_entries,
     unpack_items,
 )
-from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 
 EVERYTHING = 2**62
 SMALL_PART = 64
-"""A part of fewer items is read as a whole, wherever a page ends in it."""
+"""A part with fewer items is always read completely, even if a page ends in it."""
 NEAR_ENTRIES = 3
 NEAR_ITEMS = 16
-"""How many entries and items may be read beside a range, instead of a search for its ends."""
+"""How many extra entries and items may be read around a range to save the exact search."""
 MAX_RANGES = 64
-"""Hidden ranges that an entry tells of; a log with more of them has its records read."""
+"""Most hidden ranges that an entry stores; if there are more, all records are read."""
 
-# Where the parts of a row of `LANE_BY_…` begin.
+# Offsets of the parts of a `LANE_BY_…` row.
 _OWNER = SESSION_WIDTH
 _WAITING = _OWNER + 1
 _ACTIVE = _WAITING + len(Waiting.__struct_fields__)
 _PARTIAL = _ACTIVE + 9
+
+# Ids are a client's own affair: those of other tenants and of idle sessions are passed over.
+BUSY_SESSIONS_WITH = Statement(
+    "busy_sessions_with",
+    "select distinct s.id from item_ids i join sessions s on s.no = i.session "
+    "join lanes l on l.session = i.session where i.item_id = ?2 and s.tenant = ?1 limit 16",
+)
 
 Count = Literal["seq", "turns", "events"]
 _COUNTS: dict[Count, int] = {"seq": 0, "turns": 1, "events": 2}
@@ -85,6 +92,12 @@ def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
     return sorted(runs, key=lambda run: run.epoch)
 
 
+def find_busy_sessions(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
+    """Return sessions whose lane is taken and that have an item of this id."""
+    rows = yield from every(BUSY_SESSIONS_WITH, tenant, item_id)
+    return [SessionId(row[0]) for row in rows]
+
+
 def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
     """Return a run of a turn by its id."""
     runs = (yield from find_runs(turn_id)) if turn_id else []
@@ -92,7 +105,7 @@ def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
 
 
 class _Place(NamedTuple):
-    """An entry of a session, and what a count has reached there."""
+    """An entry of a session, and the value of a count there."""
 
     n: int
     reached: int
@@ -106,10 +119,10 @@ def find_number(session: Session, count: Count, target: int) -> Plan[int]:
 def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
     """Return the number of the entry at which a count reaches a target.
 
-    Counts grow with the entries, mostly evenly: a few looks near the place that evenness gives
-    find it, however long the log is. If `beside` is negative, an entry a little before it will do;
-    if it is positive, one a little behind: one look so many entries beside that place is mostly
-    enough.
+    Counts grow with the entries, mostly evenly, so an interpolation search needs few reads, however
+    long the log is. If `beside` is negative, an entry shortly before the exact one will do; if it
+    is positive, one shortly after it. The search probes `beside` entries away from its guess, so
+    that one read is mostly enough.
     """
     at = _COUNTS[count]
     low = _Place(0, session.parent_seq if count == "seq" else 0)
@@ -124,7 +137,7 @@ def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> 
         if is_even and high.reached > low.reached:
             share = (target - low.reached) * (high.n - low.n) // (high.reached - low.reached)
             middle = min(max(low.n + share + beside, low.n + 1), high.n - 1)
-        # Where guesses by evenness close in from one side alone, halving every other time ends it.
+        # If interpolation closes in from one side only, halving every other time ends the search.
         is_even = not is_even
         row = yield from one(sql.COUNTS, session_no(session.id), middle)
         assert row is not None, f"entry {middle} of session {session.id} is missing"
@@ -136,7 +149,7 @@ def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> 
 
 
 def find_lineage(session: Session) -> Plan[list[Session]]:
-    """Return a session and those whose history it continues, the nearest first."""
+    """Return a session and its ancestors, the nearest first."""
     line = [session]
     while line[-1].parent_id is not None:
         row = yield from one(sql.SESSION_BY_ID, line[-1].parent_id)
@@ -147,9 +160,9 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
 
 
 def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -> Plan[Lineage]:
-    """Return the ancestors of a fork, in one read or none, as far back as the item `first`.
+    """Return the ancestors of a fork back to the item `first`, in at most one read.
 
-    A line that is kept is read twice as far back, so that paging through it reads it a few times.
+    A lineage that is cached is read twice as far back, so that paging through it needs few reads.
     """
     assert of.parent_id is not None
     line = known.find(of.parent_id, first) if known is not None else None
@@ -166,7 +179,7 @@ def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -
 def find_owners(
     of: Session, first: int, last: int, known: LineageCache | None = None
 ) -> Plan[list[tuple[Session, int, int]]]:
-    """Return who keeps which part of a range of items in a line of forks, the oldest part first."""
+    """Return which session stores which part of a range of a fork's items, oldest part first."""
     owners: list[tuple[Session, int, int]] = []
     last = min(last, of.head_seq)
     if max(first, of.parent_seq + 1) <= last:
@@ -186,7 +199,7 @@ def find_owners(
 def places_in_line(
     of: Session, places: Sequence[tuple[int, int]], known: LineageCache | None = None
 ) -> Plan[list[int]]:
-    """Return which of these places, session numbers and items, are in a session's line of forks."""
+    """Return the items of those places (session number, item) that are in a session's lineage."""
     own = session_no(of.id)
     found = [seq for no, seq in places if no == own and of.parent_seq < seq <= of.head_seq]
     others = [(no, seq) for no, seq in places if no != own and seq <= of.parent_seq]
@@ -212,7 +225,7 @@ def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[R
 def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
     """Return the records over a session's log, its own and those of each ancestor, nearest first.
 
-    An ancestor's are cut off where its log ends for us.
+    An ancestor's records are cut off at the point of the fork.
     """
     found: list[tuple[Record, ...]] = []
     session_id, records, upto = session.id, session.record_no, EVERYTHING
@@ -243,7 +256,7 @@ def changes_view(record: Record) -> bool:
 
 
 def find_instructions(session: Session) -> Plan[Span | None]:
-    """Return the items that give a session's instructions, its ancestors' included."""
+    """Return the range of items with a session's instructions, including inherited ones."""
     number, upto = session.record_no, session.head_seq
     for owner in (yield from find_lineage(session)):
         for record in reversed((yield from own_records(owner.id, number))):
@@ -254,15 +267,15 @@ def find_instructions(session: Session) -> Plan[Span | None]:
 
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
-    """Return what records hide of a session's log, its ancestors' part included."""
+    """Return the hidden ranges of a session's log, including the inherited part."""
     ranges = yield from find_hidden_ranges(session)
     return ranges.all()
 
 
 def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
-    """Return what is hidden of a log: its last record's entry tells, or a fork's first one.
+    """Return the hidden ranges of a log from the entry of its last record, or a fork's first entry.
 
-    Entries that do not tell it (too many ranges, several records at once) have all records read.
+    If that entry lacks them (too many ranges, several records at once), all records are read.
     """
     no = session_no(session.id)
     if session.record_no:
@@ -281,7 +294,7 @@ def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
 
 
 def add_hidden_ranges(changes: Sequence[Change]) -> Plan[None]:
-    """Write into new entries what is hidden from there on, if they change that."""
+    """Store the hidden ranges in new entries that change them."""
     for change in changes:
         if type(change) is LogAppended:
             yield from _add_hidden_ranges(change)
@@ -317,7 +330,7 @@ def _keep_ranges(entry: Entry, ranges: HiddenRanges) -> None:
 def find_items(
     session: Session, first: int, last: int, known: LineageCache | None = None
 ) -> Plan[list[StoredItem]]:
-    """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
+    """Return items by sequence number, oldest first, whichever ancestor stores them."""
     found: list[StoredItem] = []
     for part, rows in (yield from _entries_by_part(session, first, last, known)):
         found += unpack_entries(rows, part.session_id, part.first, part.last)
@@ -327,7 +340,7 @@ def find_items(
 def find_turn_items(
     of: Session, turn_id: TurnId, first: int, last: int
 ) -> Plan[list[StoredItem] | None]:
-    """Return a range of items by the entries of their turn; None if some are kept elsewhere."""
+    """Return a range of items from the entries of their turn; None if some are not in them."""
     own, found = session_no(of.id), list[StoredItem]()
     for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
         if no == own:
@@ -338,7 +351,7 @@ def find_turn_items(
 def find_states(
     of: Session, first: int, last: int, known: LineageCache | None = None
 ) -> Plan[list[ItemState]]:
-    """Return a range of items as they are packed, wherever in the line of forks they are kept."""
+    """Return a range of items in their packed form, whichever ancestor stores them."""
     found: list[ItemState] = []
     for part, rows in (yield from _entries_by_part(of, first, last, known)):
         for row in rows:
@@ -351,10 +364,10 @@ def find_states(
 def _entries_by_part(
     of: Session, first: int, last: int, known: LineageCache | None
 ) -> Plan[list[tuple[Part, list[Row]]]]:
-    """Return the entries that hold a range of items, by the sessions that keep them, oldest first.
+    """Return the entries with a range of items, by the session that stores them, oldest first.
 
-    Each row ends with the number of its last item and the items. However many sessions keep them,
-    the entries are read by one statement.
+    Each row ends with the number of its last item and the items. One statement reads the entries of
+    all sessions.
     """
     parts = yield from _find_parts(of, first, last, known)
     if len(parts) == 1:
@@ -372,10 +385,10 @@ def _entries_by_part(
 def _find_parts(
     of: Session, first: int, last: int, known: LineageCache | None
 ) -> Plan[list[tuple[Part, int, Span]]]:
-    """Return who keeps which part of a range of items, oldest first: number, first and last entry.
+    """Return the parts of a range of items, oldest first, with session number and entry range.
 
-    Entries are never renumbered, so those of an ancestor's whole part are remembered with its line;
-    of a small part, all entries are read.
+    Entries are never renumbered, so the entry range of an ancestor's whole part is cached with its
+    lineage. Of a small part, all entries are read.
     """
     parts: list[tuple[Part, int, Span]] = []
     last = min(last, of.head_seq)
@@ -405,7 +418,7 @@ def _find_parts(
 
 
 def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
-    """Return between which entries of a session a range of its own items is, or a few more."""
+    """Return an entry range that contains a range of a session's own items; it may be larger."""
     low, high = 1, owner.version
     if first > owner.parent_seq + 1:
         low = yield from _search(owner, "seq", first, beside=-NEAR_ENTRIES)
@@ -415,7 +428,7 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
 
 
 def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Return the entries that hold a range of a session's own items, and perhaps a few others.
+    """Return the entries with a range of a session's own items, and perhaps a few others.
 
     A row is the number of the entry's last item, and its items.
     """
@@ -451,7 +464,7 @@ def read_lane(row: Row | None, now: float) -> Facts:
 
 
 def _active_run(session: Session, active: Turn, body: bytes, partial: bytes | None) -> Run | None:
-    """Return the run that has the lane; every entry about a running turn says its state."""
+    """Return the run that has the lane; every entry about a running turn has the run's state."""
     for state in read_body(body, active.id).runs:
         if state.id == session.active_run_id:
             kept = bytes(partial) if partial is not None else None
@@ -465,7 +478,7 @@ def session_row(session_id: SessionId) -> Plan[Row | None]:
 
 
 def latest_turn(session: Session) -> Plan[Turn | None]:
-    """Return the turn of a session that was accepted last."""
+    """Return the turn of a session that was accepted most recently."""
     if not session.turn_count:
         return None
     n = yield from find_number(session, "turns", session.turn_count)
@@ -480,7 +493,7 @@ def last_run_of_step(turn_id: TurnId, step: int) -> Plan[Run | None]:
 
 
 def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
-    """Return records without their bodies; a summary that was erased is no record any more."""
+    """Return records without their bodies, except erased summaries, which no longer count."""
     return tuple(
         RecordHead(
             one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
@@ -491,6 +504,6 @@ def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
 
 
 def open_turns(session_id: SessionId) -> Plan[tuple[Turn, ...]]:
-    """Return every turn of a session that has not ended, in the order of the lane."""
+    """Return every open turn of a session, in the order of the lane."""
     rows = yield from every(sql.OPEN_TURNS, session_no(session_id))
     return tuple(sorted(map(read_turn, rows), key=lambda turn: turn.position))

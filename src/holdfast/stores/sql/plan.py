@@ -1,7 +1,7 @@
-"""Work on a database as plans: generators that ask statements and are given the rows.
+"""Database work as plans: generators that yield statements and receive rows.
 
-A plan never touches a connection, so the same text runs in a thread on SQLite, awaited on
-PostgreSQL, and in place in a simulation.
+A plan never touches a connection, so the same code runs in a thread on SQLite, awaited on
+PostgreSQL, and inline in a simulation.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -13,13 +13,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Statement(NamedTuple):
-    """A named text; `is_fenced` ones must write exactly one row, or the transaction is void."""
+    """A named SQL text; a fenced one must write exactly one row, or the transaction is void."""
 
     name: str
     text: str
     is_fenced: bool = False
     postgres: str = ""
-    """The text for PostgreSQL, where it has to differ."""
+    """The text for PostgreSQL if it differs."""
 
 
 Row = Sequence[Any]
@@ -31,7 +31,7 @@ class QueryRunner(Protocol):
     """Runs a read in one snapshot."""
 
     async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
+        """Return the result of a query, which gets the database's time."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
+"""Read queries: pages of sessions, items, turns and events. They never wait for a run."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -75,16 +75,16 @@ from holdfast.stores.sql.lookups import (
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 
 MAX_PLACES = 100
-"""Sessions with one item id that are compared with a line of forks at once."""
+"""The most sessions with one item id that are compared with a lineage at once."""
 EVENTS_PER_ENTRY = 1024
-"""Places of events: the position of their entry, and their number in it, which is far less."""
+"""Factor in event places: entry position times this, plus the event's far smaller number in it."""
 PRUNED_AT_ONCE = 1000
 
 
 def session(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
 ) -> Plan[SessionView | None]:
-    """Return one session as the outside may see it."""
+    """Return one session as the API shows it."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
@@ -98,7 +98,7 @@ def session(
 
 
 def session_view(row: Row, now: float) -> Plan[SessionView]:
-    """Return the session of a row as the outside may see it."""
+    """Return the session of a row as the API shows it."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -110,7 +110,7 @@ def session_view(row: Row, now: float) -> Plan[SessionView]:
 
 
 def _last_ended(of: Session) -> Plan[Turn | None]:
-    """Return the turn that ended last; one that was opened again since has not."""
+    """Return the turn that ended last, except turns that were reopened since."""
     if not of.turn_count:
         return None
     for row in (yield from every(sql.LAST_ENDED, session_no(of.id))):
@@ -121,7 +121,7 @@ def _last_ended(of: Session) -> Plan[Turn | None]:
 
 
 def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[SessionView]]:
-    """Return a page of sessions. Status is judged now, so it is filtered after reading."""
+    """Return a page of sessions. Status depends on the time, so it is filtered after reading."""
     found: list[SessionView] = []
     after = query.after or ""
     wants_all = query.generations or query.status == "retired"
@@ -175,7 +175,7 @@ def items(
 
 
 class Long(NamedTuple):
-    """What was asked for is more than was to be read."""
+    """The result is larger than the limit."""
 
     rows: int
 
@@ -184,7 +184,7 @@ def transcript(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
     known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
-    """Return the end of what is visible, as bytes, if it takes no more rows than `at_most`."""
+    """Return the last visible items as bytes, or `Long` if that takes more rows than `at_most`."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
@@ -207,7 +207,7 @@ def transcript(
 
 
 def last_of(spans: list[Span], count: int | None) -> list[Span]:
-    """Return the part of (disjoint, ordered) spans that holds the last `count` numbers."""
+    """Return the part of disjoint, ordered spans that contains the last `count` numbers."""
     if count is None:
         return spans
     kept: list[Span] = []
@@ -240,13 +240,13 @@ def records(of: Session) -> Plan[list[Record]]:
 
 
 def lineage_records(of: Session) -> Plan[list[Record]]:
-    """Return the records over a session's log that are in force, those of its ancestors too."""
+    """Return the records in force over a session's log, including those of its ancestors."""
     found = yield from find_records(of)
     return [record for own in reversed(found) for record in in_force(own)]
 
 
 def turn(tenant: Tenant, turn_id: TurnId, now: float) -> Plan[TurnView | None]:
-    """Return a turn and what its lane says of it."""
+    """Return a turn and its state in the lane."""
     found = yield from find_turn(turn_id)
     if found is None or found.tenant != tenant:
         return None
@@ -293,7 +293,7 @@ def runs(turn_id: TurnId) -> Plan[list[Run]]:
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[ResponseView | None]:
-    """Return what is known of the response that a step of a turn gives."""
+    """Return the record of the response of a turn's step."""
     found = yield from find_turn(turn_id)
     if found is None or found.tenant != tenant or step > found.step:
         return None
@@ -316,7 +316,7 @@ def journal(turn_id: TurnId, step: int, after: int, limit: int) -> Plan[list[Jou
 
 
 def provider_state(session_id: SessionId) -> Plan[list[ProviderState]]:
-    """Return what providers remember for a session."""
+    """Return the provider state of a session."""
     rows = yield from every(sql.PROVIDER_STATE, session_id)
     return [ProviderState(*row) for row in rows]
 
@@ -330,7 +330,7 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     low = yield from find_number(owner, "events", after + 1)
     found: list[Event] = []
     while low <= owner.version and len(found) < limit:
-        # At most as many entries as events are wanted hold them, but for some without any.
+        # At most as many entries as events are needed, not counting some without any.
         rows = yield from every(sql.ENTRIES, session_no(session_id), low, owner.version, limit + 1)
         for n, _, at, turn_id, _, _, last, _, body, _, _ in rows:
             found += read_events(bytes(body), owner.id, owner.tenant, turn_id, last, at)
@@ -341,7 +341,7 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
 
 
 def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]]:
-    """Return a tenant's facts behind a place, in the order of their commits."""
+    """Return a tenant's facts after a place, in the order of their commits."""
     pos, skipped = divmod(after.position, EVENTS_PER_ENTRY)
     found: list[PlacedEvent] = []
     txid = after.txid
@@ -362,7 +362,7 @@ def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]
 
 
 def feed_end(tenant: Tenant) -> Plan[FeedPlace]:
-    """Return the place of a tenant's newest fact that may be read."""
+    """Return the place of a tenant's newest readable fact."""
     row = yield from one(sql.FEED_END, tenant)
     if row is None:
         return FeedPlace(0, 0)
@@ -376,7 +376,7 @@ def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow
 
 
 def completions(tenant: Tenant, query: CompletionQuery) -> Plan[list[CompletionRow]]:
-    """Return a page of stored completions; metadata is looked at after reading."""
+    """Return a page of stored completions; metadata is filtered after reading."""
     found: list[CompletionRow] = []
     turn_id, step = query.after or ("", 0)
     statement = sql.COMPLETIONS_UP if query.order == "asc" else sql.COMPLETIONS_DOWN
@@ -406,13 +406,16 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
 def idle_sessions(
     seconds: float, after: SessionId, limit: int, now: float
 ) -> Plan[list[tuple[Tenant, SessionId]]]:
-    """Return sessions in which nothing has happened for so long, by id."""
+    """Return sessions that have been inactive for at least `seconds`, by id."""
     rows = yield from every(sql.IDLE_SESSIONS, now - seconds, after, limit)
     return [(Tenant(row[0]), SessionId(row[1])) for row in rows]
 
 
 def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
-    """Return the statements that forget old traces, and whether there may be more of them."""
+    """Return the statements that prune old events, journals and idempotency keys.
+
+    The decision says whether more may be left.
+    """
     before = now - command.older_than_seconds
     writes: list[Ask] = [
         (sql.FORGET_IDEMPOTENCY, (before,)),
@@ -420,7 +423,8 @@ def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
     ]
     row = yield from one(sql.PRUNED_UPTO)
     found = yield from every(sql.ENTRIES_TO_PRUNE, row[0] if row else 0, PRUNED_AT_ONCE)
-    # Positions grow with time, but for what an upgrade copied: the first young entry ends it.
+    # Positions grow with time, except for copied entries of an upgrade: stop at the first young
+    # one.
     rows = list(takewhile(lambda entry: entry[4] < before, found))
     for _, session, n, packed, _ in rows:
         body = read_body(bytes(packed))
@@ -438,7 +442,7 @@ def oldest_turn_id(before: float) -> str:
 
 
 def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
-    """Return where a history ends that has one of these hashes, the first that is kept."""
+    """Return where a history with one of these hashes ends; earlier hashes are preferred."""
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
         asked = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
         padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(asked))
@@ -452,7 +456,7 @@ def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[Histor
 
 
 def _still_says(row: HistoryHashRow) -> Plan[bool]:
-    """Whether nothing of the history was erased since its hash was taken."""
+    """Whether nothing of the history was erased since its hash was computed."""
     found = yield from session_row(row.session_id)
     if found is None:
         return False
@@ -467,13 +471,13 @@ def _still_says(row: HistoryHashRow) -> Plan[bool]:
 
 
 def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
-    """Return unnamed sessions that have an item of this id."""
+    """Return sessions without a key that have an item with this id."""
     rows = yield from every(sql.ITEM_PLACES, tenant, item_id)
     return [SessionId(row[0]) for row in rows]
 
 
 def stored_bytes(tenant: Tenant) -> Plan[int]:
-    """Return how many bytes the items of a tenant's sessions have."""
+    """Return the size in bytes of the items of a tenant's sessions."""
     rows = yield from every(sql.STORED_BYTES, tenant)
     return int(rows[0][0])
 
@@ -498,7 +502,7 @@ def _shown_items(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[lis
 
 
 def listing(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[ListedItem]]:
-    """Return a page of items with their names and, in the log's view, what hides each."""
+    """Return a page of items with names and, in the log's view, the record that hides each."""
     page = yield from (
         _shown_items(of, query, lines) if query.view == "visible" else items(of, query, lines)
     )
@@ -529,7 +533,7 @@ def listing(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[Lis
 
 
 def find_listed(of: Session, name: str, lines: LineageCache) -> Plan[ListedItem | None]:
-    """Return the item that goes by a name, hidden or not."""
+    """Return the item with a name, hidden or not."""
     places = yield from _places(of, name, lines)
     hidden: Sequence[Span] = (yield from find_hidden(of)) if of.hidden_count else ()
     parts = split_name(name)
@@ -551,7 +555,7 @@ def find_listed(of: Session, name: str, lines: LineageCache) -> Plan[ListedItem 
 def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
     """Return where an id occurs in a session's log, oldest first.
 
-    An id that very many sessions use is looked up in each part of a line of forks instead.
+    An id that very many sessions use is looked up in each part of the lineage instead.
     """
     rows = yield from every(sql.FIRST_PLACES, item_id, MAX_PLACES)
     places: set[int] = set()
@@ -570,14 +574,14 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
 
 
 def _hiding(of: Session) -> Plan[list[Record]]:
-    """Return the records that hide something of a session's log, its ancestors' included."""
+    """Return the records that hide parts of a session's log, including its ancestors' records."""
     found: list[Record] = []
     line = yield from find_lineage(of)
     upto, records = of.head_seq, of.record_no
     for owner in line:
         own = yield from own_records(owner.id, records)
         undone = {record.undoes for record in own if record.kind == "undo"}
-        # What an ancestor hides of its own later log does not concern its forks.
+        # What an ancestor hides after the point of the fork does not affect the fork.
         found.extend(
             replace(record, to_seq=min(record.to_seq, upto))
             for record in own

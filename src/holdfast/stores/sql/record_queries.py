@@ -51,7 +51,7 @@ from holdfast.stores.sql.lookups import (
 from holdfast.stores.sql.plan import Plan, every
 
 _STEP_OUTPUTS = OUTPUT_KINDS | {COMPLETION, ATTACHMENT}
-"""Kinds of items behind which the input of other requests may join a turn."""
+"""Kinds of items after which the input of other requests may join a turn."""
 
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
@@ -71,7 +71,7 @@ def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
 
 
 def compact_facts(command: Compact, now: float) -> Plan[Facts]:
-    """The lane, every record of the log, and those that this turn wrote before."""
+    """Read the lane, every record of the log, and those that this turn wrote before."""
     facts = yield from fenced_facts(command, now)
     session = facts.session
     if session is None or not command.fence.holds(session):
@@ -83,7 +83,7 @@ def compact_facts(command: Compact, now: float) -> Plan[Facts]:
 
 
 def undo_facts(command: UndoCompaction, now: float) -> Plan[Facts]:
-    """The session and its own records."""
+    """Read the session and its own records."""
     facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
         return facts
@@ -92,7 +92,7 @@ def undo_facts(command: UndoCompaction, now: float) -> Plan[Facts]:
 
 
 def hide_facts(command: Hide, now: float) -> Plan[Facts]:
-    """The log that shows a range; where that is erased, every fork's that shows it too."""
+    """Read the log that shows a range; for an erasure, also every fork that shows it."""
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
@@ -131,12 +131,12 @@ def _log(session: Session, upto: int, first: int) -> Plan[Log]:
 
 
 def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
-    """Return a log as a model may be shown it; what a summary stands for is not even read.
+    """Return the log as a model may see it; items that a summary replaces are not read.
 
-    The flag tells whether all of it is shown as it is stored, and no compaction was recorded.
+    The flag says whether all items are shown as they are stored and no compaction was recorded.
     """
     if not of.record_no and of.parent_id is None:
-        # Nearly every log: no record changes how it is shown.
+        # Nearly every log has no record that changes how it is shown.
         items = yield from find_items(of, 1, of.head_seq)
         is_plain = is_as_stored(items)
         is_whole = is_plain and ERASED_ITEM not in [item.body for item in items]
@@ -166,7 +166,7 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
         body = yield from _record_body(head)
         if body is not None:
             elision = read_elision(body)
-            # Behind the point where a fork began, the same numbers are items of its own.
+            # After the point of a fork, the same numbers belong to the fork's own items.
             cuts = tuple(cut for cut in elision.cuts if cut[0] <= head.upto)
             elisions.append(replace(elision, cuts=cuts))
     return Shown(force, compaction, tuple(elisions))
@@ -188,7 +188,7 @@ def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[Se
 
 
 def descendants(of: SessionId) -> Plan[list[SessionId]]:
-    """Return all sessions below a session, hidden and erased ones too."""
+    """Return all descendants of a session, including hidden and erased ones."""
     found: list[SessionId] = []
     front = [of]
     while front:
@@ -202,7 +202,7 @@ def descendants(of: SessionId) -> Plan[list[SessionId]]:
 def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
-    """Return what of a session is settled, without its content."""
+    """Return the outline of a session: its settled part without content."""
     view = yield from queries.session(tenant, session_id, key, now)
     if view is None:
         return None
@@ -215,7 +215,7 @@ def outline(
         spans = visible_spans(ranges.hidden, 1, found.head_seq)
     shown, spans = spans, queries.last_of(spans, last)
     if spans and ranges.instructions is not None:
-        # Instructions are compared apart from the history, wherever they were given.
+        # Instructions are compared separately from the history, wherever they were given.
         first, end = ranges.instructions
         spans[:0] = visible_spans(ranges.hidden, first, min(end, spans[0][0] - 1))
     entries: list[OutlineEntry] = []
@@ -248,7 +248,7 @@ def _with_instructions(entries: list[OutlineEntry], span: Span | None) -> list[O
 
 
 def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
-    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
+    """Return where the open turn of the lane begins; None if there is none or its hold expired."""
     if active is None or (of.hold_until is not None and of.hold_until <= now):
         return None
     return finished_seq(of, active) + 1
@@ -278,13 +278,13 @@ def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]
 
 
 def _entries(of: Session, first: int, last: int) -> Plan[list[Items]]:
-    """Return a range of items, those of each entry with the number of their turn."""
+    """Return a range of items by entry, each with the number of its turn."""
     found: list[Items] = []
     for owner, start, end in (yield from find_owners(of, first, last)):
         for seq, packed in (yield from item_entries(owner, start, end)):
             items = read_items(packed)
             at = seq - len(items.listed) + 1
-            # The entries may reach beyond the range.
+            # The entries may extend beyond the range.
             items.listed = items.listed[max(start - at, 0) : max(end - at + 1, 0)]
             found.append(items)
     return found

@@ -1,4 +1,4 @@
-"""How a database looks before it is opened as a store: the values of a look from outside."""
+"""The result of inspecting a database before it is opened as a store."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "transac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInspection:
-    """What can be seen; `None` where it cannot be, or there is no such thing."""
+    """The findings; None if something cannot be read or does not exist."""
 
     kind: str
     exists: bool = True
     pending: tuple[str, ...] = ()
-    """Steps of the schema that the store has not taken yet."""
+    """Migrations that the store does not have yet."""
     refusal: str | None = None
-    """Why this version cannot use the store's schema."""
+    """Why this version cannot use the store's schema; None if it can."""
     is_first_schema: bool = False
     """Whether the store has the schema before the log, which `holdfast upgrade` copies."""
     missing: tuple[str, ...] = ()
-    """Tables and columns that an up-to-date schema has."""
+    """Tables and columns that an up-to-date schema has and this one lacks."""
     damage: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     clock_ahead_seconds: float | None = None
@@ -34,12 +34,12 @@ class StoreInspection:
 
     @property
     def is_bare(self) -> bool:
-        """Whether no step of the schema was taken."""
+        """Whether no migration was applied."""
         return len(self.pending) == len(migrations.all_migrations())
 
 
 def missing_from(found: dict[str, set[str]], wanted: dict[str, set[str]]) -> tuple[str, ...]:
-    """Return what a schema lacks, by name."""
+    """Return the names of the tables and columns that a schema lacks."""
     lacking: list[str] = []
     for table, columns in sorted(wanted.items()):
         if table not in found:
@@ -50,7 +50,7 @@ def missing_from(found: dict[str, set[str]], wanted: dict[str, set[str]]) -> tup
 
 
 def steps_left(applied: Iterable[tuple[int, str]]) -> tuple[tuple[str, ...], str | None]:
-    """Return the steps that a schema lacks, and why this version cannot use it, if so."""
+    """Return the migrations that a schema lacks, and why this version cannot use it, or None."""
     try:
         left = migrations.pending(applied, migrations.all_migrations())
     except StoreError as exc:

@@ -30,17 +30,17 @@ _ENTRY = (
     "insert into log (session, n, kind, at, turn, seq, turns, events, record, head, body, items, "
     "request) values (?1, {n}, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
 )
-# The gate: no number, and so no row, unless the log still ends where the decision saw it end.
+# The gate: no number, and so no row, unless the log still ends where the decision saw it.
 APPEND_ENTRY = Statement(
     "append_entry",
     _ENTRY.format(
-        # Two index reads, however long the log is; an aggregate would scan all of it.
+        # Two index reads, however long the log is; an aggregate would scan it completely.
         n="(select n + 1 from log where session = ?1 and n = ?2 - 1 "
         "and not exists (select 1 from log where session = ?1 and n >= ?2))"
     ),
     is_fenced=True,
 )
-# The first entry of a session, and those behind another one of the same commit.
+# The first entry of a session, and entries that follow another one in the same commit.
 ADD_ENTRY = Statement("add_entry", _ENTRY.format(n="?2"))
 
 ENTRIES = Statement(
@@ -48,14 +48,14 @@ ENTRIES = Statement(
     "select n, kind, at, turn, seq, turns, events, record, body, items, request from log "
     "where session = ?1 and n between ?2 and ?3 order by n limit ?4",
 )
-# Items only, oldest first; the caller knows between which entries they are.
+# Items only, oldest first; the caller knows the range of their entries.
 ITEM_ENTRIES = Statement(
     "item_entries",
     "select seq, items from log where session = ?1 and n between ?2 and ?3 and items is not null "
     "order by n",
 )
-# The same for several sessions in one read, in no order; each range is a session, its first and
-# its last entry.
+# The same for several sessions in one read, unordered; each range is a session, its first and its
+# last entry.
 _RANGE_ENTRIES = (
     "select l.session, l.seq, l.items from {ranges} join log l on l.session = {value}0{end} "
     "and l.n between {value}1{end} and {value}2{end} where l.items is not null"
@@ -63,7 +63,7 @@ _RANGE_ENTRIES = (
 RANGE_ENTRIES = Statement(
     "range_entries",
     _RANGE_ENTRIES.format(
-        # A cross join keeps the order of the tables: the ranges are few, the log is not.
+        # A cross join keeps the order of the tables: there are few ranges and many log entries.
         ranges="json_each(?1) r cross",
         value="json_extract(r.value, '$[",
         end="]')",
@@ -79,7 +79,7 @@ ITEM_ENTRY = Statement(
     "select n, seq, items, turn from log "
     "where session = ?1 and n >= ?2 and items is not null order by n limit 1",
 )
-# One entry, to find by its counts where a number of an item, a turn or an event is.
+# The counts of one entry, to find the entry of an item, a turn or an event by its number.
 COUNTS = Statement("counts", "select seq, turns, events from log where session = ?1 and n = ?2")
 RECORD_ENTRIES = Statement(
     "record_entries",
@@ -105,7 +105,7 @@ ADD_SESSION = Statement(
     + ", ".join(f"?{n}" for n in range(2, len(IDENTITY) + 2))
     + ")",
 )
-# What of a session's identity can change. The gate of its log comes before this.
+# The columns of a session's identity that can change. The gate of its log comes before this.
 SAVE_SESSION = Statement(
     "save_session",
     "update sessions set is_live = ?1, retired_at = ?2, deleted_at = ?3, metadata = ?4 "
@@ -118,10 +118,10 @@ _LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where 
 _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
 SELECT_SESSION = _SESSION
-"""Selects what `read_session` reads, and the lease of the lane's owner."""
+"""Selects the columns that `read_session` reads, and the lease of the lane's owner."""
 # The session, and whether the owner of its lane is alive, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
-# The sessions that keep a part of a fork's history, the nearest first, as far back as an item.
+# The ancestors that store a part of a fork's history, nearest first, back to an item.
 ANCESTORS = Statement(
     "ancestors",
     "select id, parent_seq from ("
@@ -136,8 +136,8 @@ SESSION_BY_KEY = Statement(
 )
 
 IS_INDEXED = f"{{entry}}.kind <> {ENDED_NEXT}"
-"""Whether an entry about a turn is in the index by turn, which only serves reads that ask this."""
-# In the order of the index by turn, which has the entry that accepted the turn in front.
+"""Whether an entry about a turn is in the index by turn; only reads with this condition use it."""
+# The order of the index by turn, in which the entry that accepted the turn comes first.
 _TURN_PLACE = "case when {entry}.request is null then {entry}.n else 0 end"
 _LAST_OF_TURN = (
     "(select coalesce((select f.n from log f where f.session = e.session and f.n = e.n + 1 "
@@ -155,15 +155,15 @@ IS_LAST_OF_TURN = (
     f"and {IS_INDEXED.format(entry='m')}) and not exists (select 1 from log m "
     f"where m.session = l.session and m.n = l.n + 1 and m.kind = {ENDED_NEXT}))"
 )
-"""Whether no entry about the same turn comes behind this one, `l`."""
+"""Whether the entry `l` is the last one about its turn."""
 _ENTRIES_OF_TURN = (
     "from log e join log l on l.session = e.session and l.n between e.n and e.n + 1 "
     f"and (l.n = e.n or l.kind = {ENDED_NEXT}) {{join}}"
     f"where e.turn = ?1 and {IS_INDEXED.format(entry='e')} "
 )
 
-# All that a decision about a lane asks: its session and the owner's lease, how many wait and
-# between which places, and the last entry of the turn that holds it with what is beside the log.
+# All facts about a lane: its session and the owner's lease, the number of waiting turns and their
+# positions, and the last entry of the turn that has it, with its rows outside the log.
 _LANE = (
     f"select {_IDENTITY}, {_HEAD}, w.alive_until, "
     "(select count(*) from queue q where q.session = s.no), "
@@ -180,7 +180,7 @@ LANE_BY_KEY = Statement(
     "lane_by_key", _LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )
 
-# Generations are never reused, also not after an erasure.
+# Generations are never reused, not even after an erasure.
 LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
 )
@@ -197,7 +197,7 @@ LIST_FORKS = Statement(
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
-    # What cannot have the status is left out here; whether the owner lives is judged later.
+    # Excludes sessions that cannot have the status; the owner's lease is checked later.
     "and (?6 <> 'running' or a.turn is not null) and (?6 <> 'retired' or s.is_live = 0) "
 )
 LIST_SESSIONS_UP = Statement(
@@ -207,7 +207,7 @@ LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
 
-# By last activity; the session's number decides between equals.
+# By last activity; ties are broken by the session's number.
 _LISTED_BY = _LISTED.replace("?6", "?4")
 LISTED_SESSION = Statement("listed_session", _LISTED_BY + "and s.no = ?5")
 LIST_BY_ACTIVITY = Statement(
@@ -245,7 +245,7 @@ TENANT_TURNS = Statement(
     "where s.tenant = ?1) + (select count(*) from queue q join sessions s on s.no = q.session "
     "where s.tenant = ?1)",
 )
-# Text of a stream in progress; there is no session, and so no row, once the run lost its lane.
+# Text of a stream in progress. Once the run has lost its lane there is no session, and so no row.
 SAVE_PARTIAL = Statement(
     "save_partial",
     "insert into partials (run, session, body) values (?1, "
@@ -263,25 +263,25 @@ _TURN = (
     "from log l join sessions s on s.no = l.session left join queue q on q.turn = l.turn "
     "left join deliveries d on d.turn = l.turn "
 )
-# The last entry about a turn has its state.
+# The state of a turn is in its last entry.
 TURN_BY_ID = Statement(
     "turn_by_id",
     _TURN + f"where (l.session, l.n) = {LAST_ENTRY_OF_TURN.format(turn='?1')}",
 )
-# Every turn of a session that has not ended.
+# Every open turn of a session.
 OPEN_TURNS = Statement(
     "open_turns",
     _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='o.turn')} "
     "from (select turn from lanes where session = ?1 "
     "union all select turn from queue where session = ?1) o)",
 )
-# The turns that entries speak of, each as its own last entry leaves it.
+# The turns of a range of entries, each in the state of its own last entry.
 TURNS_BETWEEN = Statement(
     "turns_between",
     _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='b.turn')} "
     "from log b where b.session = ?1 and b.n between ?2 and ?3 and b.turn is not null)",
 )
-# Ends of turns, newest first; one that was opened again since is not one.
+# Ends of turns, newest first; the caller skips turns that were reopened.
 LAST_ENDED = Statement(
     "last_ended",
     f"select turn from log where session = ?1 and kind in {ENDS} order by n desc limit 16",
@@ -325,7 +325,7 @@ FORGET_STOP_REQUESTS = Statement(
 )
 PARTIAL = Statement("partial", "select body from partials where run = ?1")
 
-# An answer that arrived; the step says which, should the turn have gone on meanwhile.
+# Record that an answer was delivered, and of which step, because the turn may have continued.
 MARK_DELIVERED = Statement(
     "mark_delivered",
     "insert into deliveries (turn, step, delivered_at, retry_claim) values (?1, ?2, ?3, 0) "
@@ -348,7 +348,7 @@ ADD_ITEM_ID = Statement(
     "add_item_id",
     "insert into item_ids (session, item_id, seq) values (?1, ?2, ?3)",
 )
-# Ids are a client's own affair and may come twice; names may not.
+# Clients choose the ids, so one may occur twice; names are unique.
 FIRST_PLACES = Statement(
     "first_places", "select session, seq from item_ids where item_id = ?1 limit ?2"
 )
@@ -361,9 +361,9 @@ PLACES_OF_ITEM = Statement(
 
 # ── Facts for followers, repeats, providers ─────────────────────────────────────────────────
 
-# A tenant's facts behind a place. SQLite commits one after the other, so positions are the order.
-# PostgreSQL does not: there a transaction's number comes first, and only what lies before every
-# open transaction is read, so that nothing can be committed before it any more.
+# A tenant's facts after a place. SQLite commits one transaction after the other, so positions give
+# the order. In PostgreSQL the transaction's number comes first, and only facts before every open
+# transaction are read, so that nothing can be committed before them any more.
 _FEED = (
     "from log l join sessions s on s.no = l.session "
     "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
@@ -409,7 +409,7 @@ DROP_PROVIDER_STATE = Statement(
 )
 DROP_PROVIDER_STATE_COVERING = Statement(
     "drop_provider_state_covering",
-    # What is erased is gone for forks too, which share it, and so for their providers.
+    # Forks share the erased items, so the state of their providers is dropped too.
     "delete from provider_state where covers_seq >= ?2 and session_id in ("
     "with recursive descendants (id) as (select id from sessions where id = ?1 "
     "union all select s.id from sessions s join descendants d on s.parent_id = d.id) "
@@ -424,12 +424,12 @@ DROP_PROVIDER_SLOT = Statement(
 _JOURNAL = (
     "insert into journals (turn_id, step, first_no, last_no, session_id, body, session) "
     "values (?1, ?2, ?3, ?4, ?5, ?6, {session}) "
-    # A batch whose commit went through unheard is sent again: it takes its own place.
+    # A batch whose commit reply was lost is sent again and replaces itself.
     "on conflict (turn_id, step, first_no) do update set "
     "last_no = excluded.last_no, body = excluded.body"
 )
 ADD_JOURNAL = Statement("add_journal", _JOURNAL.format(session="?7"))
-# The same where nothing else of the commit asks whether the run still has its lane.
+# The same if no other statement of the commit checks that the run still has its lane.
 APPEND_JOURNAL = Statement(
     "append_journal",
     _JOURNAL.format(session="(select session from lanes where session = ?7 and run = ?8)"),
@@ -463,7 +463,7 @@ SAVE_COMPLETION = Statement(
     "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
     is_fenced=True,
 )
-# A completion that was deleted as a response is gone as a completion too.
+# A completion that was deleted as a response is not listed as a completion either.
 _COMPLETIONS = (
     f"select {columns(CompletionRow, 'c.')} from completions c "
     "left join dropped_responses d on d.turn_id = c.turn_id and d.step = c.step "
@@ -485,7 +485,7 @@ COMPLETIONS_DOWN = Statement(
 
 # ── Histories that requests may repeat ──────────────────────────────────────────────────────
 
-# An answer may be taken up again after its commit went unheard: its place is the same.
+# An answer may be written again if its commit reply was lost: it replaces its own row.
 ADD_HISTORY_HASH = Statement(
     "add_history_hash",
     _insert("add_history_hash", "history_hashes", HistoryHashRow).text
@@ -531,7 +531,7 @@ FORGET_JOURNALS = Statement(
     "delete from journals where turn_id < ?1 and not exists "
     "(select 1 from lanes a where a.turn = journals.turn_id)",
 )
-# Entries are blanked of their events, the oldest first, so many at a time.
+# Events are removed from entries, the oldest first, in batches.
 PRUNED_UPTO = Statement("pruned_upto", "select pos from cursors where view = 'pruned'")
 SAVE_PRUNED_UPTO = Statement(
     "save_pruned_upto",
@@ -561,14 +561,14 @@ WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where 
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
-# Leases from before the clock was set back: a worker that hangs would keep its lanes for so long.
+# Cut leases from before the clock was set back: a hanging worker would keep its lanes that long.
 CUT_LEASES = Statement("cut_leases", "update workers set alive_until = ?1 where alive_until > ?1")
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
 
-# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
-# Each part stops by itself: page after page of many orphans must not look at all of them again.
+# Sessions in which a worker without a live lease still runs or waits, or with an expired hold. Each
+# part has its own limit, so that paging through many orphans does not scan all of them again.
 ORPHANED_SESSIONS = Statement(
     "orphaned_sessions",
     "select s.id from sessions s join ("
@@ -586,7 +586,7 @@ ORPHANED_SESSIONS = Statement(
     "where w.id is null or w.alive_until <= ?1 limit ?2) waited"
     ") o on o.session = s.no limit ?2",
 )
-# Turns that wait; the one that has its lane is a run's business, or its client's.
+# Waiting turns only; the turn that has the lane belongs to its run or its client.
 OWNED_TURNS = Statement(
     "owned_turns",
     _TURN + "where (l.session, l.n) in (select o.session, "

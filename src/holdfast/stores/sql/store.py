@@ -1,6 +1,6 @@
-"""The SQL store: a driver, a committer, and the ears of those who wait."""
+"""The SQL store: a driver, a group committer and listeners for wake-ups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
@@ -11,10 +11,11 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span, quarantined
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.growing_list import LargePrefix, SharedPrefix, share
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     ApprovalEnded,
+    Change,
     CompletionRow,
     Event,
     JournalRow,
@@ -52,6 +53,7 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
+from holdfast.stores.sql.lookups import find_busy_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
@@ -63,23 +65,23 @@ ResultT = TypeVar("ResultT")
 
 
 INLINE_READ_ROWS = 64
-"""Rows that may be read on the event loop itself."""
+"""The most rows that may be read on the event loop itself."""
 
 
 class SqlDriver(BatchDriver, Protocol):
-    """A database under the store."""
+    """A database used by the store."""
 
     reads_inline: bool = False
     """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
     sorts_matches: bool = True
-    """Whether a search sorts all its matches before it returns the first of them."""
+    """Whether a search sorts all its matches before it returns the first one."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read in one snapshot; `query` is given the database's time."""
+        """Run a read in one snapshot; `query` gets the database's time."""
         ...
 
     async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read of few rows, on the event loop where that is fast."""
+        """Run a read of few rows, on the event loop if that is fast."""
         return await self.read(query)
 
     async def has_news(self) -> bool:
@@ -107,7 +109,7 @@ class SqlReader:
     ) -> None:
         self._run = run
         self._inline = inline
-        """For what is a few rows, where there is a shorter way to them."""
+        """Runs short reads on the event loop if the driver can."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
@@ -128,7 +130,7 @@ class SqlReader:
         return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
     async def descendants(self, session_id: SessionId) -> list[SessionId]:
-        """Return all sessions below a session, hidden and erased ones too."""
+        """Return all descendants of a session, including hidden and erased ones."""
         return await self._run(lambda _: records.descendants(session_id))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
@@ -136,27 +138,33 @@ class SqlReader:
         return await self._run(lambda _: queries.items(session, query, self._lines))
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
-        """Return the log as a model may be shown it: what is not known of it yet is read."""
+        """Return the log as a model sees it; only read what is not cached."""
         known = self._transcripts.find(session)
         if known is not None:
+            items, is_plain = SharedPrefix(known.items, len(known.items)), known.is_plain
             if known.head_seq == session.head_seq:
-                return known.items
+                return items
             query = ItemQuery(after=known.head_seq, limit=None)
             read = self._runner_of(session, session.head_seq - known.head_seq)
             new = await read(lambda _: queries.items(session, query))
             if is_as_stored(new):
-                items = known.items.grown(new)
-                self._transcripts.keep(session, items, is_plain=known.is_plain)
+                items = items.grown(new)
+                self._transcripts.keep(session, items, is_plain=is_plain)
                 return items
         read = self._runner_of(session, session.head_seq)
         shown, is_plain = await read(lambda _: records.context(session))
-        items = SharedPrefix(shown)
+        items = share(shown)
         self._transcripts.keep(session, items, is_plain=is_plain)
-        return items
+        is_large = session.id in self._transcripts.large
+        return LargePrefix(items.shared, items.length) if is_large else items
 
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
         """Return how to read so many items: on the event loop, if they are few and all its own."""
-        is_short = rows + session.record_no <= INLINE_READ_ROWS and session.parent_id is None
+        is_short = (
+            rows + session.record_no <= INLINE_READ_ROWS
+            and session.parent_id is None
+            and session.id not in self._transcripts.large
+        )
         return self._inline if self._inline is not None and is_short else self._run
 
     async def quarantined(self, session: Session) -> frozenset[int]:
@@ -175,28 +183,32 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Outline | None:
-        """Return the settled, visible log, or the end of it, without its content."""
+        """Return the settled, visible log, or its end, without content."""
         return await self._run(lambda now: records.outline(tenant, session_id, key, last, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
     ) -> HistoryHashRow | None:
-        """Return where a history ends that has one of these hashes."""
+        """Return where a history with one of these hashes ends."""
         return await self._run(lambda _: queries.find_history(tenant, history_hashes))
 
     async def stored_bytes(self, tenant: Tenant) -> int:
-        """Return how many bytes the items of a tenant's sessions have."""
+        """Return the size in bytes of the items of a tenant's sessions."""
         return await self._run(lambda _: queries.stored_bytes(tenant))
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
-        """Return sessions in which nothing has happened for so long."""
+        """Return sessions that have been inactive for at least `seconds`."""
         return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
-        """Return unnamed sessions that have an item of this id."""
+        """Return sessions without a key that have an item with this id."""
         return await self._run(lambda _: queries.item_places(tenant, item_id))
+
+    async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return sessions with a turn that runs or waits, and an item of this id."""
+        return await self._run(lambda _: find_busy_sessions(tenant, item_id))
 
     async def transcript(
         self,
@@ -206,7 +218,7 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Transcript | None:
-        """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
+        """Return the last visible items as bytes; only read what is not cached."""
         known = self._transcripts.readings
         found: Transcript | queries.Long | None = queries.Long(0)
         if self._inline is not None:
@@ -229,7 +241,7 @@ class SqlReader:
         return await self._run(lambda _: queries.listing(session, query, self._lines))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
-        """Return the item that goes by a name, hidden or not."""
+        """Return the item with a name, hidden or not."""
         return await self._run(lambda _: queries.find_listed(session, name, self._lines))
 
     async def hidden(self, session: Session) -> list[Span]:
@@ -259,7 +271,7 @@ class SqlReader:
         return await self._run(lambda _: queries.runs(turn_id))
 
     async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
-        """Return what is known of the response that a step of a turn gives."""
+        """Return the record of the response of a turn's step."""
         return await self._run(lambda now: queries.response(tenant, turn_id, step, now))
 
     async def journal(
@@ -277,7 +289,7 @@ class SqlReader:
         return await self._run(lambda _: queries.completions(tenant, query))
 
     async def api_keys(self) -> list[ApiKeyRow]:
-        """Return every API key that was ever made."""
+        """Return every API key, including revoked ones."""
         return await self._run(lambda _: queries.api_keys())
 
     async def stop_requests(self) -> list[StopRequestRow]:
@@ -285,7 +297,7 @@ class SqlReader:
         return await self._run(lambda _: queries.stop_requests())
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
-        """Return what providers remember for a session."""
+        """Return the provider state of a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
 
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
@@ -293,7 +305,7 @@ class SqlReader:
         return await self._run(lambda _: queries.events(session_id, after, limit))
 
     async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
-        """Return a tenant's facts behind a place, as they were committed."""
+        """Return a tenant's facts after a place, in the order of their commits."""
         return await self._run(lambda _: queries.feed(tenant, after, limit))
 
     async def feed_end(self, tenant: Tenant) -> FeedPlace:
@@ -302,7 +314,7 @@ class SqlReader:
 
 
 _OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})
-"""Changes by which there is something to send."""
+"""Changes that put messages into the outbox or change them."""
 
 
 class SqlStore:
@@ -313,9 +325,9 @@ class SqlStore:
         self._tokens = tokens
         self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
-        self._outbox_listeners: list[Callable[[], None]] = []
+        self._outbox_listeners: list[tuple[Callable[[], None], Collection[str]]] = []
         self.tell_outbox: Callable[[], None] | None = None
-        """Tells other processes of messages that this one does not send itself."""
+        """Notifies other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
@@ -329,7 +341,7 @@ class SqlStore:
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read in one snapshot; also for those who examine a store."""
+        """Run a read in one snapshot; also used by `holdfast doctor`."""
         self._check_open()
         return await self._driver.read(query)
 
@@ -342,36 +354,49 @@ class SqlStore:
             raise StoreClosed("the store is closed")
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Carry a command out in one transaction, and answer once it is durable."""
+        """Carry out a command in one transaction; return once it is durable."""
         decision = await self._committer.submit(command)
         self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
             self.announce(decision.woken, decision.aborted)
-        tell = self.announce_outbox if self._outbox_listeners else self.tell_outbox
-        if tell is not None and not _OUTBOX_CHANGES.isdisjoint(map(type, decision.changes)):
-            tell()
+        if self._outbox_listeners or self.tell_outbox is not None:
+            self._tell_senders(decision.changes)
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
             try:
                 raise outcome
             finally:
                 # The traceback refers to this frame. A reference back to the error would keep the
-                # command and its bodies until the next garbage collection.
+                # command and its bodies alive until the next garbage collection.
                 del decision, outcome
         return outcome
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` about wake-ups and aborts."""
+        """Call `listener` for wake-ups and aborts."""
         self._listeners.append(listener)
 
-    def on_outbox(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process writes messages to send; return what ends that."""
-        self._outbox_listeners.append(wake)
-        return lambda: self._outbox_listeners.remove(wake)
+    def _tell_senders(self, changes: Sequence[Change]) -> None:
+        """Wake those who send what was written: here, and elsewhere what is not sent here."""
+        found = [change for change in changes if type(change) in _OUTBOX_CHANGES]
+        if not found:
+            return
+        self.announce_outbox()
+        sent_here = {name for _, channels in self._outbox_listeners for name in channels}
+        is_sent_here = all(
+            isinstance(change, OutboxAdded) and change.row.channel in sent_here for change in found
+        )
+        if self.tell_outbox is not None and not is_sent_here:
+            self.tell_outbox()
+
+    def on_outbox(self, wake: Callable[[], None], channels: Collection[str]) -> Callable[[], None]:
+        """Call `wake` when there may be messages of these channels; return what ends that."""
+        listener = (wake, channels)
+        self._outbox_listeners.append(listener)
+        return lambda: self._outbox_listeners.remove(listener)
 
     def announce_outbox(self) -> None:
-        """Have those who send messages in this process look at the outbox."""
-        for wake in self._outbox_listeners:
+        """Wake the senders of this process."""
+        for wake, _ in self._outbox_listeners:
             wake()
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
@@ -379,9 +404,9 @@ class SqlStore:
         for listener in self._listeners:
             listener(woken, aborted)
 
-    def on_commit(self, noted: Callable[[int, float], None]) -> None:
-        """Have every transaction noted: how many commands, how many seconds."""
-        self._committer.on_commit = noted
+    def on_commit(self, note: Callable[[int, float], None]) -> None:
+        """Call `note` after every transaction with its number of commands and its seconds."""
+        self._committer.on_commit = note
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
@@ -389,13 +414,13 @@ class SqlStore:
         return await self._driver.has_news()
 
     async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
-        """Begin a worker's life: the token first, so that its row is never without one."""
+        """Add a worker: its token first, so that its row never exists without one."""
         self._check_open()
         await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
     async def gone_workers(self) -> list[GoneWorker]:
-        """Return workers whose lease ran out or whose process is dead."""
+        """Return workers whose lease expired or whose process is dead."""
 
         def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
             rows = yield from every(sql.WORKERS)
@@ -406,7 +431,7 @@ class SqlStore:
         return [worker for worker, _ in found if worker.id not in living]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a gone worker left something, or a hold ran out."""
+        """Return sessions with open work of a dead worker, or with an expired hold."""
 
         def query(now: float) -> Plan[list[SessionId]]:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
@@ -415,7 +440,7 @@ class SqlStore:
         return await self.query(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
-        """Return the waiting turns that a worker answers for."""
+        """Return the waiting turns of a worker."""
 
         def query(_: float) -> Plan[list[Turn]]:
             rows = yield from every(sql.OWNED_TURNS, worker)
@@ -433,7 +458,7 @@ class SqlStore:
         return await self.query(query)
 
     async def dismiss(self, worker: WorkerId) -> None:
-        """End a worker's life."""
+        """Remove a worker."""
         await self.submit(ExpireWorker(worker=worker, drop=True))
         await self._tokens.drop(worker)
 

@@ -1,4 +1,4 @@
-"""Proof of life that the operating system takes back when a process dies."""
+"""Locks that show that a worker is alive: the system releases them when its process ends."""
 
 import contextlib
 import fcntl
@@ -19,11 +19,11 @@ class WorkerTokens(Protocol):
         ...
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those whose token a living process holds."""
+        """Return the workers whose token a live process holds."""
         ...
 
     async def drop(self, worker: WorkerId) -> None:
-        """Give the token back, or clear away what a dead process left of it."""
+        """Release the token, or remove the token of a dead process."""
         ...
 
     async def close(self) -> None:
@@ -32,7 +32,7 @@ class WorkerTokens(Protocol):
 
 
 class FileTokens:
-    """A locked file for each worker, in a folder beside the database."""
+    """A locked file for each worker, in a folder next to the database."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class FileTokens:
     async def drop(self, worker: WorkerId) -> None:
         """Unlock and remove the worker's file."""
         handle = self._held.pop(worker, None)
-        # A file that cannot be removed does no harm: without its lock it is no token.
+        # A file that cannot be removed is harmless: without its lock it is no token.
         with contextlib.suppress(OSError):
             (self._folder / worker).unlink()
         if handle is not None:
@@ -97,15 +97,15 @@ class ProcessTokens:
         self._held: set[WorkerId] = set()
 
     async def take(self, worker: WorkerId) -> None:
-        """Remember the worker."""
+        """Add the worker."""
         self._held.add(worker)
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those who took their token."""
+        """Return the workers that hold their token."""
         return {worker for worker in workers if worker in self._held}
 
     async def drop(self, worker: WorkerId) -> None:
-        """Forget the worker."""
+        """Remove the worker."""
         self._held.discard(worker)
 
     async def close(self) -> None:

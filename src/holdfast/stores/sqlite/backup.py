@@ -1,4 +1,4 @@
-"""A consistent copy of a SQLite store, made while it is used, and looked at before it counts."""
+"""Back up a SQLite store while it is in use, and verify the copy."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ from holdfast.stores.sql.health_checks import ALL_ENTRIES, broken_logs
 
 PAGES_AT_ONCE = 2000
 
-# For a store of the first schema, which has a row for each item: a backup precedes an upgrade.
+# For a store of the first schema, which has a row per item: a backup precedes an upgrade.
 ITEM_GAPS = (
     "select count(*) from sessions s where deleted_at is null and head_seq - parent_seq "
     "<> (select count(*) from items i where i.session_id = s.id)"
@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 def back_up(source: Path, target: Path, progress: Progress) -> int:
-    """Copy a database in one snapshot; return its size. `target` is there whole, or not at all."""
+    """Copy a database in one snapshot; return its size. `target` is created whole or not at all."""
     if not source.is_file():
         raise StoreUnavailable(f"there is no store at {source}")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -54,7 +54,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> None:
                 pages=PAGES_AT_ONCE,
                 progress=lambda _, left, total: progress(total - left, total),
             )
-            # One file, with no log beside it that could be forgotten when it is moved.
+            # A single file: no WAL that could be left behind when the copy is moved.
             copy.execute("pragma journal_mode = delete")
         finally:
             copy.close()
@@ -76,7 +76,7 @@ def _verify(copy: Path) -> None:
 
 
 def _check_logs(connection: sqlite3.Connection) -> None:
-    """Refuse a copy in which a session does not have every item that it counts."""
+    """Reject a copy in which a session lacks items that it counts."""
     if migrations.is_first_schema(connection.execute(migrations.READ_VERSIONS).fetchall()):
         lost = connection.execute(ITEM_GAPS).fetchone()[0]
     else:
@@ -86,7 +86,7 @@ def _check_logs(connection: sqlite3.Connection) -> None:
 
 
 def make_durable(copy: Path) -> None:
-    """Set the journal mode that a store has; once it is closed there is still one file."""
+    """Set the journal mode of a store; after closing there is still only one file."""
     connection = sqlite3.connect(copy, isolation_level=None)
     try:
         connection.execute("pragma journal_mode = wal")

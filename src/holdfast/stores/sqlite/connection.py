@@ -19,13 +19,15 @@ RETRY_SECONDS = 0.01
 CACHED_STATEMENTS = 256
 FILE_IS_GONE = "the database file was moved or removed"
 WAL_BYTES = 64 * 1024 * 1024
-"""A checkpoint that empties a larger log also shrinks its file to this size."""
+"""A checkpoint that resets a larger WAL also truncates its file to this size."""
+CACHE_KIB = 1024
+"""Pages that a connection keeps. The system keeps the file too: a larger cache saves few reads."""
 CHECKPOINT_PAGES = 10_000
-"""The log is moved into the database at the latest when it has so many pages: 40 MB."""
+"""A checkpoint happens at the latest when the WAL has so many pages: 40 MB."""
 
-# For each parameter of these types the client looks for a way to adapt it, in vain and by an
-# exception: a third of what a long row costs. So there is a way, by which it stays what it is;
-# adapters are the whole program's, and those that it has made for itself are left alone.
+# Without an adapter for these types, the sqlite3 module searches one for every parameter and raises
+# and catches an exception: a third of the cost of a long row. These adapters return the value
+# unchanged. Adapters are global, so those that the program has registered itself are kept.
 _AS_IT_IS: dict[type, Callable[[Any], Any]] = {type(None): {}.get, bytes: bytes, bool: int}
 for _type, _adapter in _AS_IT_IS.items():
     if (_type, sqlite3.PrepareProtocol) not in sqlite3.adapters:
@@ -43,7 +45,7 @@ def create_private(path: str) -> None:
 
 
 class DatabaseFile:
-    """A database on disk: made when it is first opened, never again once it was taken away."""
+    """A database file: created when first opened, not created again if it is removed."""
 
     def __init__(self, path: str, *, busy_seconds: float = BUSY_SECONDS) -> None:
         self._path = os.path.abspath(path)
@@ -63,9 +65,10 @@ class DatabaseFile:
             cached_statements=CACHED_STATEMENTS,
         )
         try:
-            self._keep_a_log(connection)
+            self._use_wal(connection)
             connection.execute("pragma synchronous = full")
             connection.execute("pragma foreign_keys = on")
+            connection.execute(f"pragma cache_size = -{CACHE_KIB}")
             connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"pragma journal_size_limit = {WAL_BYTES}")
         except BaseException:
@@ -74,9 +77,11 @@ class DatabaseFile:
         self._is_made = True
         return connection
 
-    def _keep_a_log(self, connection: sqlite3.Connection) -> None:
-        """Have the file written by way of a log; two that begin with it at once get in each
-        other, and SQLite fails the second at once, whatever its busy timeout.
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch the file to WAL mode.
+
+        If two connections do this at once, SQLite fails one of them without regard to its busy
+        timeout, so this tries again.
         """
         until = time.monotonic() + self._busy_seconds
         while True:
@@ -91,7 +96,7 @@ class DatabaseFile:
             time.sleep(RETRY_SECONDS)
 
     def identity(self) -> object:
-        """Return which file stands under the path now, if any."""
+        """Return the identity of the file at the path; None if there is none."""
         try:
             found = os.stat(self._path)
         except OSError:
@@ -100,7 +105,7 @@ class DatabaseFile:
 
 
 class ManagedConnection:
-    """One connection: made when it is needed, checked to be still of the file that is there."""
+    """One connection, opened on demand and checked to belong to the file at the path."""
 
     def __init__(
         self,
@@ -112,17 +117,17 @@ class ManagedConnection:
     ) -> None:
         self._connect = connect
         self.identity = identity
-        """Returns which file stands under the path now."""
+        """Returns the identity of the file at the path."""
         self._is_read_only = is_read_only
         self._is_only_copy = is_only_copy
         self._connection: sqlite3.Connection | None = None
         self.file: object = None
         """The file that the connection was opened to."""
         self._patience: int | None = None
-        """How long the connection waits for others, while it was made not to; in milliseconds."""
+        """The busy timeout to restore, in milliseconds, while it is set to 0."""
 
     def connection(self) -> sqlite3.Connection:
-        """Return the connection, opened now if there is none; it waits for others."""
+        """Return the connection with its busy timeout; open it if needed."""
         if self._connection is None:
             self._connection, self._patience = self._connect(), None
             self.file = self.identity()
@@ -134,7 +139,7 @@ class ManagedConnection:
         return self._connection
 
     def begin_at_once(self) -> sqlite3.Connection | None:
-        """Begin to write without waiting for anybody; if that is not possible now, return none."""
+        """Begin a write transaction without waiting; return None if the file is locked."""
         try:
             connection = self._connection if self._patience is not None else self.at_once()
             if connection is not None:
@@ -152,7 +157,7 @@ class ManagedConnection:
         return connection
 
     def check(self) -> None:
-        """Raise if another file, or none, stands where the connection's own was."""
+        """Raise if the file was removed or replaced since the connection was opened."""
         if self.identity() != self.file:
             raise sqlite3.OperationalError(FILE_IS_GONE)
 

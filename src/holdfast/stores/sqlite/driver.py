@@ -40,7 +40,7 @@ _REFUSALS = (
     sqlite3.IntegrityError,
     sqlite3.ProgrammingError,
     sqlite3.InterfaceError,
-    # The client's own words for values that no column can take.
+    # Raised by the sqlite3 module for values that no column can store.
     OverflowError,
     UnicodeEncodeError,
 )
@@ -75,18 +75,24 @@ DIALECT = {
 
 
 MAX_WAL_PAGES = 2 * CHECKPOINT_PAGES
-"""A log of more pages is emptied at once, waiting for readers."""
+"""A WAL with more pages is truncated at once, waiting for readers."""
 CHECKPOINT_ROWS = 1_000
-"""After so many rows, the thread moves the log into the database, between transactions."""
+"""After so many rows the thread runs a checkpoint, between transactions."""
 
 
 _Work = Callable[[], list[Result]]
 
 
 def _is_full(error: sqlite3.Error) -> bool:
-    """Return whether the disk, or the file, had no room for a write."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+    """Return whether a write may have failed because the disk or the file is full.
+
+    SQLite reports only ENOSPC as a full disk. A quota (EDQUOT) or a limit on the size of files
+    (EFBIG) is a failed write like any other; what is done about it does no harm to others.
+    """
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return False
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
 class _LostUpdate(Exception):
@@ -128,7 +134,7 @@ class SqliteDriver(SqlDriver):
         self._reading = pace or DiskLatencyGate()
         self._commit_wait, self._read_wait = WaitTimer(), WaitTimer()
         self._rows = self._rows_moved = 0
-        """Written by this connection, and by it before the log was last moved."""
+        """Rows written by this connection: in all, and until the last checkpoint."""
 
     def now(self) -> float:
         """The database's clock is the machine's own."""
@@ -137,7 +143,7 @@ class SqliteDriver(SqlDriver):
     async def migrate(self) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
         await self._writer.run(self._migrate)
-        # A log that filled the disk before the restart gives its space back now.
+        # A WAL that filled the disk before the restart is truncated now.
         await self._writer.run(self._empty_log)
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -179,10 +185,14 @@ class SqliteDriver(SqlDriver):
         writer.post(work, settled)
 
     def _is_queued(self, command: Accept) -> bool:
-        """Whether a turn is only queued, behind one that is handed the lane before it."""
+        """Whether a turn only joins a queue, behind one that gets the lane first."""
         if command.again or command.on_busy != "enqueue":
             return False
-        return self._lanes.has_queue(command.session_id, (command.tenant, command.key))
+        # Other threads may change the lanes meanwhile: this is only a hint.
+        lanes = self._lanes
+        session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
+        known = lanes.find(session_id) if session_id is not None else None
+        return known is not None and known[0].active is not None and bool(known[0].waiting)
 
     def _post_checkpoint(self, writer: ThreadExecutor) -> None:
         self._rows_moved = self._rows
@@ -196,7 +206,7 @@ class SqliteDriver(SqlDriver):
         """The same for a read of few rows: on the event loop itself, while the disk is quick."""
         reader = self._reader
         if isinstance(reader, ThreadExecutor) and self._reading.is_quick():
-            await asyncio.sleep(0)  # who reads over and over lets others go on
+            await asyncio.sleep(0)  # a caller that reads in a loop must not starve others
             if reader.try_acquire():
                 try:
                     found = self._read_in_place(query)
@@ -210,13 +220,13 @@ class SqliteDriver(SqlDriver):
         """Whether another connection than our writer's has committed since the last call."""
         writer = self._writer
         if isinstance(writer, ThreadExecutor) and writer.try_acquire():
-            # A look at the head of the log: a commit in place must not find the thread at it.
+            # A short read: if the thread did it, an inline commit would find it busy.
             try:
                 connection = self._write_link.at_once()
                 if connection is not None:
                     return self._note_version(connection)
             except sqlite3.Error:
-                pass  # the thread says what is wrong
+                pass  # the thread reports the error
             finally:
                 writer.give_back()
         return await writer.run(self._has_news)
@@ -232,7 +242,7 @@ class SqliteDriver(SqlDriver):
                 self._reader.close()
 
     def abandon(self) -> None:
-        """Have the threads end, and close what they used."""
+        """Stop the threads and close the connections."""
         self._writer.close()
         self._reader.close()
         self._write_link.close()
@@ -253,13 +263,13 @@ class SqliteDriver(SqlDriver):
         return self._commit_each(commands)
 
     def _commit_each(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Find out which of a batch failed; whether the whole of it was written is not known."""
+        """Commit each command by itself, with `again`: the batch may have been written."""
         results: list[Result] = []
         for command in commands:
             try:
                 connection = self._begin()
             except sqlite3.Error as exc:
-                # The others would have to wait as long, only to hear the same.
+                # The other commands would wait as long and fail the same way.
                 return [*results, *(_explain(exc) for _ in commands[len(results) :])]
             try:
                 results += self._transact(connection, [replace(command, again=True)])
@@ -280,7 +290,7 @@ class SqliteDriver(SqlDriver):
         self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]
     ) -> list[Result]:
         try:
-            # One for all statements: to make one for each would cost a third of a short one.
+            # One cursor for all statements: a new one costs a third of a short statement.
             cursor = connection.cursor()
             # No other connection can write while this one does.
             (version,) = cursor.execute("pragma data_version").fetchone()
@@ -290,7 +300,7 @@ class SqliteDriver(SqlDriver):
             results: list[Result] = []
             for command in commands:
                 results += (self._carry_out(cursor, command, now),)
-            # What is written to a file that was taken away is lost, whatever SQLite says.
+            # Commits to a file that was removed are lost, although SQLite reports success.
             link = self._write_link
             if link.identity() != link.file:
                 raise sqlite3.OperationalError(FILE_IS_GONE)
@@ -308,7 +318,7 @@ class SqliteDriver(SqlDriver):
 
     def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
         self._lanes.clear()
-        # After a fault of the disk a connection may stay poisoned; the next one is fresh.
+        # After a disk error a connection may stay unusable: open a new one.
         is_faulty = isinstance(exc, sqlite3.Error)
         try:
             if connection.in_transaction:
@@ -318,7 +328,7 @@ class SqliteDriver(SqlDriver):
         if is_faulty:
             self._forget_writer()
         if isinstance(exc, sqlite3.Error) and _is_full(exc):
-            # The log itself may have filled the disk: its space is needed for the next write.
+            # The WAL itself may have filled the disk: free its space for the next write.
             self._empty_log()
 
     def _forget_writer(self) -> None:
@@ -336,11 +346,11 @@ class SqliteDriver(SqlDriver):
             self._forget_writer()
             return
         if pages > MAX_WAL_PAGES:
-            # Readers kept the log from starting over: wait for them instead.
+            # Readers kept the WAL from being reused: wait for them.
             self._empty_log()
 
     def _empty_log(self) -> None:
-        """Move the whole log into the database and truncate its file, if no reader prevents it."""
+        """Checkpoint the whole WAL and truncate its file, unless a reader prevents it."""
         try:
             connection = self._write_link.connection()
             connection.execute("pragma wal_checkpoint(truncate)").fetchall()
@@ -376,7 +386,7 @@ class SqliteDriver(SqlDriver):
         return planned.decision
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
-        """Return what was found; none, if the thread has to look, or to say why it cannot."""
+        """Return the result in a tuple, or None if the read has to run in the thread."""
         self._read_wait.start()
         try:
             connection = self._read_link.at_once()
@@ -416,7 +426,7 @@ class SqliteDriver(SqlDriver):
 
     def _note_version(self, connection: sqlite3.Connection) -> bool:
         (version,) = connection.execute("pragma data_version").fetchone()
-        # A fresh connection does not know what was written before it: that may be news.
+        # A new connection cannot tell what was written before: report it as a change.
         is_news: bool = version != self._data_version
         self._data_version = version
         return is_news
@@ -471,7 +481,7 @@ def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:
 
 
 def _explain(exc: Exception) -> Exception:
-    """Map what SQLite says to what our callers may rely on."""
+    """Return the error of ours for an exception of SQLite."""
     if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a value: {exc}")
     elif isinstance(exc, sqlite3.Error | _LostUpdate):

@@ -1,7 +1,8 @@
-"""When a transaction may be made on the event loop itself, instead of in the writer's thread.
+"""Decide whether a transaction runs on the event loop or in the writer's thread.
 
-A hop to the thread and back costs about as much as a commit on a quick disk, so on such a disk
-all callers are served faster without it. What may take long, or did of late, is done in the thread.
+A hop to the thread and back costs about as much as a commit on a fast disk, so on such a disk all
+callers are served faster without it. Transactions that may take long run in the thread, and so do
+all while the disk is slow.
 """
 
 import time
@@ -13,22 +14,22 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 
 MAX_ROWS = 512
-"""More than this is long by what it is, not by the disk."""
+"""A transaction with more rows is slow on every disk."""
 MAX_BYTES = 1024 * 1024
-"""So are more bytes than this: to write 30 MB takes a tenth of a second."""
+"""A transaction with more bytes is slow too: 30 MB take a tenth of a second."""
 QUICK_SECONDS = 0.001
-"""On average, a transaction in place may have the loop wait for so long."""
+"""The longest average wait for the disk on the event loop."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 16.0
 _WEIGHT = 0.125
 
 _SHORT = frozenset({cmd.Accept, cmd.Append, cmd.AppendBatch, cmd.Extend, cmd.Finish})
-"""Commands that add to one session, and are decided on by the state of its lane."""
+"""Commands that append to one session and need only its lane."""
 _MARKS = frozenset({cmd.MarkDelivered, cmd.Renew})
 
 
 def is_short(commands: Sequence[Command[Any]]) -> bool:
-    """Whether these are few rows of few sessions, and few bytes."""
+    """Whether the commands write few rows and few bytes."""
     rows = size = 0
     for command in commands:
         kind = type(command)
@@ -47,9 +48,9 @@ def is_short(commands: Sequence[Command[Any]]) -> bool:
 
 
 class DiskLatencyGate:
-    """How long the disk has transactions in place wait; if it is long, there are none for a while.
+    """Tracks how long inline transactions wait for the disk; pauses them while it is slow.
 
-    Only what was waited for counts, not what was worked: that has to be done anyhow.
+    Only time spent waiting counts: the CPU time is needed in any case.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,20 +58,20 @@ class DiskLatencyGate:
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self.paused_until = 0.0
-        """Until when nothing is waited for in place; 0 while the disk is quick."""
+        """When inline transactions are allowed again; 0 while the disk is fast."""
 
     def is_quick(self) -> bool:
-        """Whether the disk may be waited for in place."""
+        """Whether transactions may run on the event loop."""
         return self.paused_until == 0.0 or self._now() >= self.paused_until
 
     def note(self, waited: float) -> None:
-        """Record how long an inline transaction took."""
+        """Record how long an inline transaction waited."""
         self._waited += (waited - self._waited) * _WEIGHT
         if self._waited <= QUICK_SECONDS:
             if self.paused_until != 0.0:
                 self.paused_until, self._pause = 0.0, FIRST_PAUSE
             return
-        # The next one after the pause is a trial: it alone decides.
+        # After a pause, the first transaction alone decides whether it is over.
         self._waited = QUICK_SECONDS
         self.paused_until = self._now() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

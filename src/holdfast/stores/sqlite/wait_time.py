@@ -1,8 +1,8 @@
-"""How long a thread waited for the disk: neither worked, nor was ready and had to wait for a CPU.
+"""Measure how long a thread waited for the disk, without the time it waited for a CPU.
 
 On a busy machine a thread waits longer for a CPU than for a fast disk. Another thread would have to
-wait for a CPU as well, so that time is no reason to move work to one. To ask the system costs more
-than a short commit, so it is only asked while waits are long.
+wait for a CPU as well, so that time is no reason to move work to one. The system call costs more
+than a short commit, so it is made only while waits are long.
 """
 
 import os
@@ -12,13 +12,13 @@ import time
 SCHEDSTAT = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds ready without one, and the number of time slices."""
 NOTABLE_SECONDS = 0.001
-"""A shorter wait is taken as it is: by itself it is short enough to be waited for in place."""
+"""A shorter wait counts completely: it is short enough for the event loop in any case."""
 MEASURED_WAITS = 64
-"""After a notable wait, so many are measured with the time that the thread had no CPU."""
+"""After a notable wait, this many further waits are measured exactly."""
 
 
 class _File:
-    """An open file; -1 where there is none."""
+    """An open file; the descriptor is -1 if it cannot be opened."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def ready_seconds() -> float:
-    """Return how long the current thread was ready to run without a CPU; 0 if nobody knows."""
+    """Return how long the current thread was runnable without a CPU; 0 if unknown."""
     file = _schedstat.file.number
     if file < 0:
         return 0.0
@@ -62,17 +62,17 @@ def ready_seconds() -> float:
 
 
 class WaitTimer:
-    """Measures one wait after the other."""
+    """Measures consecutive waits."""
 
     __slots__ = ("_began", "_measured", "_ready", "_worked")
 
     def __init__(self) -> None:
         self._began = self._worked = self._ready = 0.0
         self._measured = 1
-        """How many of the next waits are measured with the time without a CPU."""
+        """How many of the next waits are measured without the time spent waiting for a CPU."""
 
     def start(self) -> None:
-        """Begin to measure, in the thread that will wait."""
+        """Start measuring, in the thread that will wait."""
         if self._measured:
             self._ready = ready_seconds()
         self._worked = time.thread_time()
@@ -81,8 +81,8 @@ class WaitTimer:
     def stop(self) -> float:
         """Return the seconds waited since `start`.
 
-        Of a notable wait that was not expected, it is not known how much was the disk: it counts
-        as a short one, and the next ones tell.
+        If a notable wait was not measured exactly, the disk's share is unknown. It then counts as
+        `NOTABLE_SECONDS`, and the next waits are measured exactly.
         """
         waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
         is_measured, is_notable = self._measured > 0, waited > NOTABLE_SECONDS

@@ -1,8 +1,8 @@
 """Copy a store of the first schema into a new one: `holdfast upgrade OLD NEW`.
 
 Each session becomes a log: its items, its turns with their runs, its events and its records, each
-with the number it had. What a killed gateway left open stays open without an owner, so that the
-next gateway settles it as after any crash.
+with its old number. Turns that a killed gateway left open stay open without an owner, so that the
+next gateway settles them as after any crash.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -38,7 +38,7 @@ Progress = Callable[[int], None]
 
 
 class Copied(msgspec.Struct):
-    """How much was copied."""
+    """Counts of what was copied."""
 
     sessions: int = 0
     turns: int = 0
@@ -51,7 +51,7 @@ class Copied(msgspec.Struct):
 
 
 async def upgrade(old_url: str, new_url: str, progress: Progress) -> Copied:
-    """Copy everything of the old store into a new one, which is there whole or not at all."""
+    """Copy the whole old store into a new one, which is created completely or not at all."""
     source = _source(old_url)
     try:
         target = _target(new_url)
@@ -94,7 +94,7 @@ def _check_upgradable(url: str) -> None:
 
 
 class _Copy:
-    """One upgrade under way."""
+    """The state of one upgrade."""
 
     def __init__(self, old: OldStore, target: NewStore) -> None:
         self._old = old
@@ -130,7 +130,7 @@ class _Copy:
                 beside += _rows_beside(session, entry.turn, entry.runs)
         for append in log.finish():
             await self._target.write(writes([append]))
-        # The text of a stream is kept only of a run that has its lane, which is written by now.
+        # A partial stream is stored only for a run that has its lane, which is written by now.
         await self._target.write(beside)
 
     async def _entries(self, session: Session) -> AsyncIterator[Entry]:
@@ -146,7 +146,7 @@ class _Copy:
             yield Entry(records=[record])
 
     async def _item_entries(self, session: Session) -> AsyncIterator[Entry]:
-        """Return the items, those of a turn together; content that was erased is not there."""
+        """Return the items, grouped by turn; erased content is omitted."""
         items: list[StoredItem] = []
         size, seq = 0, session.parent_seq
         async for item in self._old.items(session.id):
@@ -166,7 +166,7 @@ class _Copy:
             raise _gap(session, "item", seq + 1)
 
     async def _turn_entries(self, session: Session) -> AsyncIterator[Entry]:
-        """Return the turns, each as it ended, with all its runs."""
+        """Return the turns in their final state, with all their runs."""
         number = 0
         async for turn in self._old.turns(session.id):
             number += 1
@@ -180,7 +180,7 @@ class _Copy:
             raise _gap(session, "turn", number + 1)
 
     async def _event_entries(self, session: Session) -> AsyncIterator[Entry]:
-        """Return the events; those of one entry have its time, and its turn or none."""
+        """Return the events; those in one entry share its time, and its turn if it has one."""
         entry = Entry()
         async for event in self._old.events(session.id):
             self._copied.events += 1
@@ -194,7 +194,7 @@ class _Copy:
             yield entry
 
     async def _about(self, session: Session, event: Event) -> Entry:
-        """Return an entry for an event; the entries of a running turn have its run."""
+        """Return an entry for an event; entries of a running turn include its run."""
         if event.turn_id is None:
             return Entry()
         turn = await self._old.turn(event.turn_id)
@@ -210,7 +210,7 @@ class _Copy:
 
 
 def _belongs(event: Event, others: Sequence[Event]) -> bool:
-    """Whether an event can be in one entry with others."""
+    """Whether an event can share an entry with others."""
     last = others[-1]
     return (
         (event.turn_id, event.at, event.no) == (last.turn_id, last.at, last.no + 1)
@@ -219,7 +219,7 @@ def _belongs(event: Event, others: Sequence[Event]) -> bool:
 
 
 def _rows_beside(session: Session, turn: Turn, runs: Sequence[Run]) -> list[Ask]:
-    """Return what of a turn and its runs is kept beside the log."""
+    """Return the rows of a turn and its runs that are stored outside the log."""
     changes: list[Change] = []
     if turn.is_open and turn.id != session.active_turn_id:
         changes.append(QueueSaved(turn))
@@ -232,14 +232,14 @@ def _rows_beside(session: Session, turn: Turn, runs: Sequence[Run]) -> list[Ask]
     if turn.delivered_at is not None:
         asks.append((sql.MARK_DELIVERED, (turn.id, turn.step, turn.delivered_at)))
     if turn.retry_claim:
-        # The highest count was kept: every count up to it is claimed.
+        # The old schema stored the highest count: every count up to it is claimed.
         claims = claim_of(turn.retry_claim + 1) - 1
         asks.append((sql.CLAIM_RETRY, (turn.id, turn.step, claims)))
     return asks
 
 
 def _parameters(table: SideTable, row: Row) -> tuple[object, ...]:
-    """Return a row as its insert takes it; journals are found by a session's number as well."""
+    """Return a row as parameters of its insert; journals also get the session's number."""
     if table is JOURNALS:
         session_id = row[table.columns.index("session_id")]
         return (*row, session_no(session_id))

@@ -1,4 +1,4 @@
-"""What an upgrade needs of two databases: rows to read, and an empty place to write to."""
+"""The source and the target of an upgrade."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ class Source(Protocol):
     """The old store, read in one snapshot."""
 
     name: str
-    """The store as messages may show it, without secrets."""
+    """The store's name for messages, without secrets."""
 
     async def now(self) -> float:
-        """Return the time by which the store's leases are judged."""
+        """Return the time to compare the store's leases with."""
         ...
 
     async def tables(self) -> set[str]:
@@ -24,7 +24,7 @@ class Source(Protocol):
         ...
 
     async def rows(self, text: str, *parameters: Any) -> list[Row]:
-        """Return all rows of a query; its parameters are written `?1`, `?2`."""
+        """Return all rows of a query, whose parameters are written `?1`, `?2`."""
         ...
 
     async def close(self) -> None:
@@ -33,16 +33,16 @@ class Source(Protocol):
 
 
 class NewStore(Protocol):
-    """The new store. Nothing of it can be opened as a store before `finish`."""
+    """The new store, which cannot be opened before `finish`."""
 
     name: str
 
     async def begin(self) -> None:
-        """Create the schema; refuse a place that is not empty."""
+        """Create the schema; reject a target that is not empty."""
         ...
 
     async def write(self, asks: Sequence[Ask]) -> None:
-        """Write statements in their order."""
+        """Run statements in order."""
         ...
 
     async def finish(self) -> None:
@@ -50,10 +50,10 @@ class NewStore(Protocol):
         ...
 
     async def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove everything that was written."""
         ...
 
 
 def refuse_target(name: str) -> StoreError:
-    """Return the refusal to write into a place that holds something."""
+    """Return the error for a target that is not empty."""
     return StoreError(f"{name} is not empty; name a new store to copy into")

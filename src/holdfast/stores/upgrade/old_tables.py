@@ -1,4 +1,4 @@
-"""The tables of the first schema: how they are read, a bounded page at a time.
+"""Read the tables of the first schema, a bounded page at a time.
 
 Columns were named after the fields of the values, in their order.
 """
@@ -28,7 +28,7 @@ from holdfast.stores.sql.plan import Statement
 from holdfast.stores.upgrade.databases import Row, Source
 
 PAGE = 64
-"""Rows that are read at a time; each may have as many bytes as a request."""
+"""Rows that are read at a time; each may be as large as a request."""
 
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
@@ -42,7 +42,7 @@ def _old_columns(row: type[msgspec.Struct]) -> str:
 
 
 def _page(table: str, row: type[msgspec.Struct], owner: str, number: str) -> str:
-    """Return a query for the rows of one owner behind a number."""
+    """Return a query for the rows of one owner after a number."""
     return (
         f"select {_old_columns(row)} from {table} where {owner} = ?1 and {number} > ?2 "
         f"order by {number} limit {PAGE}"
@@ -101,7 +101,7 @@ SIDE_TABLES = (
 )
 
 _FLAGS = {"is_live", "is_visible", "is_retryable", "is_partial"}
-"""Fields that databases keep as 0 and 1."""
+"""Fields that databases store as 0 and 1."""
 
 
 def _value(kind: type[ValueT], row: Row) -> ValueT:
@@ -118,7 +118,7 @@ class OldStore:
         self._tables: set[str] = set()
 
     async def check(self) -> None:
-        """Refuse a store that is none, that needs no upgrade, or that is in use."""
+        """Reject a store that is not one, needs no upgrade, or is in use."""
         name = self._source.name
         self._tables = await self._source.tables()
         if "schema_versions" not in self._tables:
@@ -192,7 +192,7 @@ class OldStore:
             after = getattr(value, number)
 
     async def side_rows(self, table: SideTable) -> AsyncIterator[list[Row]]:
-        """Return pages of a table; a store that was not used since an early version lacks some."""
+        """Return pages of a table, which a store of an early version may lack."""
         if table.name not in self._tables:
             return
         key = ", ".join(table.key)

@@ -1,6 +1,6 @@
 """PostgreSQL databases as source and target of an upgrade.
 
-The target is written in one transaction: nobody sees any of it before all of it is there.
+The target is written in one transaction, so nobody sees an incomplete one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ TABLES = (
     "select table_name::text from information_schema.tables "
     "where table_schema = current_schema() and table_type = 'BASE TABLE'"
 )
-# One long transaction may rest between two statements while the other database is read.
+# The long transaction may be idle between two statements while the other database is read.
 SETTINGS = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
 ANSWER_SECONDS = 600.0
 
 
 class _Database:
-    """A connection in a transaction, made when it is first used."""
+    """A connection in a transaction, opened on first use."""
 
     begin_text: str
 
@@ -59,7 +59,7 @@ class _Database:
             return [tuple(row) for row in await connection.fetch(in_dollars(text), *parameters)]
 
     async def close(self) -> None:
-        """Close the connection; a transaction that was not committed is undone."""
+        """Close the connection; an uncommitted transaction is rolled back."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await close_quietly(connection)
@@ -71,7 +71,7 @@ class PostgresSource(_Database):
     begin_text = BEGIN_READ
 
     async def now(self) -> float:
-        """Return the database's time, by which its leases are judged."""
+        """Return the database's time, which its leases are compared with."""
         found: float = (await self.rows(CLOCK))[0][0]
         return found
 
@@ -82,10 +82,10 @@ class PostgresNewStore(_Database):
     begin_text = BEGIN
 
     async def begin(self) -> None:
-        """Create the schema, unless an empty store is there."""
+        """Create the schema, unless the database has an empty store."""
         connection = await self.connection()
         with _errors_of(self.name):
-            # A gateway that starts here meanwhile waits for its schema, and so for the end.
+            # A gateway that starts here meanwhile waits for the migration lock, and so for the end.
             if not await connection.fetchval(
                 "select pg_try_advisory_xact_lock($1)", MIGRATION_LOCK
             ):
@@ -102,7 +102,7 @@ class PostgresNewStore(_Database):
 
     async def _check_empty(self, connection: asyncpg.Connection, found: set[str]) -> None:
         applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
-        # A new store has rows only there: how far each view has followed the log.
+        # A new store has rows only in this table: the position of each view in the log.
         names = (migrations.table_names() & found) - {"cursors"}
         if migrations.is_first_schema(applied) or migrations.pending(
             applied, migrations.all_migrations()
@@ -113,7 +113,7 @@ class PostgresNewStore(_Database):
                 raise refuse_target(self.name)
 
     async def write(self, asks: Sequence[Ask]) -> None:
-        """Write statements in their order."""
+        """Run statements in order."""
         connection = await self.connection()
         with _errors_of(self.name):
             for statement, group in groupby(asks, key=lambda ask: ask[0]):
@@ -133,7 +133,7 @@ class PostgresNewStore(_Database):
 
 @contextmanager
 def _errors_of(name: str) -> Iterator[None]:
-    """Map what PostgreSQL says to errors that name the database."""
+    """Translate PostgreSQL's exceptions into errors that name the database."""
     try:
         yield
     except StoreError:

@@ -1,6 +1,6 @@
-"""The log of one session, built from the rows that the first schema had for it.
+"""Build the log of one session from its rows in the first schema.
 
-Values in, appends out: bounded ones, in the order in which the log takes them.
+Takes values and returns appends of bounded size, in log order.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from holdfast.core.transaction.changes import Entry, LogAppended
 
 MAX_ENTRIES = 64
 MAX_BYTES = 1024 * 1024
-"""Beyond these an append ends and the next one begins."""
+"""An append with more entries or bytes is split."""
 
 
 class SessionLog:
     """Collects the entries of one session's log, numbered from 1.
 
-    The counts of items, turns and events follow the entries. A count that has to jump, because the
-    rows in between were erased or pruned, jumps between two appends.
+    The counts of items, turns and events follow the entries. If rows were erased or pruned, a count
+    jumps; it may do so only between two appends.
     """
 
     def __init__(self, session: Session) -> None:
@@ -33,7 +33,7 @@ class SessionLog:
         self._bytes = 0
 
     def add(self, entry: Entry) -> Iterator[LogAppended]:
-        """Add an entry; return the append that has to be written before it, if there is one."""
+        """Add an entry; yield the append that has to be written before it, if any."""
         size = _size(entry)
         first = entry.events[0].no if entry.events else self._events + 1
         is_full = len(self._entries) >= MAX_ENTRIES or self._bytes + size > MAX_BYTES
@@ -47,9 +47,9 @@ class SessionLog:
         self._entries.append(entry)
 
     def finish(self) -> Iterator[LogAppended]:
-        """Return what is left; the last entry leaves the session as it was."""
+        """Yield the remaining append; its last entry leaves the session in its old state."""
         final = self._final
-        # The epoch of the next run is the number of its entry, and must be a new one.
+        # The epoch of the next run is the number of its entry, which must not have been used.
         while self._version < final.epoch:
             yield from self.add(Entry())
         if not self._version or self._counts() != (
@@ -80,7 +80,7 @@ class SessionLog:
 
 
 def _size(entry: Entry) -> int:
-    """Return about how many bytes an entry has."""
+    """Return the approximate size of an entry in bytes."""
     size = sum(len(item.body) for item in entry.items)
     size += sum(len(record.body or b"") for record in entry.records)
     size += sum(len(run.result or b"") for run in entry.runs)

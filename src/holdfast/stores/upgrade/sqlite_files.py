@@ -1,6 +1,6 @@
 """SQLite files as source and target of an upgrade.
 
-The target is written beside its place and renamed when it is complete.
+The target is written to a file next to it and renamed when it is complete.
 """
 
 import os
@@ -34,7 +34,7 @@ class SqliteSource:
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None
             )
-            # All queries read the same moment, even if a process still writes.
+            # All queries see one snapshot, even if a process still writes.
             self._connection.execute("begin")
 
     async def now(self) -> float:
@@ -67,13 +67,13 @@ class SqliteTarget:
         self._connection: sqlite3.Connection | None = None
 
     async def begin(self) -> None:
-        """Create a file with the schema beside the place of the store."""
+        """Create an unfinished file with the schema next to the target."""
         _check_free(self._path)
         with _errors_of(self.name):
             # Created for its owner only, before SQLite opens it: it will contain messages.
             os.close(os.open(self._unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = sqlite3.connect(self._unfinished, isolation_level=None)
-            # A file that is lost before it is renamed is not missed.
+            # If the unfinished file is lost, nothing of value is lost.
             self._connection.execute("pragma journal_mode = memory")
             self._connection.execute("pragma synchronous = off")
             self._connection.execute("begin")
@@ -94,7 +94,7 @@ class SqliteTarget:
             connection.execute("commit")
 
     async def finish(self) -> None:
-        """Sync the file and give it its name."""
+        """Sync the file and rename it to the target."""
         connection, self._connection = self._connection, None
         assert connection is not None
         with _errors_of(self.name):
@@ -113,9 +113,9 @@ class SqliteTarget:
 
 
 def _check_free(path: Path) -> None:
-    """Refuse a path that is taken, and make its folder."""
+    """Reject a path that exists, and create its folder."""
     is_taken = path.exists() and (path.is_dir() or path.stat().st_size > 0)
-    # The log of a store that was removed would be read into the one that takes its place.
+    # SQLite would apply the WAL of a removed store to the new one.
     if is_taken or any(Path(f"{path}{suffix}").exists() for suffix in _BESIDE):
         raise refuse_target(str(path))
     try:
@@ -125,14 +125,14 @@ def _check_free(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file and what SQLite keeps beside it."""
+    """Remove a file and the files that SQLite puts next to it."""
     for suffix in ("", *_BESIDE):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 @contextmanager
 def _errors_of(name: str) -> Iterator[None]:
-    """Map what SQLite says to errors that name the file."""
+    """Translate SQLite's exceptions into errors that name the file."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.InterfaceError, OverflowError) as exc:

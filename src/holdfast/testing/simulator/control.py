@@ -41,7 +41,7 @@ class RecordedRequest:
     faults: list[str]
     """The kinds of the faults that were applied."""
     status: int | None
-    """None before the answer begins, and where the connection was dropped."""
+    """None before the answer begins, or if the connection was dropped."""
     answer_id: str | None
     fault: str | None
     """The catalogue id (`R02`, …) of the answer."""
@@ -60,7 +60,7 @@ class SimulatorControl:
         self._kept_open: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """Close the connection that stays open while the simulator does not listen."""
+        """Close the connection, which stays open while the simulator does not listen."""
         if self._kept_open is not None:
             self._kept_open.close()
             self._kept_open = None
@@ -140,7 +140,7 @@ class SimulatorControl:
         self._ask("DELETE", "/record")
 
     def state(self) -> dict[str, Any]:
-        """Return what the simulator holds: accounts, faults, barriers."""
+        """Return the state of the simulator: accounts, faults, barriers."""
         return self._ask("GET", "")
 
     def refuse_connections(self, count: int) -> None:
@@ -211,7 +211,7 @@ class BarrierControl:
         return int(self._control._ask("GET", self._path)["held"])
 
     def wait_held(self, count: int = 1, *, wait_seconds: float = 60.0) -> None:
-        """Return as soon as `count` calls wait here; raise `SimulatorError` when they do not."""
+        """Wait until `count` calls are held here; raise `SimulatorError` on timeout."""
         query = urlencode({"held": count, "wait_seconds": wait_seconds})
         self._control._ask("GET", f"{self._path}?{query}", wait_seconds=wait_seconds)
 
@@ -220,7 +220,7 @@ class BarrierControl:
         await asyncio.to_thread(self.wait_held, count, wait_seconds=wait_seconds)
 
     def release(self, count: int | None = None) -> int:
-        """Release the first `count` calls (None: all that wait now) and return how many."""
+        """Release the first `count` held calls (None: all) and return how many."""
         answer = self._control._ask("POST", f"{self._path}/release", {"count": count})
         return int(answer["released"])
 

@@ -17,8 +17,8 @@ KEY = "sk-simulated"
 class ProviderSimulator(SimulatorControl):
     """A running simulator and its control.
 
-    `scenario` is what a scenario file holds, as a mapping; `seed`, `profile` and `faults` are
-    short for its fields. Real HTTP: point any client at `base_url` with any key.
+    `scenario` is the content of a scenario file, as a mapping; `seed`, `profile` and `faults` are
+    shortcuts for its fields. Real HTTP: point any client at `base_url` with any key.
     """
 
     key = KEY
@@ -47,7 +47,7 @@ class ProviderSimulator(SimulatorControl):
         return f"{self.url}/v1"
 
     def start(self) -> "ProviderSimulator":
-        """Run until `stop`; returns when it accepts connections."""
+        """Run until `stop`; return once connections are accepted."""
         running = _Running(self._scenario)
         self._running = running
         self._thread = threading.Thread(target=running.run, name="provider-simulator", daemon=True)
@@ -58,7 +58,7 @@ class ProviderSimulator(SimulatorControl):
         return self
 
     def stop(self) -> None:
-        """Stop and wait until its thread and sockets are gone."""
+        """Stop; wait until its thread has ended and its sockets are closed."""
         if self._thread is None:
             return
         self.close()

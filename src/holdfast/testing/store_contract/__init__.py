@@ -1,11 +1,11 @@
-"""What any store must pass: the promises of `ports.store`, as tests to run on an implementation.
+"""The contract of stores: the promises of `ports.store`, as tests to run on an implementation.
 
-Each class here is a chapter. A test module inherits them, and its fixtures say what they run on:
+Each class here is a chapter. A test module inherits them and provides these fixtures:
 
-- `clock`: a `HandClock`, the only time that the store knows;
+- `clock`: a `ManualClock`, the only time source of the store;
 - `store`: an open, empty store;
-- `neighbour`: the same store as another process sees it (or itself, if it lives in one process);
-- `caller` and `other`: a `Caller` at each of them, both enlisted.
+- `neighbour`: the same store opened by another process (or itself, if it lives in one process);
+- `caller` and `other`: an enlisted `StoreClient` of each of them.
 
     class TestIdentity(IdentityContract): ...
 """

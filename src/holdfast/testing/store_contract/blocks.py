@@ -1,4 +1,4 @@
-"""Runs that another process executes: whole blocks, stored once, in the session they started in."""
+"""Runs that another process executes: whole blocks, stored once, in the session they began in."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ _LOG = ItemQuery(view="log")
 
 
 class BlockContract:
-    """Promises 3, 4 and 8, for those who only say what to keep."""
+    """Promises 3, 4 and 8, for callers that only store what they ran."""
 
     async def test_batches_of_a_turn_are_one_block(self, caller: StoreClient) -> None:
         first = await _add(caller, "A", 0, "a", "b")

@@ -17,7 +17,7 @@ from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 def compaction(run: Started, to_seq: int, text: str = "sum", **more: Any) -> Compact:
-    """Return the command to have a summary stand for a log up to an item."""
+    """Return the command that replaces a log up to an item by a summary."""
     more.setdefault("id", f"cmp_{text}")
     made = CompactionRecord(
         mode="given", reason="asked", text=text, tokens_before=10, tokens_after=1, **more
@@ -26,7 +26,7 @@ def compaction(run: Started, to_seq: int, text: str = "sum", **more: Any) -> Com
 
 
 async def shown(caller: StoreClient, session: Session | str) -> list[str]:
-    """Return what a model would be shown of a session."""
+    """Return what a model would see of a session."""
     items = await caller.read.context(await caller.session(session))
     return [text_of(item).removeprefix(SUMMARY_OPENING) for item in items]
 
@@ -34,7 +34,7 @@ async def shown(caller: StoreClient, session: Session | str) -> list[str]:
 async def compact_up_to(
     caller: StoreClient, key: str, to_seq: int, text: str, **more: Any
 ) -> Session:
-    """Compact a key's session in a turn that says nothing."""
+    """Compact a key's session in a turn without input."""
     run = await caller.start(key=key, source="system")
     await caller.submit(compaction(run, to_seq, text, **more))
     return (await caller.finish(run, items=())).session
@@ -44,7 +44,7 @@ LONG_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "beginn
 
 
 async def shorten_an_output(caller: StoreClient) -> Started:
-    """Begin a turn whose tool said much, and have its output shown short."""
+    """Start a turn with a long tool output, and shorten that output."""
     call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
     run = await caller.start("a", key="k")
     await caller.extend(run, items=(call, write_item(LONG_OUTPUT)))
@@ -54,7 +54,7 @@ async def shorten_an_output(caller: StoreClient) -> Started:
 
 
 class CompactionContract:
-    """Promises 8 and 12: the log only grows, and what is shown of it shrinks."""
+    """Promises 8 and 12: the log only grows, while its visible part shrinks."""
 
     async def test_a_summary_stands_for_its_range_and_the_log_stays_whole(
         self, caller: StoreClient

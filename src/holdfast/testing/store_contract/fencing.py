@@ -101,7 +101,7 @@ OUTCOMES = ("completed", "failed", "interrupted")
 
 
 def _without_late(runs: list[Run]) -> list[Run]:
-    """Return runs as they are but for the note of what was tried too late."""
+    """Return runs without the record of late writes."""
     return [msgspec.structs.replace(run, late=None) for run in runs]
 
 

@@ -1,4 +1,4 @@
-"""Hidden and erased items stay so: in summaries, in the items that carry them, and in forks."""
+"""Hidden and erased items stay hidden: in summaries, in compaction items, and in forks."""
 
 import pytest
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ async def _log(caller: StoreClient, session: Session) -> list[bytes]:
 
 
 class HidingContract:
-    """Promise 8, and what was taken back stays taken back."""
+    """Promise 8; hidden items stay hidden."""
 
     @pytest.mark.parametrize("erase", [False, True])
     async def test_a_summary_of_what_was_hidden_while_it_was_made_is_refused(

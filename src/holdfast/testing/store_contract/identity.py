@@ -53,7 +53,7 @@ LOOKALIKES = (
 
 
 class IdentityContract:
-    """Promise 1, and whose a session is."""
+    """Promise 1, and which tenant owns a session."""
 
     async def test_a_new_key_gets_a_session_with_an_empty_log(
         self, caller: StoreClient, clock: ManualClock
@@ -183,6 +183,20 @@ class IdentityContract:
         assert all((await found(caller.tenant)).values())
         assert not any((await found(Tenant("stranger"))).values())
 
+    async def test_a_busy_session_is_found_by_an_item_of_its_own_tenant(
+        self, store: Store, caller: StoreClient
+    ) -> None:
+        item = write_item({**ANSWER, "id": "mcpr_1q"})
+        idle = await caller.start("idle", items=[item])
+        await caller.finish(idle)
+        busy = await caller.start("busy", items=[item, item])
+        find = store.read.busy_sessions_with
+        assert await find(caller.tenant, "mcpr_1q") == [busy.session.id]
+        assert await find(caller.tenant, "mcpr_2q") == []
+        assert await find(Tenant("stranger"), "mcpr_1q") == []
+        await caller.finish(busy)
+        assert await find(caller.tenant, "mcpr_1q") == []
+
     async def test_a_key_whose_session_was_erased_goes_on_with_the_next_generation(
         self, caller: StoreClient
     ) -> None:
@@ -206,12 +220,12 @@ def _by_id(tenant: Tenant, session: Session, turn: Turn) -> list[Command[object]
 
 
 def _unknown(error: NotFound, session: Session, turn: Turn) -> str:
-    """Return the message with its ids taken out: it must say no more than the id that was sent."""
+    """Return the message without ids: it must not reveal more than the id that was sent."""
     return error.message.replace(session.id, "unknown").replace(turn.id, "unknown")
 
 
 class InternalTurnContract:
-    """Internal hand-offs: they see the key's history and leave no trace on it."""
+    """Internal turns: they see the key's history and do not change its session."""
 
     async def test_an_internal_turn_sees_what_was_finished_and_changes_nothing(
         self, caller: StoreClient

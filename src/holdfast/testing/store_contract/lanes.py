@@ -32,7 +32,7 @@ def call(call_id: str) -> NewItem:
 
 
 def output(call_id: str, text: str) -> NewItem:
-    """Return what a client's tool gave back."""
+    """Return the output of a client's tool."""
     return write_item({"type": "function_call_output", "call_id": call_id, "output": text})
 
 
@@ -50,7 +50,7 @@ async def shown_to_a_model(caller: StoreClient, session: Session) -> list[dict[s
 
 
 async def state_of(caller: StoreClient, turn: Turn) -> tuple[str, str | None]:
-    """Return a turn's status and error code, now."""
+    """Return the current status and error code of a turn."""
     view = await caller.read.turn(caller.tenant, turn.id)
     assert view is not None
     return view.status, view.turn.error_code
@@ -299,7 +299,7 @@ async def ask_the_client(caller: StoreClient, *call_ids: str, key: str = "k") ->
 
 
 class HoldContract:
-    """A turn that requires action keeps its lane, for a while."""
+    """A turn that requires action keeps its lane for a limited time."""
 
     async def test_a_turn_that_asks_for_tools_keeps_the_lane(
         self, caller: StoreClient, clock: ManualClock

@@ -21,7 +21,7 @@ from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 class LifecycleContract:
-    """Promise 11, as far as it is asked for by hand."""
+    """Promise 11, for resets on request."""
 
     async def test_a_reset_begins_the_next_generation_with_nothing_but_key_and_metadata(
         self, caller: StoreClient

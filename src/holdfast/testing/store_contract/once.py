@@ -237,7 +237,7 @@ class OnceContract:
 
 
 class ImplicitRetryContract:
-    """Promise 3, for clients that re-send on their own: never at the cost of a second "yes"."""
+    """Promise 3, for clients that retry automatically; a second "yes" must never be lost."""
 
     async def test_a_retry_attaches_to_an_answer_that_was_never_delivered(
         self, caller: StoreClient, clock: ManualClock
@@ -305,7 +305,7 @@ class ImplicitRetryContract:
         clock.advance(DELIVERED_SECONDS)
         answer: dict[str, Any] = {**RETRY, "items": [output("call_1", "x")]}
         joined = await caller.start(**{**answer, "retry_count": 0})
-        await _deliver(caller, run.turn)  # of the step before: it says nothing of this one
+        await _deliver(caller, run.turn)  # of the step before: says nothing about this one
         await caller.finish(joined, "seen")
         clock.advance(DELIVERED_SECONDS)
         assert (await caller.repeat(**answer)).turn.id == run.turn.id

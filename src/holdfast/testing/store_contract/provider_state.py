@@ -22,7 +22,7 @@ TWO = ProviderState("openai", "acct-2", "m-1", b"resp_2")
 
 
 class ProviderStateContract:
-    """Promise 9: a cache, never more."""
+    """Promise 9: it is a cache and nothing more."""
 
     async def test_it_is_kept_with_the_completed_answer_and_says_what_it_covers(
         self, caller: StoreClient

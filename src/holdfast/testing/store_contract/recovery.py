@@ -25,7 +25,7 @@ NOT_AGAIN = LaneLimits(can_run_again=False)
 
 
 async def expire(successor: StoreClient, dead: StoreClient) -> None:
-    """Do what a sweep does about a worker that is gone."""
+    """Do what a sweep does about a dead worker."""
     await successor.submit(ExpireWorker(worker=dead.worker))
 
 
@@ -37,7 +37,7 @@ async def recover(
 
 
 async def gone(caller: StoreClient) -> set[WorkerId]:
-    """Return who is taken for dead."""
+    """Return the workers that are considered dead."""
     return {worker.id for worker in await caller.store.gone_workers()}
 
 
@@ -47,7 +47,7 @@ async def owned(caller: StoreClient) -> set[RunId]:
 
 
 class RecoveryContract:
-    """Promise 6, and 2 and 3 over the death of a process."""
+    """Promise 6, and promises 2 and 3 across the death of a process."""
 
     async def test_a_lease_lasts_until_its_time_and_is_renewed(
         self, caller: StoreClient, other: StoreClient, clock: ManualClock
@@ -168,7 +168,7 @@ class RecoveryContract:
         again = await other.claim(run.turn)
         assert isinstance(again, Started)
         assert (again.turn.id, again.turn.attempts) == (run.turn.id, 2)
-        # What was finished is kept, what was torn is hidden; the user said it once.
+        # Finished output is kept, interrupted output is hidden; the user's input is there once.
         assert await other.texts(run.session) == ["a", "b"]
         await other.finish(again, "done")
         assert isinstance(await other.claim(behind.turn), Started)

@@ -320,7 +320,7 @@ PREPARATIONS: dict[str, Prepare] = (
 
 
 class ResubmissionContract:
-    """After an unknown outcome the same command, sent `again`, answers what the first one did."""
+    """After an unknown outcome the same command, sent `again`, returns the first one's answer."""
 
     @pytest.mark.parametrize("name", PREPARATIONS)
     async def test_a_command_sent_again_is_not_done_twice(
@@ -353,7 +353,7 @@ class ResubmissionContract:
 
 
 async def _everything(caller: StoreClient) -> list[object]:
-    """Return a picture of every session that a counted id can name."""
+    """Return the state of every session that a sequential id can name."""
     shown = [await picture(caller, f"ses_{n:06d}") for n in range(1, 8)]
     for one in shown:
         assert_sound(one)
@@ -370,7 +370,7 @@ async def _everything(caller: StoreClient) -> list[object]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two answers say the same, but for what tells that it was said before."""
+    """Whether two answers are equal, except for the mark of a repeat."""
     return bool(_plain(first) == _plain(second))
 
 

@@ -21,7 +21,7 @@ def _at(text: str, zone: ZoneInfo = BERLIN) -> float:
 
 
 class RolloverContract:
-    """Promise 11, as far as a policy asks for it."""
+    """Promise 11, for resets by a policy."""
 
     async def test_by_default_a_session_never_rolls_over(
         self, caller: StoreClient, clock: ManualClock

@@ -1,4 +1,4 @@
-"""Transcripts: bytes as they came, sequence numbers without gaps, a log that only grows."""
+"""Transcripts: unchanged bytes, sequence numbers without gaps, a log that only grows."""
 
 import asyncio
 from typing import Any
@@ -205,7 +205,7 @@ MANY = 1000
 
 
 async def picture(caller: StoreClient, session_id: str) -> dict[str, Any]:
-    """Return all there is to read of one session; an erased one shows nothing."""
+    """Return everything readable about one session; an erased one shows nothing."""
     read = caller.read
     view = await read.session(caller.tenant, session_id=SessionId(session_id))
     if view is None:
@@ -228,12 +228,12 @@ async def picture(caller: StoreClient, session_id: str) -> dict[str, Any]:
 
 
 def without_runs(shown: dict[str, Any]) -> dict[str, Any]:
-    """Return a picture without the runs: all that a fenced run may not touch."""
+    """Return a picture without the runs: everything that a fenced run must not change."""
     return {name: value for name, value in shown.items() if name != "runs"}
 
 
 def assert_sound(shown: dict[str, Any]) -> None:
-    """Check what holds of every session at every moment: numbers without gaps, whole blocks."""
+    """Check what must always hold for every session: numbers without gaps, whole blocks."""
     session = shown["session"]
     if session is None:
         return

@@ -1,1 +1,1 @@
-"""Connections to MCP servers; loaded only where a server is configured and used."""
+"""Connections to MCP servers; imported only if a server is configured and used."""

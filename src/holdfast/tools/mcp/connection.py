@@ -1,6 +1,6 @@
-"""One connection to one server: started when it is needed, restarted with back-off.
+"""One connection to one server: started on demand, restarted with back-off.
 
-The connection lives in a task of its own: it is opened and closed there, and used from others.
+The connection has its own task: it is opened and closed there, and used by others.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ from holdfast.tools.settings import McpSettings
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
-"""First pause between two starts of a server that does not stay up; it doubles each time."""
+"""Longest pause between two starts of a server that does not stay up; pauses double up to it."""
 LIST_SECONDS = 30.0
-"""How long a list of tools is used before it is requested again."""
+"""How long a list of tools is used before it is fetched again."""
 PROBE_AFTER_SECONDS = 5.0
-"""A connection that was idle for this long is probed before a call is sent through it."""
+"""A connection that was idle for longer is probed before a call is sent through it."""
 PROBE_SECONDS = 5.0
 """A server that does not answer a probe for this long is restarted."""
 CLOSE_SECONDS = 5.0
 MAX_PAGES = 20
 SESSION_TERMINATED = "Session terminated"
-"""The client library's message for a session that its HTTP server does not know any more."""
+"""The client library's message for a session that its HTTP server no longer has."""
 _IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]{1,64}")
 ResultT = TypeVar("ResultT")
 _REQUEST_ERRORS = (
     MCPError, httpx2.HTTPError, OSError, RuntimeError, TimeoutError, ValueError,
 )  # fmt: skip
-"""What a request raises when it is not answered, or not properly."""
+"""Exceptions of a request without a proper answer."""
 
 
 class ServerUnavailable(Exception):
@@ -69,13 +69,13 @@ class McpConnection:
         self.calls = 0
         """Calls that run or wait for a slot."""
         self._in_flight = 0
-        """Calls that the server was sent and has not answered."""
+        """Calls that were sent to the server and are not answered yet."""
         self.tools: list[ListedTool] = []
         self.malformed: dict[str, None] = {}
-        """Names of listed tools that are left out because they are not well-formed."""
+        """Names of listed tools that are omitted because they are malformed."""
         self._listed_at: float | None = None
         self._list_version = 0
-        """Counts the server's notices that its list has changed."""
+        """How often the server has announced that its list changed."""
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
         self._state = ServerProcess()
@@ -83,7 +83,7 @@ class McpConnection:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._probing: asyncio.Task[None] | None = None
         self._is_suspect = False
-        """Whether the last call got no proper answer: the server is probed before the next."""
+        """Whether the last call got no proper answer; then the server is probed before the next."""
         self._failures = 0
         self._retry_at = 0.0
 
@@ -102,15 +102,15 @@ class McpConnection:
     # ── using it ────────────────────────────────────────────────────────────────────────────
 
     async def list_tools(self) -> Sequence[ListedTool]:
-        """Return the server's tools; start it if need be."""
+        """Return the server's tools; start it if needed."""
         if self._listed_at is None or (
-            # Some servers answer nothing else while a call runs.
+            # Some servers answer nothing else during a call.
             monotonic() - self._listed_at > LIST_SECONDS and not self._in_flight
         ):
             version = self._list_version
             self.malformed = {}
             self.tools = await self._request(_list_all, self.settings.start_seconds)
-            # A list that changed while it was read is read again the next time.
+            # If the list changed while it was read, read it again the next time.
             self._listed_at = monotonic() if version == self._list_version else None
         return self.tools
 
@@ -144,7 +144,7 @@ class McpConnection:
             )
         else:
             return _result(result)
-        # The server refused the call with its session: a new session may run it.
+        # The server rejected the call together with its session: retry it in a new session.
         await self._fail(ServerUnavailable(SESSION_TERMINATED), client)
         try:
             return _result(await self._send_call(await self._connect(), name, arguments))
@@ -155,7 +155,7 @@ class McpConnection:
         self, client: Client, name: str, arguments: dict[str, Any]
     ) -> CallToolResult:
         self._in_flight += 1
-        # After a call that was cancelled or failed, the server is probed before the next one.
+        # After a cancelled or failed call, probe the server before the next one.
         self._is_suspect = True
         try:
             result = await client.call_tool(name, arguments)
@@ -173,17 +173,18 @@ class McpConnection:
         return ToolResult(error=f"The server answered with an error: {exc}")
 
     async def _live_client(self) -> Client:
-        """Return a client whose server answers; one that was idle or failed is probed first."""
+        """Return a client whose server answers; probe one that was idle or failed."""
         client = await self._connect()
         is_idle = monotonic() - self.last_used > PROBE_AFTER_SECONDS
         if (self._is_suspect or is_idle) and not self._in_flight:
-            # Shielded: a server that hangs is restarted also if the call's own time is shorter.
+            # Shielded: a hanging server must be restarted even if the call's own timeout is
+            # shorter.
             await asyncio.shield(self._probe())
             client = await self._connect()
         return client
 
     def _probe(self) -> "asyncio.Task[None]":
-        """Return the task that probes the server; calls that come meanwhile share it."""
+        """Return the task that probes the server, shared by concurrent calls."""
         if self._probing is None or self._probing.done():
             seconds = min(PROBE_SECONDS, self.settings.start_seconds)
             self._probing = asyncio.create_task(self._request(_ping, seconds), name="holdfast-mcp")
@@ -193,7 +194,7 @@ class McpConnection:
     async def _request(
         self, ask: Callable[[Client], Awaitable[ResultT]], seconds: float
     ) -> ResultT:
-        """Send a request that may be sent twice: if it fails, once more after a restart."""
+        """Send an idempotent request; if it fails, restart the server and send it once more."""
         for is_last in (False, True):
             client = await self._connect()
             try:
@@ -212,10 +213,10 @@ class McpConnection:
         raise AssertionError  # the loop returns or raises
 
     def _may_restart(self, exc: BaseException) -> bool:
-        """Whether a failed request is a reason to restart: never while a call may still run."""
+        """Whether a failed request justifies a restart; never while a call may still run."""
         if self._has_ended():
             return True
-        # An HTTP server says with an error that it does not know our session any more.
+        # An HTTP server reports with an error that it no longer has our session.
         is_answer = isinstance(exc, ValueError) or (
             isinstance(exc, MCPError) and bool(self.settings.command)
         )
@@ -224,7 +225,7 @@ class McpConnection:
     # ── its life ────────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> Client:
-        """Return the client and start its server if needed; during a pause, raise at once."""
+        """Return the client, and start its server if needed; during a pause, raise at once."""
         if self._ready is None or self._has_ended():
             await self._disconnect()
             left = self._retry_at - monotonic()
@@ -238,11 +239,11 @@ class McpConnection:
             self._stop = asyncio.Event()
             self._state = ServerProcess()
             self._task = asyncio.create_task(self._live(self._ready), name="holdfast-mcp")
-        # Shielded: a caller that leaves must not stop the start for the others.
+        # Shielded: a cancelled caller must not stop the start for the others.
         return await asyncio.shield(self._ready)
 
     async def _live(self, ready: "asyncio.Future[Client]") -> None:
-        """Start the server and hold its connection until it is closed or has ended."""
+        """Start the server and keep its connection until it is closed or ends."""
         state, stop = self._state, self._stop
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -269,7 +270,7 @@ class McpConnection:
             state.ended.set()
             if not ready.done():
                 ready.set_exception(ServerUnavailable(f"{self.settings.name} was closed"))
-            ready.exception()  # nobody may wait for it any more
+            ready.exception()  # nobody may be waiting for it any more
 
     @asynccontextmanager
     async def _open(self, state: ServerProcess) -> AsyncIterator[Client]:
@@ -292,7 +293,7 @@ class McpConnection:
             yield await stack.enter_async_context(client)
 
     async def _handle_notice(self, message: Any) -> None:
-        """Forget the list of tools when the server says that it has changed."""
+        """Invalidate the list of tools when the server announces a change."""
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._list_version += 1
             self._listed_at = None
@@ -318,14 +319,14 @@ class McpConnection:
         self.last_error = reason
         self._failures += 1
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), MAX_PAUSE_SECONDS)
-        # The first restart comes at once: most servers that ended were simply stopped.
+        # The first restart is immediate: most servers that ended were simply stopped.
         self._retry_at = monotonic() + (pause if self._failures > 1 else 0.0)
         log.warning("mcp.server_failed", server=self.settings.name, reason=kind)
 
     async def close(self) -> None:
         """End the connection and the server's process for good."""
         if self._probing is not None:
-            # It would start the server again.
+            # A probe would start the server again.
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
         await self._disconnect()
@@ -343,23 +344,23 @@ class McpConnection:
 
 
 def _ignore_failure(task: "asyncio.Task[None]") -> None:
-    """Read a task's exception: nobody may wait for it any more."""
+    """Retrieve a task's exception, because nobody may be waiting for it."""
     if not task.cancelled():
         task.exception()
 
 
 async def _ping(client: Client) -> None:
-    """Send a request that all versions of the protocol have; newer ones lack `ping`."""
+    """Send a request that exists in all versions of the protocol; newer ones lack `ping`."""
     await client.list_tools()
 
 
 def _is_terminated(exc: MCPError) -> bool:
-    """Whether a server refused a call because it does not know our session any more."""
+    """Whether a server rejected a call because it no longer has our session."""
     return exc.error.code == INVALID_REQUEST and exc.error.message == SESSION_TERMINATED
 
 
 async def _list_all(client: Client) -> list[ListedTool]:
-    """Return all pages of a server's tools, a bounded number of them."""
+    """Return all pages of a server's tools, up to a limit."""
     found: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -382,7 +383,7 @@ async def _list_all(client: Client) -> list[ListedTool]:
 
 
 def _result(result: CallToolResult) -> ToolResult:
-    """Return what a tool said as text, and its images; other content is named, not shown."""
+    """Return a tool's result as text and images; other content is only mentioned."""
     parts: list[str] = []
     images: list[ToolImage] = []
     for block in result.content:
@@ -406,7 +407,7 @@ def _result(result: CallToolResult) -> ToolResult:
 
 
 def _image(block: ImageContent) -> list[ToolImage]:
-    """Return an image; nothing for one that nobody can show."""
+    """Return an image, or nothing if it cannot be shown."""
     is_image = _IMAGE_TYPE.fullmatch(block.mime_type) is not None
     try:
         content = base64.b64decode(block.data, validate=True)
@@ -416,7 +417,7 @@ def _image(block: ImageContent) -> list[ToolImage]:
 
 
 def _words(exc: BaseException) -> str:
-    """Return an error in few words; of a group of errors, the first."""
+    """Return an error as a short text; of an exception group, the first one."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     if isinstance(exc, TimeoutError):

@@ -1,7 +1,7 @@
-"""The names and texts of an MCP server's tools, as models are shown them.
+"""The names and texts of an MCP server's tools, as they are shown to models.
 
-A server is not trusted: its names, descriptions and schemas are bounded, and none of its names
-can stand for a tool of another server.
+A server is not trusted: its names, descriptions and schemas are bounded, and none of its names can
+be mistaken for a tool of another server.
 """
 
 import re
@@ -30,15 +30,15 @@ class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     schema: dict[str, Any] = {}
     is_read_only: bool = False
-    """A hint of the server."""
+    """A hint from the server."""
     is_idempotent: bool = False
-    """A hint of the server."""
+    """A hint from the server."""
 
 
 def function_name(server: str, tool: str) -> str:
     """Return the name of a tool for models: `{server}__{tool}`, in characters that all accept.
 
-    A name that had to be changed ends in a hash of the original, so that two stay two.
+    A name that had to be changed ends in a hash of the original, so that names stay distinct.
     """
     plain = f"{server}__{_OTHER.sub('_', tool)}"
     if len(plain) <= MAX_NAME and plain == f"{server}__{tool}":
@@ -50,7 +50,7 @@ def function_name(server: str, tool: str) -> str:
 def offered_tools(
     settings: McpSettings, listed: Sequence[ListedTool], requested: RequestedServer
 ) -> tuple[list[Tool], list[str]]:
-    """Return the tools of a server that a request may use, and names that cannot be offered."""
+    """Return the tools of a server that a request may use, and those that cannot be offered."""
     tools: dict[str, Tool] = {}
     disabled: list[str] = []
     for each in listed[:MAX_TOOLS]:
@@ -98,15 +98,15 @@ def _tool(settings: McpSettings, listed: ListedTool, requested: RequestedServer)
 
 
 def _is_read_only(settings: McpSettings, listed: ListedTool) -> bool:
-    """Whether a tool only reads, as far as the operator says so or trusts its server."""
+    """Whether a tool only reads, according to the operator or to a trusted server."""
     is_trusted_hint = settings.trust_annotations and listed.is_read_only
     return listed.name in settings.read_only or is_trusted_hint
 
 
 def _needs_approval(settings: McpSettings, listed: ListedTool, requested: RequestedServer) -> bool:
-    """Whether a call must be approved: a request may ask for more, never for less."""
+    """Whether a call needs approval: a request may ask for more approvals, never for fewer."""
     is_read_only = _is_read_only(settings, listed)
-    # What the server says of itself may only add an approval.
+    # The server's own hints may only add an approval.
     if requested.approve_all or requested.approve.matches(
         listed.name, is_read_only, listed.is_read_only
     ):

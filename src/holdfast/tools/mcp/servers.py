@@ -1,4 +1,4 @@
-"""All configured MCP servers: one set of connections for each tenant, none of them shared."""
+"""All configured MCP servers; each tenant has its own connections."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.connection import McpConnection
 
 MAX_SESSION_CONNECTIONS = 64
-"""Connections of servers with `per = "session"`; the one unused for longest is closed."""
+"""Most connections of servers with `per = "session"`; the least recently used one is closed."""
 IDLE_SECONDS = 1800.0
-"""A session's connection that was not used for this long is closed when another one opens."""
+"""A session's connection that was idle for longer is closed when another one opens."""
 _Key = tuple[str, str, str]
-"""Tenant, label, and the session where a connection belongs to one."""
+"""Tenant, label, and the session if the connection belongs to one."""
 
 
 class McpServers:
-    """Starts servers when they are needed, and runs their tools."""
+    """Starts servers on demand and runs their tools."""
 
     def __init__(self, settings: Sequence[McpSettings]) -> None:
         self._settings = {(each.tenant, each.name): each for each in settings}
@@ -37,7 +37,7 @@ class McpServers:
         self._disabled = DisabledTools()
 
     def preload(self) -> None:
-        """Begin to load the client library in a thread: it takes a second or more of CPU."""
+        """Start importing the client library in a thread: that takes a second or more of CPU."""
         if self._loading is None:
             self._loading = asyncio.create_task(
                 asyncio.to_thread(_load_connection_class), name="holdfast-mcp-load"
@@ -51,7 +51,7 @@ class McpServers:
     async def tools(
         self, caller: ToolCaller, requested: RequestedServer
     ) -> tuple[list[Tool], ListedServer | None]:
-        """Return the tools of a server; an error in place of a list if it cannot be reached."""
+        """Return the tools of a server, or an error in place of the list if it is unreachable."""
         settings = self._settings.get((caller.tenant, requested.label))
         if settings is None:
             return [], None
@@ -68,7 +68,8 @@ class McpServers:
             unavailable = f"the server {settings.name} is not available"
             return [], ListedServer(settings.name, [], unavailable)
         tools, disabled = offered_tools(settings, listed, requested)
-        # Of two tools with one name the first is offered: it must not hide the second one's note.
+        # Of two tools with one name the first is offered; the second must still be logged as
+        # disabled.
         offered = {tool.function for tool in tools}.difference(disabled)
         self._disabled.note((settings.tenant, settings.name), disabled, offered, "size or name")
         self._disabled.note(
@@ -101,14 +102,14 @@ class McpServers:
         return connection
 
     async def _connection_class(self) -> "type[McpConnection]":
-        """Return the class of connections; the event loop goes on while it is loaded."""
+        """Return the connection class, imported without blocking the event loop."""
         self.preload()
         assert self._loading is not None
-        # Shielded: a caller that leaves must not stop the import for the others.
+        # Shielded: a cancelled caller must not stop the import for the others.
         return await asyncio.shield(self._loading)
 
     async def _make_room(self, new: _Key) -> None:
-        """Close connections of sessions: those that are idle, and the oldest beyond the limit."""
+        """Close session connections: idle ones, and the oldest beyond the limit."""
         idle = [
             (each.last_used, key)
             for key, each in self._connections.items()
@@ -147,7 +148,7 @@ class McpServers:
         return found
 
     async def end_orphans(self) -> None:
-        """End processes that servers of a gateway left behind when it was killed."""
+        """Kill the processes of servers that a killed gateway left running."""
         count = await asyncio.to_thread(kill_orphans)
         if count:
             log.warning("mcp.orphans_ended", count=count)

@@ -1,4 +1,4 @@
-"""A server as a child process: bounded lines, a bounded tail of its errors, its own group."""
+"""A server as a child process with its own group; line length and error output are bounded."""
 
 import asyncio
 import contextlib
@@ -17,26 +17,26 @@ from holdfast.processes.process_table import kill_group, mark_environment
 from holdfast.tools.settings import McpSettings
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""The longest message of a server; one that sends more is ended."""
+"""The longest message of a server; a server that sends a longer one is killed."""
 ERROR_TAIL_BYTES = 4096
 END_SECONDS = 2.0
-"""How long a server may take to end by itself once its input is closed."""
+"""How long a server may take to exit after its input is closed."""
 
 
 class ServerProcess:
-    """What is known of a server's process."""
+    """The state of a server's process."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.errors = b""
-        """The end of what it wrote to its standard error."""
+        """The last bytes of its standard error."""
 
 
 @asynccontextmanager
 async def open_process(
     settings: McpSettings, state: ServerProcess
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server and yield its streams; afterwards no process of its group is left."""
+    """Start a server and yield its streams; on exit, no process of its group is left."""
     process = await start_child(
         [settings.command, *settings.args],
         env=mark_environment(settings.environment()),
@@ -88,7 +88,7 @@ def _message(line: bytes) -> SessionMessage | Exception:
 def _repaired(line: bytes) -> SessionMessage | None:
     """Return an answer with invalid characters replaced, or an error in its place.
 
-    Its caller would wait for it until the end of its time.
+    Without either, the caller would wait until its timeout.
     """
     try:
         value = json.loads(line.decode("utf-8", "replace"))

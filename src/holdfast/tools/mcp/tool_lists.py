@@ -1,4 +1,4 @@
-"""Leave malformed tools out of a list before the client library refuses the whole list."""
+"""Remove malformed tools from a list, because the client library would reject the whole list."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,7 +18,7 @@ NO_NAME = "(no name)"
 async def checked_lists(
     transport: AbstractAsyncContextManager[Any], note: Callable[[str], None]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Open a transport whose lists have well-formed tools only; `note` gets the other names."""
+    """Open a transport whose lists have only well-formed tools; `note` gets the other names."""
     async with transport as (read, write):
         yield _CheckedStream(read, note), write
 
@@ -32,7 +32,7 @@ class _CheckedStream:
 
     @property
     def last_context(self) -> Any:
-        """The context of the last message's sender, where the transport has one."""
+        """The context of the last message's sender, if the transport has one."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:

@@ -54,7 +54,7 @@ def test_a_plain_start_is_what_the_steps_come_to(
     assert accept(accepting, facts) == plain == accept_any(accepting, facts)
 
 
-@pytest.mark.parametrize(("command", "facts"), OTHER_STARTS)
+@pytest.mark.parametrize(("command", "facts"), [*OTHER_STARTS, ({}, running())])
 def test_any_other_start_is_decided_step_by_step(command: dict[str, Any], facts: Facts) -> None:
     accepting = an_accept(**command)
     assert started_plainly(accepting, facts) is None

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.core.ids import RunId, SessionId, TurnId
-from holdfast.core.transaction.commands import Reset
+from holdfast.core.transaction.commands import Queued, Reset
 from holdfast.engine.sessions import waiters
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import WaiterRegistry
@@ -63,6 +63,47 @@ async def test_a_waiter_continues_when_woken_or_when_its_time_is_over() -> None:
         assert not await waiter.wait(0.0)
         waiter.wake()
         assert await waiter.wait(3600.0)
+
+
+async def test_a_waiter_that_left_is_not_woken_by_its_timer() -> None:
+    registry = WaiterRegistry()
+    waiter = registry.join_lane(HERE, 1, since=0)
+    done = waiter.alarm(0.0)
+    registry.leave_lane(waiter, is_served=False)
+    ticking = WaiterRegistry().join_lane(HERE, 1, since=0)
+    async with asyncio.timeout(30):
+        assert not await ticking.wait(0.01)
+    assert not done.done()
+
+
+async def test_waiters_are_kept_in_the_order_of_their_turns() -> None:
+    registry = WaiterRegistry()
+    joined = {place: registry.join_lane(HERE, place, since=0) for place in (5, 7, 6, -1)}
+    for place in (-1, 5, 6, 7):
+        registry.wake(HERE)
+        assert joined[place].is_woken
+        registry.leave_lane(joined[place], is_served=True)
+
+
+async def test_a_turn_that_waited_is_told_when_it_loses_its_lane() -> None:
+    async with open_engine() as engine:
+        first = await engine.enter("first")
+        admission, lost = await engine.accept("second"), asyncio.Event()
+        assert isinstance(admission, Queued)
+        entering = asyncio.create_task(engine.gateway.enter(admission, lost.set))
+        await engine.finish(first, "done")
+        async with asyncio.timeout(30):
+            run = await entering
+            assert not lost.is_set()
+            await engine.gateway.submit(
+                Reset(
+                    tenant=run.turn.tenant, session_id=run.session.id,
+                    new_id=engine.gateway.new_session_id(),
+                )
+            )  # fmt: skip
+            await lost.wait()
+        assert run.is_lost
+        engine.gateway.leave(run)
 
 
 def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:

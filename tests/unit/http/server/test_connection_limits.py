@@ -4,12 +4,11 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
+from holdfast.http.server.connection import ServerState
 from holdfast.http.server.protocol import (
     ConnectionLimits,
     HttpProtocol,
@@ -93,11 +92,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def serving(limits: ConnectionLimits | None = None) -> AsyncIterator[Serving]:
     app = Recorder()
     server = Serving(app, limits or ConnectionLimits())
-    config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(
-        lambda: server.protocol(config, server.state, {}, loop), "127.0.0.1", 0
-    )
+    listener = await loop.create_server(lambda: server.protocol(server.state, loop), "127.0.0.1", 0)
     server.address = listener.sockets[0].getsockname()
     try:
         yield server

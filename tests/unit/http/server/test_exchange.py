@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
+from holdfast.http.server.connection import ServerState
 from holdfast.http.server.protocol import ConnectionLimits, HttpProtocol, protocol_class
 from holdfast.http.server.types import ClientDisconnected, Header, Request
 
@@ -80,10 +79,7 @@ class Seen:
 
 
 def connect(app: Seen) -> tuple[HttpProtocol, RecordingTransport]:
-    config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    protocol = protocol_class(app, ConnectionLimits())(
-        config, ServerState(), {}, asyncio.get_running_loop()
-    )
+    protocol = protocol_class(app, ConnectionLimits())(ServerState(), asyncio.get_running_loop())
     transport = RecordingTransport()
     protocol.connection_made(transport)
     return protocol, transport

@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.providers.items.replay import Replay
 from holdfast.providers.items.seal_owner import SealOwner
-from holdfast.providers.items.serialized_input import SerializedInputCache
+from holdfast.providers.items.serialized_input import write_input
 from tests.own_calls import own_calls
 
 REPLAY = Replay(owner=SealOwner("p", "a", "m"))
@@ -20,16 +20,13 @@ def test_a_turn_costs_the_same_at_every_length(is_tool_loop: bool) -> None:
     """A loop of tool calls without any message in between is such a history as well."""
     counts = set()
     for length in (10, 100, 1000):
-        cache = SerializedInputCache()
         steps = [(CALL % n, OUTPUT % n) if is_tool_loop else (USER, ANSWER) for n in range(length)]
-        history = SharedPrefix([USER, *(item for step in steps for item in step)])
-        cache.write("s", REPLAY, history)
+        history = share([USER, *(item for step in steps for item in step)])
+        write_input(REPLAY, history)
         longer = history.grown([CALL % length, OUTPUT % length])
 
-        def write(
-            cache: SerializedInputCache = cache, longer: SharedPrefix[bytes] = longer
-        ) -> None:
-            cache.write("s", REPLAY, longer)
+        def write(longer: SharedPrefix[bytes] = longer) -> None:
+            write_input(REPLAY, longer)
 
         counts.add(own_calls(write))
     assert len(counts) == 1, counts

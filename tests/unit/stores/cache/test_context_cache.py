@@ -14,10 +14,10 @@ from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
-from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.cache.context_cache import ITEM_BYTES, ContextCache
+from holdfast.stores.cache.context_cache import ITEM_BYTES, MAX_LARGE, ContextCache
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
 from holdfast.testing.store_client import StoreClient, text_of
@@ -175,11 +175,11 @@ async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
     callers: tuple[StoreClient, StoreClient],
 ) -> None:
     like = await callers[0].reserve("k")
-    each = 1000 + ITEM_BYTES
+    each = 2 * 1000 + ITEM_BYTES
     held = ContextCache(max_bytes=10 * each)
     for number in range(30):
         session = _session(like, f"s{number}")
-        held.keep(session, SharedPrefix([_item(session.id, 1, 1000)]))
+        held.keep(session, share([_item(session.id, 1, 1000)]))
         assert held.held_bytes <= 10 * each
     assert held.find(_session(like, "s0")) is None
     assert held.find(_session(like, "s29")) is not None
@@ -190,6 +190,22 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
 ) -> None:
     session = _session(await callers[0].reserve("k"), "s")
     held = ContextCache(max_bytes=4000)
-    held.keep(session, SharedPrefix([_item("s", 1, 5000)]))
+    held.keep(session, share([_item("s", 1, 5000)]))
     assert held.find(session) is None
     assert held.held_bytes == 0
+    assert session.id in held.large
+    held.keep(session, share([_item("s", 1, 500)]))
+    assert session.id not in held.large
+
+
+async def test_so_many_sessions_are_known_to_be_large_and_no_more(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    like = await callers[0].reserve("k")
+    held = ContextCache(max_bytes=4000)
+    for number in range(MAX_LARGE + 3):
+        session = _session(like, f"s{number}")
+        held.keep(session, share([_item(session.id, 1, 5000)]))
+    assert len(held.large) == MAX_LARGE
+    assert SessionId("s2") not in held.large
+    assert SessionId("s3") in held.large

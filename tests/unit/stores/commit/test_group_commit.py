@@ -11,7 +11,14 @@ from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept, Command, Reserve
-from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, BatchDriver, GroupCommitter, Result
+from holdfast.stores.commit import group_commit
+from holdfast.stores.commit.group_commit import (
+    MIN_SPLIT_BATCH,
+    BatchDriver,
+    GroupCommitter,
+    Result,
+    Settle,
+)
 
 
 def command(name: str) -> Command[Any]:
@@ -75,7 +82,10 @@ def arrival(name: str) -> Accept:
     )  # fmt: skip
 
 
-async def test_a_turn_that_joins_a_queue_is_committed_with_the_next_command() -> None:
+async def test_a_turn_that_joins_a_queue_is_committed_with_the_next_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commit, "MAX_DELAY", 3600.0)
     driver = Patient()
     committer = GroupCommitter(driver)
     first = asyncio.create_task(submitted(committer, "first"))
@@ -107,6 +117,31 @@ async def test_a_turn_that_waits_for_others_is_committed_before_the_store_closes
     done = committer.submit(arrival("a"))
     await committer.close()
     assert done.done()
+
+
+class AtOnce(Patient):
+    """The same, whose commits are over before their callers go on."""
+
+    def commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
+        """Commit where the command is submitted."""
+        self.batches.append(len(commands))
+        settle([Decision(one) for one in commands], None)
+
+
+async def test_turns_that_join_a_queue_do_not_delay_the_next_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commit, "MAX_DELAY", 3600.0)
+    driver = AtOnce()
+    committer = GroupCommitter(driver)
+    for number in range(1, 4):
+        joining = committer.submit(arrival(f"arrival {number}"))
+        assert not joining.done()
+        ending = committer.submit(command(f"end {number}"))
+        assert joining.done()
+        assert ending.done()
+        assert driver.batches == [2] * number
+        await asyncio.sleep(0)  # once per round of the loop
 
 
 class TwoLines(Held):

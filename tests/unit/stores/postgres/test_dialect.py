@@ -15,6 +15,7 @@ from holdfast.stores.postgres.dialect import (
 )
 from holdfast.stores.sql import erasure
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.optimistic import first_turns
 from holdfast.stores.sql.plan import Statement
 
 SETS = "unnest($1::text[], $2::int8[]) as b(p1, p2)"
@@ -22,7 +23,12 @@ UPSERT = " on conflict (a) do update set b = excluded.b"
 TEXT_INT = Parameters(("text", "int8"))
 EVERY_WRITE = [
     one
-    for one in [*vars(sql).values(), *erasure.ERASURES, *erasure.ERASURES_BY_ID]
+    for one in [
+        *vars(sql).values(),
+        *vars(first_turns).values(),
+        *erasure.ERASURES,
+        *erasure.ERASURES_BY_ID,
+    ]
     if isinstance(one, Statement) and not one.text.startswith("select")
 ]
 

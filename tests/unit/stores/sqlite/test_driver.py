@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -374,3 +376,40 @@ async def test_a_log_that_was_left_behind_is_emptied_at_the_start(tmp_path: Path
     assert log.stat().st_size == 0
     for driver in (first, second):
         driver._forget_writer()
+
+
+_FILE_LIMIT = """
+import asyncio, os, resource, sys
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT, WorkerId
+from holdfast.core.transaction.commands import AddApiKey, Renew
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
+from holdfast.testing.clock import ManualClock
+
+async def main(path):
+    file = DatabaseFile(path)
+    driver = SqliteDriver(file.connect, clock=ManualClock(), writer=InlineExecutor())
+    await driver.migrate()
+    await driver.commit([Renew(worker=WorkerId("wrk_1"), lease_seconds=10, is_new=True)])
+    reader = file.connect()
+    reader.execute("select count(*) from workers").fetchone()
+    sizes = [os.path.getsize(name) for name in (path, path + "-wal")]
+    limit = max(sizes) + 65536
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    key = AddApiKey(id="key", tenant=DEFAULT_TENANT, hash=b"x", name="n" * 1_000_000)
+    (failed,) = await driver.commit([key])
+    assert isinstance(failed, StoreUnavailable), failed
+    assert os.path.getsize(path + "-wal") == 0
+    (done,) = await driver.commit([AddApiKey(id="key", tenant=DEFAULT_TENANT, hash=b"x", name="n")])
+    assert not isinstance(done, Exception), done
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_limit_on_the_size_of_files_counts_as_a_full_disk(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FILE_LIMIT, str(tmp_path / "store.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -386,6 +386,20 @@ async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
         assert places == [{True}, {False}]
 
 
+async def test_a_context_that_is_too_large_to_be_kept_is_read_in_the_thread(
+    tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        store._transcripts._max_bytes = 10_000
+        caller = StoreClient(store)
+        appended = await caller.append("x" * 6_000, key="large")
+        kind.asked.clear()
+        assert len(await store.read.context(appended.session)) == 1
+        places = {at for sql, at in kind.asked if "items from log" in sql}
+        assert places
+        assert threading.get_ident() not in places
+
+
 async def test_a_turn_behind_a_queue_shares_the_commit_that_hands_the_lane_over(
     tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:

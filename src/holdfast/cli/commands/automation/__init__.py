@@ -1,1 +1,1 @@
-"""Commands for what acts without an API client: channels, the outbox and schedules."""
+"""Commands for turns without an API client: channels, the outbox and schedules."""

@@ -1,4 +1,4 @@
-"""`holdfast channels add`: walk through the set-up of a channel."""
+"""`holdfast channels add`: guide through the set-up of a channel."""
 
 import json
 from pathlib import Path
@@ -74,12 +74,12 @@ def channel_table(name: str, kind: str, model: str, account: str = "") -> list[s
 
 
 def _quoted(value: str) -> str:
-    """Return a value as TOML writes it: JSON's surrogate pairs are no characters there."""
+    """Return a value in TOML notation, in which JSON's surrogate pairs are invalid."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _ask(question: str, given: str | None, default: str) -> str:
-    """Return what was given, or ask a person; without one, the default."""
+    """Return the given value, or ask for it on a terminal, or return the default."""
     if given is not None:
         return given
     return str(typer.prompt(question, default=default)) if is_terminal() else default
@@ -115,7 +115,7 @@ def _append(path: Path, table: list[str]) -> None:
     try:
         before = path.read_text("utf-8")
         text = f"{before.rstrip()}\n\n" + "\n".join(table) + "\n"
-        # Read with the table: it must neither repeat a name nor make the file unreadable.
+        # Parse the result: the table must neither repeat a name nor make the file invalid.
         tomllib.loads(before)
         *known, added = tomllib.loads(text.lstrip())["channel"]
         if any(one.get("name") == added["name"] for one in known):

@@ -1,4 +1,4 @@
-"""`holdfast schedules`: turns that the clock begins."""
+"""`holdfast schedules`: turns that start at configured times."""
 
 import re
 from datetime import UTC, datetime
@@ -87,7 +87,7 @@ def delete(name: ScheduleName, config: ConfigFlag = None, url: UrlFlag = None) -
 
 
 def _kind(when: str) -> str:
-    """Return which field a time is: a date begins with its year, a period is one word."""
+    """Return the field for a time: a date starts with its year, a period is one word."""
     if re.match(r"\d{4}-|\d{8}T", when):
         return "at"
     return "every" if when[:1].isdigit() and len(when.split()) == 1 else "cron"

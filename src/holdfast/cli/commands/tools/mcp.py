@@ -12,7 +12,7 @@ from holdfast.cli.output.terminal import CommandFailed
 
 PARSE_ERROR, INTERNAL_ERROR = -32700, -32603
 VERSION = "io.modelcontextprotocol/protocolVersion"
-"""Where a message of the newer protocol names its version."""
+"""The field with the protocol version in messages of the newer protocol."""
 
 
 def mcp(
@@ -33,7 +33,7 @@ def mcp(
 
 
 def _forward(client: GatewayClient, headers: dict[str, str], line: str) -> Any:
-    """Return the gateway's answer to one message; None where there is none."""
+    """Return the gateway's answer to one message; None if there is none."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -51,7 +51,7 @@ def _forward(client: GatewayClient, headers: dict[str, str], line: str) -> Any:
 
 
 def _routing_headers(message: Any) -> dict[str, str]:
-    """Return the headers that repeat what a message of the newer protocol says of itself."""
+    """Return the headers that must repeat fields of a message of the newer protocol."""
     params = message.get("params") if isinstance(message, dict) else None
     meta = params.get("_meta") if isinstance(params, dict) else None
     version = meta.get(VERSION) if isinstance(meta, dict) else None

@@ -99,11 +99,19 @@ class ChatPage extends PageElement {
     if (!sessionId) return;
     // A session that cannot be read is reported by its transcript.
     const session = await get(`/v1/sessions/${segment(sessionId)}`).catch(() => null);
-    if (sessionId !== this.sessionId) return;
     const isFirst = this.session === null;
+    const model = isFirst && session ? await this.lastModel(session) : null;
+    if (sessionId !== this.sessionId) return;
     this.session = session;
-    if (isFirst && !this.isModelChosen && session?.last_turn?.model) this.model = session.last_turn.model;
+    if (isFirst && !this.isModelChosen && model) this.model = model;
     this.requestUpdate();
+  }
+
+  /** The model of a session's last turn that has ended, or of its newest while none has. @param {any} session */
+  async lastModel(session) {
+    if (session.last_turn || !session.turn_count) return session.last_turn?.model ?? null;
+    const turns = await get(`/v1/sessions/${segment(session.id)}/turns?order=desc&limit=1`).catch(() => null);
+    return turns?.data[0]?.model ?? null;
   }
 
   async loadModels() {

@@ -95,7 +95,7 @@ class UsagePage extends PageElement {
     }
     return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Usage by model"><table class="list">
       <thead><tr><th scope="col">Model</th><th scope="col" class="num">Turns</th><th scope="col" class="num">Failed</th><th scope="col" class="num">Heals</th><th scope="col" class="num">Input</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Output</th></tr></thead>
-      <tbody>${[...models].map(([model, total]) => html`<tr><th scope="row">${safeText(model) || html`<span class="muted">items added without a model</span>`}</th><td class="num">${number(total.turns)}</td><td class="num">${number(total.failed)}</td><td class="num">${number(total.heals)}</td>
+      <tbody>${[...models].map(([model, total]) => html`<tr><th scope="row">${safeText(model) || html`<span class="muted">compactions and added items, without a model of a request</span>`}</th><td class="num">${number(total.turns)}</td><td class="num">${number(total.failed)}</td><td class="num">${number(total.heals)}</td>
         <td class="num">${compactNumber(total.input_tokens)}</td><td class="num">${compactNumber(total.cached_tokens)}</td><td class="num">${compactNumber(total.output_tokens)}</td></tr>`)}</tbody></table></div>`;
   }
 }

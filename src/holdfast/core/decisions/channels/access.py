@@ -45,7 +45,7 @@ class PairingNotFound(NotFound):
 
 
 def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRow]:
-    """Give a sender a code and tell it to them, once as long as the code is valid."""
+    """Create a pairing code and send it to its sender, once while the code is valid."""
     known = next((row for row in facts.pairings if row.sender == command.sender), None)
     if known is not None and (known.approved_at is not None or known.is_open(facts.now)):
         return Decision(known)
@@ -85,7 +85,7 @@ def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRo
 
 
 def revoke_pairing(command: RevokePairing, facts: Facts) -> Decision[bool]:
-    """Forget a pairing, approved or not."""
+    """Delete a pairing, approved or not."""
     if not any(row.sender == command.sender for row in facts.pairings):
         return Decision(command.again)
     return Decision(True, (PairingDropped(command.channel, command.sender),))

@@ -10,16 +10,16 @@ from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.core.transaction.session_draft import Draft
 
 MAX_WAIT_FACTOR = 10
-"""The first answer waits for at most so many times `collect_seconds` while the sender writes."""
+"""A burst waits for at most this many times `collect_seconds`, even if the sender keeps writing."""
 
 
 def collects(turn: Turn) -> bool:
-    """Whether a waiting turn may have to wait for more, or takes others in."""
+    """Whether a waiting turn may have to wait for the rest of its burst, or be merged with it."""
     return turn.source == "channel" and turn.first_seq is None
 
 
 def burst_of(first: Turn, waiting: Sequence[Turn]) -> list[Turn]:
-    """Return the turns that run as one with `first`: those right behind it, of the same sender."""
+    """Return `first` and the turns of the same sender right behind it; they run as one turn."""
     delivery = delivery_of(first)
     found = [first]
     if delivery is None or not delivery.collect_seconds:
@@ -35,7 +35,7 @@ def burst_of(first: Turn, waiting: Sequence[Turn]) -> list[Turn]:
 
 
 def ready_at(burst: Sequence[Turn]) -> float:
-    """Return when nothing more is waited for: a pause after the last message, bounded."""
+    """Return when a burst is complete: a pause after its last message, but within a limit."""
     first = burst[0]
     latest, seconds = first.accepted_at, 0.0
     for turn in burst:

@@ -11,10 +11,12 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 
-def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
-    """Replace the input of a waiting turn; a repeat of the edit replaces nothing."""
+def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool | None]:
+    """Replace the input of a waiting turn; a repeated edit changes nothing."""
     if facts.repeat is not None:
         return Decision(bool(facts.repeat.step))
+    if facts.edited is None:
+        return Decision(None)
     session, turn = facts.session, facts.turn
     waits = session is not None and turn is not None and _is_waiting(session, turn)
     row = IdempotencyRow(
@@ -29,6 +31,6 @@ def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool]:
 
 
 def _is_waiting(session: Session, turn: Turn) -> bool:
-    """Whether a turn is in the queue of a session and nothing of it is in the log yet."""
+    """Whether a turn is queued in a session and none of its items are in the log yet."""
     is_here = turn.session_id == session.id and session.active_turn_id != turn.id
     return is_here and turn.is_open and turn.first_seq is None and turn.input is not None

@@ -43,13 +43,13 @@ class MessageNotFound(NotFound):
 
 
 class MessageSettled(Conflict):
-    """The message is in a state in which this cannot be done to it."""
+    """The state of the message does not allow this."""
 
     code = "message_settled"
 
 
 def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxRow]:
-    """Reserve the first message of an answer; only the owner of the lane may."""
+    """Reserve the first message of an answer; only the owner of the lane may do so."""
     session = facts.session
     if session is None or not command.fence.holds(session) or session.active_turn_id is None:
         return refuse(RunFenced(f"run {command.fence.run_id} does not own its session"))
@@ -72,7 +72,7 @@ def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxR
 
 
 def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
-    """Record a placeholder's id, unless its turn has ended meanwhile without knowing it."""
+    """Record a placeholder's id; return whether the placeholder may still be edited."""
     row = facts.messages[0] if facts.messages else None
     is_waiting = row is not None and row.state in ("open", "pending", "sending")
     if row is None or not is_waiting or row.owner != command.worker:
@@ -98,10 +98,9 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
     changes: list[Change] = []
     if command.idempotency_key is not None:
         named = TurnId(command.record_id)
-        once = IdempotencyRow(
-            command.tenant, command.idempotency_key, command.body_hash, named, 0, facts.now
-        )  # fmt: skip
-        changes.append(IdempotencyAdded(once))
+        for key in (command.idempotency_key, *command.more_keys):
+            once = IdempotencyRow(command.tenant, key, command.body_hash, named, 0, facts.now)
+            changes.append(IdempotencyAdded(once))
     for part, message in enumerate(command.messages):
         row = message_row(
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now
@@ -134,7 +133,7 @@ def claim_deliveries(
     changes: list[Change] = []
     for row in facts.messages:
         if row.state == "sending" and row.owner == command.worker:
-            claimed.append(row)  # by this very command, whose answer was lost
+            claimed.append(row)  # claimed by this same command, whose reply was lost
             continue
         # The worker that was sending it died. The platform may have the message although its id was
         # never stored, so a second send may be a duplicate. With a known id it is edited, and a
@@ -167,7 +166,7 @@ def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow
 
 
 def _is_edited_request(row: OutboxRow) -> bool:
-    """Whether only the note of a request that ended is given up: nothing else depends on it."""
+    """Whether the failed message only edits an ended approval request; nothing depends on it."""
     return row.approval == APPROVAL_ENDED and row.external_id is not None
 
 
@@ -176,10 +175,10 @@ def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
     if command.outcome == "sent":
         external_id = command.external_id or row.external_id
         if command.approval != row.approval:
-            # The approval ended while the message was on its way: it is edited at once.
+            # The approval ended while the message was being sent: edit it at once.
             return replace(row, state="pending", owner=None, next_at=now, external_id=external_id)
-        # The transcript has the text; what was sent need not be kept twice. A request for an
-        # approval is edited when the approval ends.
+        # The transcript has the text, so it is not stored twice. The text of an approval request is
+        # kept, because it is edited when the approval ends.
         return replace(
             row, state="sent", text=row.text if row.is_request else "", owner=None, settled_at=now,
             error=None, external_id=external_id,
@@ -203,7 +202,7 @@ def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
 
 
 def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow]:
-    """Carry out what an operator decided about a message."""
+    """Apply an operator's decision about a message: retry or drop it."""
     row = facts.messages[0] if facts.messages else None
     if row is None:
         return refuse(MessageNotFound(f"no message {command.id}"))
@@ -228,5 +227,5 @@ def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow
 
 
 def prune_outbox(command: PruneOutbox, facts: Facts) -> Decision[bool]:
-    """Forget messages that were settled long ago."""
+    """Delete messages that were settled long ago."""
     return Decision(False, (OutboxPruned(facts.now - command.older_than_seconds),))

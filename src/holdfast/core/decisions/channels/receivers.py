@@ -1,4 +1,4 @@
-"""Whether a channel receives, and since when it does not, for operators."""
+"""Whether a channel receives, and since when it has not, for operators."""
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ MAX_REASON = 300
 
 
 def note_receiver(command: NoteReceiver, facts: Facts) -> Decision[None]:
-    """Record that a channel receives, and for how long it did not; or why it cannot."""
+    """Record that a channel receives and its last gap, or why it cannot receive."""
     now = facts.now
     known = facts.receiver or ReceiverRow(channel=command.channel, kind=command.kind)
     row = replace(known, kind=command.kind, keeps_seconds=command.keeps_seconds)

@@ -18,7 +18,7 @@ STOPPED_CODE = "stopped_by_user"
 
 
 def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
-    """Cancel the running turn and those that wait; a repeat of the command cancels nothing."""
+    """Cancel the running turn and the waiting ones; a repeat of the command cancels nothing."""
     if facts.repeat is not None:
         return Decision(facts.repeat.step)
     session = facts.session

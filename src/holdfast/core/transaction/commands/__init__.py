@@ -1,7 +1,7 @@
 """The commands of a store. Each one is one transaction and is safe to send twice.
 
-Ids arrive with the command, minted by the caller: after an unknown outcome the same command is
-sent again with `again` set, and answers what the first one did.
+The caller mints all ids. After an unknown outcome it sends the same command again with `again` set,
+and gets the result of the first one.
 """
 
 from holdfast.core.transaction.commands.channels import (

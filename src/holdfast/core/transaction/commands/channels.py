@@ -11,13 +11,13 @@ from holdfast.core.transaction.commands.command import Command
 from holdfast.core.transaction.commands.search import LogPosition
 
 DeliveryOutcome = Literal["sent", "delayed", "refused", "impossible"]
-"""`delayed` says nothing about the message itself; `impossible` will not change by trying again."""
+"""`delayed` says nothing about the message itself; `impossible` means that no retry can help."""
 
 
 class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
     """Reserve the first message of a running turn's answer, to be edited while the turn runs.
 
-    An earlier attempt of the same turn may have opened it: then that one is answered.
+    If an earlier attempt of the same turn has opened it, that one is returned.
     """
 
     fence: Fence
@@ -28,9 +28,9 @@ class OpenPlaceholder(Command[OutboxRow], frozen=True, kw_only=True):
 
 
 class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
-    """Record the platform's id of a placeholder before its first edit; False if it is not open.
+    """Record the platform's id of a placeholder before its first edit. False if it is not open.
 
-    Without an id it records that a placeholder may have arrived whose id will never be known.
+    Without an id, it records that a placeholder may have been sent whose id is lost.
     """
 
     id: str
@@ -39,24 +39,28 @@ class KeepPlaceholder(Command[bool], frozen=True, kw_only=True):
 
 
 class QueueMessages(Command[bool], frozen=True, kw_only=True):
-    """Write messages to the outbox, once per idempotency key; False if that was done before.
+    """Write messages to the outbox, once per idempotency key. False if that was done before.
 
-    Without messages this only records that something was handled.
+    It was done before if any of its keys was used, and takes all of them.
+
+    Without messages, it only records that the key was handled.
     """
 
     tenant: Tenant
     record_id: str
-    """What the messages belong to; minted by the caller."""
+    """The id of the record that the messages belong to; minted by the caller."""
     idempotency_key: str | None = None
+    more_keys: tuple[str, ...] = ()
+    """Further keys; only beside `idempotency_key`."""
     messages: tuple[OutboxMessage, ...] = ()
     body_hash: bytes = b""
-    """What the key was used with: another body with the same key is refused."""
+    """The hash of the key's request: the same key with another hash is refused."""
 
 
 class QueueFacts(Command[bool], frozen=True, kw_only=True):
-    """Write facts of the feed to the outbox and move the follower's cursor behind them.
+    """Write facts of the feed to the outbox and move the follower's cursor past them.
 
-    False if another follower was there first: the caller reads the cursor again. Without `after`
+    False if another follower moved the cursor first: the caller reads it again. Without `after`,
     the cursor is set for the first time.
     """
 
@@ -68,21 +72,21 @@ class QueueFacts(Command[bool], frozen=True, kw_only=True):
 
 
 class ClaimDeliveries(Command[tuple[OutboxRow, ...]], frozen=True, kw_only=True):
-    """Take messages that are due, at most one of each conversation, the oldest first.
+    """Claim messages that are due, oldest first, at most one of each conversation.
 
-    A message whose sender died while it was sent is taken again and marked as a possible
-    duplicate, unless the platform's id of it is known.
+    A message whose worker died while sending it is claimed again. It is marked as a possible
+    duplicate, unless its id at the platform is known.
     """
 
     worker: WorkerId
     channels: tuple[str, ...]
     limit: int = 32
     orphaned_after_seconds: float = 5.0
-    """How long another worker's placeholder is left to that worker after its turn has ended."""
+    """How long another worker may take to finish its placeholder after the turn has ended."""
 
 
 class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
-    """Record what became of a message that this worker sent; None if it is no longer its own."""
+    """Record the result of sending a message. None if this worker no longer owns it."""
 
     id: str
     worker: WorkerId
@@ -90,7 +94,7 @@ class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
     external_id: str | None = None
     error: str | None = None
     is_uncertain: bool = False
-    """Whether the message may have arrived although no answer did."""
+    """Whether the message may have arrived although the platform did not confirm it."""
     delay_seconds: float = 1.0
     max_refusals: int = 10
     expire_seconds: float = 24 * 3600.0
@@ -106,14 +110,14 @@ class ReviseDelivery(Command[OutboxRow], frozen=True, kw_only=True):
 
 
 class PruneOutbox(Command[bool], frozen=True, kw_only=True):
-    """Delete messages that were settled long ago; is there more of them?"""
+    """Delete messages that were settled long ago; return whether there are more."""
 
     worker: WorkerId
     older_than_seconds: float
 
 
 class StopTurns(Command[int], frozen=True, kw_only=True):
-    """Cancel the running turn of a key and those that wait behind it; answer how many."""
+    """Cancel the running turn of a key and those that wait behind it; return how many."""
 
     tenant: Tenant
     key: Key
@@ -122,10 +126,11 @@ class StopTurns(Command[int], frozen=True, kw_only=True):
     messages: tuple[OutboxMessage, ...] = ()
 
 
-class EditWaiting(Command[bool], frozen=True, kw_only=True):
-    """Replace the input of a turn that has not begun; answer whether it had not.
+class EditWaiting(Command[bool | None], frozen=True, kw_only=True):
+    """Replace the input of a turn that has not started; return whether it was replaced.
 
-    Afterwards the edit counts as handled either way.
+    Either way, the edit then counts as handled. `None` if the message is not known: nothing
+    is recorded, because it may still come.
     """
 
     tenant: Tenant
@@ -138,7 +143,7 @@ class EditWaiting(Command[bool], frozen=True, kw_only=True):
 
 
 class RequestPairing(Command[PairingRow], frozen=True, kw_only=True):
-    """Give a stranger a code; one that still holds is given again, without another message."""
+    """Give an unknown sender a pairing code; a valid code is returned again, without a message."""
 
     tenant: Tenant
     channel: str
@@ -153,21 +158,21 @@ class RequestPairing(Command[PairingRow], frozen=True, kw_only=True):
 
 
 class ApprovePairing(Command[PairingRow], frozen=True, kw_only=True):
-    """Let the sender who was given a code write to the channel from now on."""
+    """Allow the sender who was given a code to write to the channel."""
 
     channel: str
     code: str
 
 
 class RevokePairing(Command[bool], frozen=True, kw_only=True):
-    """Take back what a pairing allowed; answer whether there was one."""
+    """Revoke a pairing; return whether there was one."""
 
     channel: str
     sender: str
 
 
 class HoldChannel(Command[bool], frozen=True, kw_only=True):
-    """Become, or stay, the only receiver of a polling channel; False while another one lives."""
+    """Become or stay the only receiver of a polling channel. False while another one is alive."""
 
     channel: str
     worker: WorkerId
@@ -191,7 +196,7 @@ class RememberChat(Command[None], frozen=True, kw_only=True):
 
 
 class DeadLetterUpdate(Command[None], frozen=True, kw_only=True):
-    """Record that an update could not be handled, so that those behind it can be."""
+    """Record that an update could not be handled, so that later ones can be received."""
 
     channel: str
     update_id: str
@@ -199,7 +204,7 @@ class DeadLetterUpdate(Command[None], frozen=True, kw_only=True):
 
 
 class CountBotTurn(Command[bool], frozen=True, kw_only=True):
-    """Count a message of a bot, once; False if bots had `limit` turns since a person wrote."""
+    """Count a message of a bot, once. False if bots had `limit` turns since a person wrote."""
 
     channel: str
     chat: str
@@ -209,14 +214,14 @@ class CountBotTurn(Command[bool], frozen=True, kw_only=True):
 
 
 class ForgetBotTurns(Command[None], frozen=True, kw_only=True):
-    """Note that a person wrote to a chat: bots may speak there again."""
+    """Record that a person wrote to a chat, so that bots may write there again."""
 
     channel: str
     chat: str
 
 
 class NoteReceiver(Command[None], frozen=True, kw_only=True):
-    """Record that a channel receives, or with a reason that it cannot."""
+    """Record that a channel receives, or with `reason`, why it cannot."""
 
     channel: str
     kind: str

@@ -1,4 +1,4 @@
-"""What every command has in common: it can be sent twice, and it knows the bounds of a lane."""
+"""What all commands have in common: they can be sent twice. Also the limits of a lane."""
 
 from typing import Generic, TypeVar
 
@@ -8,23 +8,24 @@ OutcomeT = TypeVar("OutcomeT", covariant=True)
 
 
 class Command(msgspec.Struct, Generic[OutcomeT], frozen=True, kw_only=True):
-    """One transaction, answered with an `OutcomeT` or refused with an error."""
+    """One transaction: it returns an `OutcomeT` or is refused with an error."""
 
     again: bool = False
 
 
 MAX_HOLD_SECONDS = 3600.0
-"""No lane is held longer for tools or approvals; a longer hold is from before a clock step."""
+"""The longest hold of a lane for tools or approvals. A longer one means that the clock was set
+back."""
 
 
 class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one lane."""
+    """The limits of one lane."""
 
     max_waiting: int = 64
     max_attempts: int = 3
     max_tenant_turns: int = 0
-    """Turns of one tenant that may be open at a time, in all its sessions; zero means any."""
+    """How many turns of a tenant may be open, over all its sessions; 0 means no limit."""
     full_bytes: int = 0
-    """The bound on what the tenant may store, if it has reached it."""
+    """The storage limit of the tenant, if it is reached; 0 otherwise."""
     can_run_again: bool = False
     """Whether this worker can run turns without a waiting connection."""

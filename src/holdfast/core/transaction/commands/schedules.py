@@ -7,7 +7,7 @@ from holdfast.core.transaction.commands.command import Command
 
 
 class SaveSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
-    """Create a schedule, or change the one of its name; an unchanged one stays as it is."""
+    """Create a schedule, or change the one of this name; an unchanged one stays as it is."""
 
     id: str
     tenant: Tenant
@@ -18,7 +18,7 @@ class SaveSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
 
 
 class PauseSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
-    """Pause a schedule, or resume it with its next time."""
+    """Pause a schedule, or resume it with its next due time."""
 
     tenant: Tenant
     name: str
@@ -27,27 +27,27 @@ class PauseSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
 
 
 class DeleteSchedule(Command[bool], frozen=True, kw_only=True):
-    """Forget a schedule; its runs and sessions stay."""
+    """Delete a schedule; its runs and sessions stay."""
 
     tenant: Tenant
     name: str
 
 
 class SkipRun(Command[bool], frozen=True, kw_only=True):
-    """Pass over a due time and say why; False if it was not the next one."""
+    """Skip a due time and record why. False if it was not the next one."""
 
     id: str
     expected_at: float | None
     next_run_at: float | None
     reason: str
     is_failure: bool = False
-    """Whether the run was not accepted: the fifth failure in a row pauses the schedule."""
+    """Whether the run was rejected: the fifth consecutive failure pauses the schedule."""
     if_paused: tuple[OutboxMessage, ...] = ()
-    """What is sent if it pauses."""
+    """Messages to send if this pauses the schedule."""
 
 
 class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):
-    """Record how a run ended; the fifth failure in a row pauses the schedule."""
+    """Record how a run ended; the fifth consecutive failure pauses the schedule."""
 
     id: str
     turn_id: TurnId
@@ -58,7 +58,7 @@ class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):
 
 
 class ForgetRun(Command[None], frozen=True, kw_only=True):
-    """Forget a run whose session was deleted."""
+    """Delete a run whose session was deleted."""
 
     id: str
     scheduled_at: float

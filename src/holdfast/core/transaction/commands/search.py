@@ -1,4 +1,4 @@
-"""The command of the view behind the log: what can be found, and when a session was last active."""
+"""The command that updates the search index and the last activity of sessions from the log."""
 
 import msgspec
 
@@ -10,19 +10,19 @@ LogPosition = tuple[int, int]
 
 
 class IndexedItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An item of the index."""
+    """An item in the index."""
 
     pos: int
     """The position of its entry in the log."""
     back: int
     """How many items of the entry follow it."""
     terms: str
-    """Separated by blanks."""
+    """The terms, separated by blanks."""
     at: float
 
 
 class RemovedItems(msgspec.Struct, frozen=True, gc=False):
-    """A range of a session's items that was erased; `n` is the entry that says so."""
+    """A range of a session's items that was erased, by the entry with the number `n`."""
 
     session: int
     n: int
@@ -31,7 +31,7 @@ class RemovedItems(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActiveSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When a session was last active; `session` is the number that the log has for it."""
+    """When a session was last active; `session` is the session's number in the log."""
 
     session: int
     tenant: Tenant
@@ -39,9 +39,9 @@ class ActiveSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class IndexLog(Command[bool], frozen=True, kw_only=True):
-    """Index the entries between two positions; answers whether they are indexed now.
+    """Index the entries between two positions; return whether this command indexed them.
 
-    They are not if another follower was there first: the caller reads its position again.
+    False if another follower was first: the caller reads the position again.
     """
 
     worker: WorkerId
@@ -53,4 +53,4 @@ class IndexLog(Command[bool], frozen=True, kw_only=True):
     deleted: tuple[int, ...] = ()
     """Sessions that were deleted, by their numbers in the log."""
     has_more: bool = False
-    """Whether there were as many entries as were asked for: more may follow at once."""
+    """Whether the batch was full, so that more entries may follow at once."""

@@ -1,4 +1,4 @@
-"""Commands about whole sessions and the access to them: reserve, reset, restore, fork, delete."""
+"""Commands about whole sessions and API keys: reserve, reset, restore, fork, import, delete."""
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.delivery import OutboxMessage
@@ -9,7 +9,7 @@ from holdfast.core.transaction.commands.command import Command
 
 
 class Reset(Command[Session], frozen=True, kw_only=True):
-    """Retire the live generation and begin the next one under the same key."""
+    """Retire the live generation and start the next one under the same key."""
 
     tenant: Tenant
     session_id: SessionId
@@ -19,18 +19,18 @@ class Reset(Command[Session], frozen=True, kw_only=True):
     idempotency_key: str | None = None
     body_hash: bytes | None = None
     messages: tuple[OutboxMessage, ...] = ()
-    """What a channel sends about it."""
+    """Messages that a channel sends about the reset."""
 
 
 class Restore(Command[Session], frozen=True, kw_only=True):
-    """Make an old generation live again, and retire the one that was."""
+    """Make an old generation live again, and retire the live one."""
 
     tenant: Tenant
     session_id: SessionId
 
 
 class Delete(Command[Session], frozen=True, kw_only=True):
-    """Erase a session and leave a tombstone; with `idle_seconds`, if it was idle for so long."""
+    """Erase a session and leave a tombstone; with `idle_seconds`, only if it was idle that long."""
 
     tenant: Tenant
     session_id: SessionId
@@ -39,14 +39,14 @@ class Delete(Command[Session], frozen=True, kw_only=True):
 
 
 class Prune(Command[bool], frozen=True, kw_only=True):
-    """Forget old journals of ended turns, idempotency keys and events; is there more of them?"""
+    """Delete old journals, idempotency keys and events; return whether there are more."""
 
     worker: WorkerId
     older_than_seconds: float
 
 
 class Fork(Command[Session], frozen=True, kw_only=True):
-    """Begin a keyless session that shares this one's history up to a point."""
+    """Create a keyless session that shares this one's history up to an item."""
 
     tenant: Tenant
     session_id: SessionId
@@ -57,7 +57,7 @@ class Fork(Command[Session], frozen=True, kw_only=True):
 
 
 class Reserve(Command[Session], frozen=True, kw_only=True):
-    """Return the live session of a key, making it, with its empty log, if there is none."""
+    """Return the live session of a key; create it, with an empty log, if there is none."""
 
     tenant: Tenant
     candidate_id: SessionId
@@ -66,31 +66,31 @@ class Reserve(Command[Session], frozen=True, kw_only=True):
 
 
 class Import(Command[Imported], frozen=True, kw_only=True):
-    """Take over a session from elsewhere, under an id that the same source always gives it.
+    """Import a session from another store, under an id that is always the same for its source.
 
-    What was erased here, reset here or continued here stays as it is: the past of another store
-    is older than anything that was done in this one.
+    A session that was erased, reset or continued here is not changed: what was done here is newer
+    than the import.
     """
 
     tenant: Tenant
     session_id: SessionId
     key: Key | None = None
     generation: int = 1
-    """Its number where it comes from: the least that it gets here."""
+    """Its generation at the source; here it gets at least this number."""
     turns: tuple[ImportedTurn, ...] = ()
     order: Order = ()
-    """The blocks of the log; where there are none, each turn is one, in their own order."""
+    """The blocks of the log; if empty, each turn is one block, in order."""
     hidden: tuple[tuple[int, int], ...] = ()
-    """Ranges of the log that the model is not to be shown."""
+    """Ranges of the log to hide from the model."""
     follows: tuple[SessionId, ...] = ()
-    """The earlier generations of the key in the same source, the nearest last."""
+    """The earlier generations of the key in the same source, the latest last."""
     is_live: bool = True
     metadata: bytes = b"{}"
     created_at: float | None = None
     last_user_activity_at: float | None = None
     usage: Usage | None = None
     is_dry_run: bool = False
-    """Only say what would be done."""
+    """Return the result without writing anything."""
 
 
 class Annotate(Command[Session], frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Annotate(Command[Session], frozen=True, kw_only=True):
 
 
 class ForgetState(Command[Session], frozen=True, kw_only=True):
-    """Forget what providers remember for a session, while nothing runs in it."""
+    """Drop a session's provider state, while nothing runs in it."""
 
     tenant: Tenant
     session_id: SessionId
@@ -119,6 +119,6 @@ class AddApiKey(Command[ApiKeyRow], frozen=True, kw_only=True):
 
 
 class RevokeApiKey(Command[ApiKeyRow], frozen=True, kw_only=True):
-    """Close a key for good."""
+    """Revoke a key for good."""
 
     id: str

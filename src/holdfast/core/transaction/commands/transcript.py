@@ -1,4 +1,4 @@
-"""Commands about a transcript without a run of ours: append, pop, hide, compact."""
+"""Commands about a transcript without a run of the gateway: append, pop, hide, compact."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from holdfast.core.transaction.commands.command import Command, LaneLimits
 
 
 class Append(Command["Appended"], frozen=True, kw_only=True):
-    """Add items with no run, as one short turn, if nothing runs or waits; else be refused."""
+    """Append items as one completed turn; refused if a turn runs or waits."""
 
     tenant: Tenant
     turn_id: TurnId
@@ -26,29 +26,30 @@ class Append(Command["Appended"], frozen=True, kw_only=True):
     body_hash: bytes | None = None
     retry_count: int = 0
     metadata: bytes = b"{}"
-    """Of the session, should this append have to make one."""
+    """The metadata of the session, if this command creates it."""
     limits: LaneLimits = LaneLimits()
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Where the items are in the log: they are the last ones of their turn."""
+    """The turn that has the items, as its last ones."""
 
     session: Session
     turn: Turn
-    is_repeat: bool = False  # if so, others may have come since
+    is_repeat: bool = False  # then later items may follow
 
 
 class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
     """Append a batch to the block of a turn that an external loop runs.
 
-    The first batch begins the turn. The same (turn, ordinal) is added once. A turn stays in the
-    session it began in, also when that is retired; named by its id, one may begin there too.
+    The first batch starts the turn. The same (turn, ordinal) is added once. A turn stays in the
+    session in which it started, even if that is retired; a turn may also start in a retired session
+    that is named by its id.
     """
 
     tenant: Tenant
     turn_id: TurnId
     ordinal: int
-    """The number of the batch in its turn, from 0."""
+    """The number of the batch within its turn, from 0."""
     worker: WorkerId
     candidate_id: SessionId
     key: Key | None = None
@@ -58,17 +59,18 @@ class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
     idempotency_key: str | None = None
     body_hash: bytes | None = None
     spare_turn_id: TurnId | None = None
-    """Where others came behind the turn, begin another one of this id instead of moving it."""
+    """If later items follow the turn's block, start a turn of this id instead of moving the
+    block."""
     known: Appended | None = None
-    """How the batch before left the turn and its session: unless that moved, nothing is read."""
+    """The result of the previous batch; if the session has not changed since, nothing is read."""
     expected_id: SessionId | None = None
-    """The session that the caller believes to be live; with any other nothing is stored."""
+    """The session that the caller expects to be live; with any other nothing is stored."""
     replaces_upto: int | None = None
-    """These items take the place of all that is visible up to here, the head as it was seen."""
+    """Replace everything visible up to this item, which must be the head, by these items."""
 
 
 class Pop(Command["Popped"], frozen=True, kw_only=True):
-    """Take the last visible item out of the view, by a record; the same `pop_id` takes one."""
+    """Hide the last visible item by a record; the same `pop_id` hides only one."""
 
     tenant: Tenant
     session_id: SessionId
@@ -76,7 +78,7 @@ class Pop(Command["Popped"], frozen=True, kw_only=True):
 
 
 class Popped(msgspec.Struct, frozen=True):
-    """The item that was taken out, if there was one."""
+    """The item that was hidden, or None if there was none."""
 
     session: Session
     item: StoredItem | None
@@ -94,9 +96,9 @@ class Hide(Command[Session], frozen=True, kw_only=True):
 
 
 class Compact(Command[Session], frozen=True, kw_only=True):
-    """Record what stands for the log up to an item, and which outputs are shown short.
+    """Record the summary that replaces the log up to an item, and which outputs are truncated.
 
-    The range is explicit: what comes behind it while a summary is made stays as it is.
+    The range is explicit: items that are added while the summary is written stay as they are.
     """
 
     fence: Fence
@@ -107,7 +109,7 @@ class Compact(Command[Session], frozen=True, kw_only=True):
 
 
 class UndoCompaction(Command[Session], frozen=True, kw_only=True):
-    """Show the log again as without the compaction; a second undo changes nothing."""
+    """Show the log as before the compaction; a second undo changes nothing."""
 
     tenant: Tenant
     session_id: SessionId

@@ -16,7 +16,7 @@ from holdfast.core.transaction.commands.command import Command, LaneLimits
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
-    """The turn has the lane; `fence` is what its writes must carry."""
+    """The turn has the lane; its writes must carry `fence`."""
 
     turn: Turn
     session: Session
@@ -26,7 +26,7 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """The turn waits. Look again when woken, and no later than `check_again_at`."""
+    """The turn waits. Check again when woken, and no later than `check_again_at`."""
 
     turn: Turn
     session: Session
@@ -35,7 +35,7 @@ class Queued(msgspec.Struct, frozen=True):
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """The same request came before: this is its turn, and its last run of that step."""
+    """The request is a repeat: its turn, and the last run of that step."""
 
     turn: Turn
     session: Session
@@ -44,20 +44,20 @@ class Repeated(msgspec.Struct, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the request has its answer or its end, so that there is nothing to wait for."""
+        """Whether the request has an answer or its turn has ended, so that nobody has to wait."""
         is_answered = self.run is not None and self.run.outcome == "completed"
         return is_answered or not self.turn.is_open or self.turn.step > self.step
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False):
-    """The end of an earlier answer; a new turn continues there, in place or as a fork."""
+    """The end of an earlier answer; a new turn continues there, in its session or in a fork."""
 
     seq: int
     record_no: int
 
 
 class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
-    """A history sent with a first request: its first `count` items, all complete."""
+    """The history in a first request: its first `count` items, all complete."""
 
     turn_id: TurnId
     count: int
@@ -65,14 +65,14 @@ class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
-    """Accept one input: durable afterwards, started at once if the lane is free."""
+    """Accept one input: it is durable afterwards, and starts at once if the lane is free."""
 
     tenant: Tenant
     turn_id: TurnId
     run_id: RunId
     worker: WorkerId
     candidate_id: SessionId
-    """The id of the session, should this accept have to make one."""
+    """The id of the session, if this command creates it."""
     key: Key | None = None
     session_id: SessionId | None = None
     items: tuple[NewItem, ...] = ()
@@ -84,27 +84,27 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     body_hash: bytes | None = None
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
-    """(after, upto): the log as the caller saw it, of which it keeps only what is `after`."""
+    """(after, upto): hide the items after `after`, up to `upto`, the head that the caller saw."""
     seen_seq: int | None = None
-    """Where the settled log ended when `items` and `rewind` were worked out, if it matters."""
+    """The end of the settled log when `items` and `rewind` were computed; if it moved, refuse."""
     parent: Parent | None = None
-    """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
+    """With `session_id`: continue after this point; if it is not the head, in a new fork."""
     after_turn: int | None = None
-    """The number of the session's last turn, behind which alone this one may come."""
+    """The number of the session's last turn that the caller expects; with any other, refuse."""
     expected_id: SessionId | None = None
-    """The session that the caller believes to be live; with any other nothing is stored."""
+    """The session that the caller expects to be live; with any other nothing is stored."""
     same_as: tuple[TurnId, int] | None = None
-    """The turn and step of this session that took these very tool outputs in before."""
+    """The turn and step of this session that already got these tool outputs."""
     abandons: TurnId | None = None
-    """The turn whose tool calls the client goes on without: its wait for them ends."""
+    """The held turn whose tool calls the client abandons; its wait for them ends."""
     is_compared: bool = True
-    """False if the input was not compared with the log; then it is refused if that may matter."""
+    """False if the input was not compared with the log; it is refused if the comparison matters."""
     brought: ImportedPrefix | None = None
-    """What becomes a turn of its own, completed, should the log be empty."""
+    """The prefix that becomes a completed turn of its own if the log is empty."""
     collect_seconds: float = 0.0
-    """How long the turn waits for more of the same sender, also where the lane is free."""
+    """How long the turn waits for more messages of the same sender, even if the lane is free."""
     schedule: ScheduleClaim | None = None
-    """The due time of a schedule that is claimed by this very commit."""
+    """The due time of a schedule that this commit claims."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
 
@@ -119,7 +119,7 @@ class Claim(Command["Started | Queued"], frozen=True, kw_only=True):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A batch of a stream's events, packed; one that begins at 0 replaces the journal."""
+    """A packed batch of a stream's events; one that starts at 0 replaces the journal."""
 
     first: int
     last: int
@@ -127,74 +127,75 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Extend(Command[Session], frozen=True, kw_only=True):
-    """Append finished items of a running turn, and remember its unfinished ones."""
+    """Append finished items of a running turn, and save its unfinished ones."""
 
     fence: Fence
     items: tuple[NewItem, ...] = ()
     after_seq: int | None = None
-    """The head that the items follow; those of them that are in the log by now are not added."""
+    """The head that the items follow; items that are already in the log are not added again."""
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
     shown_records: int | None = None  # as in `Finish`
     provider_state: ProviderState | None = None
-    """What the provider has stored, where the items are a model's whole answer."""
+    """What the provider has stored, if the items are a model's whole answer."""
     usage: Usage | None = None
-    """What that answer cost."""
+    """The usage of that answer."""
     merges: tuple[TurnId, ...] = ()
-    """Waiting turns whose input joins the running one, behind the items."""
+    """Waiting turns whose input joins the running one, after the items."""
     outbox: tuple[OutboxMessage, ...] = ()
-    """What a channel sends meanwhile."""
-    tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
+    """Messages that a channel sends before the turn ends."""
+    tenant: Tenant | None = None  # with a key, the items are a batch that is added once
     idempotency_key: str | None = None
     body_hash: bytes | None = None
 
 
 class StoredCompletion(msgspec.Struct, frozen=True, gc=False):
-    """That a chat completion is to be listed, under this model and metadata."""
+    """The model and metadata under which a chat completion is listed."""
 
     model: str
     metadata: bytes
 
 
 class Finish(Command["Ended"], frozen=True, kw_only=True):
-    """End a run with its items, its answer and its provider state, all or nothing."""
+    """End a run with its items, its answer and its provider state, atomically."""
 
     fence: Fence
     outcome: Outcome
     items: tuple[NewItem, ...] = ()
     after_seq: int | None = None
-    """The head that the items follow; those of them that are in the log by now are not added."""
+    """The head that the items follow; items that are already in the log are not added again."""
     partial: tuple[NewItem, ...] = ()
     result: bytes | None = None
     usage: Usage | None = None
     counted: Usage | None = None
-    """The part of `usage` that earlier writes of the run have counted."""
+    """The part of `usage` that earlier writes of the run have already counted."""
     error_code: str | None = None
     error_message: str | None = None
     is_retryable: bool = False
     provider_state: ProviderState | None = None
     shown_records: int | None = None
-    """The last record that the model was shown the log by; newer ones may void what it made."""
+    """The last record that the model's context includes; newer ones may invalidate its output."""
     completion: StoredCompletion | None = None
     pending_calls: tuple[str, ...] = ()
-    """Calls that the client's own tools must answer; the lane is kept for them."""
+    """Calls that the client's own tools must answer; the lane is held for them."""
     hold_seconds: float = 120.0
     heals: bytes | None = None
     journal: JournalEntry | None = None
     refused_from: int | None = None
-    """The first item of the input that the provider refused: the model is not shown it again."""
+    """The first item of the input that the provider refused; it is hidden from the model."""
     left_out: tuple[int, ...] = ()
-    """Earlier items that were refused: this run was answered without them."""
+    """Earlier items that were left out because the provider refused them; they are hidden."""
     history_hash: bytes = b""
-    """Of the whole history, this answer included, where later requests may repeat it."""
+    """The hash of the whole history, including this answer, if later requests may repeat it."""
     successor: Successor | None = None
-    """The next turn of this process; it starts in the same commit if it is first in the queue."""
+    """The next waiting turn of this process; it starts in the same commit if it is first in
+    line."""
     outbox: tuple[OutboxMessage, ...] = ()
     """The parts of the answer that a channel sends, in order."""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The run as it ended, and the start of its successor, if there was one."""
+    """The ended run, and the start of its successor, if there is one."""
 
     turn: Turn
     session: Session
@@ -203,7 +204,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(Command[Turn], frozen=True, kw_only=True):
-    """End a turn that has not ended; one that has stays as it is."""
+    """End an open turn; a turn that has ended is not changed."""
 
     tenant: Tenant
     turn_id: TurnId
@@ -215,13 +216,14 @@ class Cancel(Command[Turn], frozen=True, kw_only=True):
 
 
 class RequestStop(Command[bool], frozen=True, kw_only=True):
-    """Ask the worker of a running turn to end it with what was shown; answer whether it runs."""
+    """Ask the worker of a running turn to end it with what was shown; return whether it runs."""
 
     tenant: Tenant
     turn_id: TurnId
     code: str
     caller: bytes | None = None
-    """The hash of the API key that asks: then the run ends only if its client stopped reading."""
+    """The hash of an API key: if set, the run ends only if the client with this key stopped
+    reading."""
 
 
 class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
@@ -234,14 +236,14 @@ class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
 
 
 class DropProviderState(Command[Session], frozen=True, kw_only=True):
-    """Forget what a provider refused; only the current run may."""
+    """Drop provider state that its provider refused; only the current run may do so."""
 
     fence: Fence
     slot: str | None = None
 
 
 class DropResponse(Command[bool], frozen=True, kw_only=True):
-    """Delete what one step of a turn answered: no longer to be read, nor to be continued."""
+    """Delete the response of one step of a turn: it can no longer be read or continued."""
 
     tenant: Tenant
     turn_id: TurnId
@@ -249,15 +251,15 @@ class DropResponse(Command[bool], frozen=True, kw_only=True):
 
 
 class MarkDelivered(Command[None], frozen=True, kw_only=True):
-    """Note that the answers of these steps of turns have reached their clients."""
+    """Record that the answers of these steps have reached their clients."""
 
     steps: tuple[tuple[TurnId, int], ...]
 
 
 class RecordHeal(Command[Session], frozen=True, kw_only=True):
-    """Write down what was done about a provider's failure, and drop the state that it refused.
+    """Record how a provider's failure was handled, and drop the state that it refused.
 
-    `number` is how many heals of the run came before; the same one is written once.
+    `number` is how many heals the run had before; the same one is written once.
     """
 
     fence: Fence

@@ -6,17 +6,17 @@ from holdfast.core.transaction.commands.command import Command, LaneLimits
 
 
 class Recover(Command[Session], frozen=True, kw_only=True):
-    """Settle what a gone worker left in one session."""
+    """End or adopt what a dead worker left in one session."""
 
     session_id: SessionId
     worker: WorkerId
     forsaken: tuple[RunId | TurnId, ...] = ()
-    """Runs and waiting turns of this worker that no task of it cares for: lost, though it lives."""
+    """Runs and waiting turns of this live worker that have no task any more."""
     limits: LaneLimits = LaneLimits()
 
 
 class Renew(Command[float], frozen=True, kw_only=True):
-    """Extend a worker's lease; answers when it ends, by the store's clock."""
+    """Extend a worker's lease; return when it ends, by the store's clock."""
 
     worker: WorkerId
     lease_seconds: float
@@ -24,9 +24,10 @@ class Renew(Command[float], frozen=True, kw_only=True):
 
 
 class ExpireWorker(Command[bool], frozen=True, kw_only=True):
-    """End a dead worker's lease for good. Answers whether it has ended."""
+    """End a dead worker's lease for good; return whether it has ended."""
 
     worker: WorkerId
     alive_until: float | None = None
-    """Its lease as it was judged: if it was renewed since, the worker lives, and is left alone."""
+    """The end of its lease when it was judged dead; if it was renewed since, the worker is
+    alive."""
     drop: bool = False

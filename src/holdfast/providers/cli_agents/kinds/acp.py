@@ -1,7 +1,7 @@
-"""Any agent of the Agent Client Protocol, in one process for several turns.
+"""Any agent that uses the Agent Client Protocol, in one process for several turns.
 
-The protocol cannot take an agent's own tools away. So such an agent always runs isolated. What it
-asks permission for is refused, unless its settings give it tools and a person can be asked.
+The protocol cannot disable an agent's own tools, so such an agent always runs isolated. Its
+permission requests are refused, unless its settings allow tools and a person can answer.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from holdfast.providers.cli_agents.prompt import ImagePart
 Json = dict[str, Any]
 PROTOCOL_VERSION = 1
 ASKING = "asking"
-"""The mark of a turn that waits for a permission: only its own process can go on with it."""
+"""The mark of a turn that waits for a permission; only its own process can continue it."""
 MAX_REQUEST_BYTES = 64 * 1024
-"""A call that is longer cannot be shown in full, and is refused."""
+"""A longer call cannot be shown in full, so it is refused."""
 MAX_NAME = 200
 _PERMISSION = "session/request_permission"
 _SHOWN = ("kind", "rawInput", "locations", "content")
-"""What a person is shown of a call beside its title."""
+"""The fields of a call that a person sees, in addition to its title."""
 _NO_CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
 
@@ -44,7 +44,7 @@ class AcpAgent:
     login_command = ""
 
     def invocation(self, request: AgentRequest) -> Invocation:
-        """Return how to start it: the settings name everything."""
+        """Return how to start it; the command comes from the settings."""
         data = {
             "XDG_CACHE_HOME": ".cache",
             "XDG_CONFIG_HOME": ".config",
@@ -55,7 +55,7 @@ class AcpAgent:
         return Invocation([], {name: str(config / path) for name, path in data.items()})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "AcpSession":
-        """Start a session or load one; one that cannot be loaded is stale."""
+        """Start or load a session; one that cannot be loaded is stale."""
         permissions = _Permissions()
         rpc = JsonRpc(process, permissions.answer)
         answer = await rpc.call(
@@ -101,7 +101,7 @@ class AcpSession:
         self._prompt_id = 0
         self._reading = _TurnReading()
         self._held: Json | None = None
-        """The request for permission that has no answer yet."""
+        """The permission request that has no answer yet."""
 
     async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
         """Send a prompt, or the answer to a request; read until the end or the next request."""
@@ -167,12 +167,12 @@ class _TurnReading:
                 self._read_tool(update, output)
 
     def describe(self, tool_call: Any) -> PermissionRequest | None:
-        """Return a call that a person is asked about; None where it cannot be shown in full."""
+        """Return a call as a permission request, or None if it cannot be shown in full."""
         call = self._known(tool_call if isinstance(tool_call, dict) else {})
         shown = {name: call[name] for name in _SHOWN if call.get(name)}
         name = str(call.get("title") or call.get("kind") or "tool")
         if len(name) > MAX_NAME:
-            shown["title"] = name  # a name is cut, and a title may be the whole command
+            shown["title"] = name  # the name is cut, but the title may be the whole command
         arguments = msgspec.json.encode(shown)
         if not shown or len(arguments) > MAX_REQUEST_BYTES:
             return None
@@ -184,7 +184,7 @@ class _TurnReading:
         )
 
     def _known(self, update: Json) -> Json:
-        """Add an update of a call to what is known of it; return all that."""
+        """Merge an update into what is known about its call; return the call."""
         call = self._calls.setdefault(str(update.get("toolCallId")), {})
         call |= {name: value for name, value in update.items() if value is not None}
         return call
@@ -202,13 +202,13 @@ class _TurnReading:
 
 
 class _Permissions:
-    """Decides which requests of an agent a person is asked about."""
+    """Decides which requests of an agent are shown to a person."""
 
     def __init__(self) -> None:
         self.can_ask = False
 
     def answer(self, method: str, params: Json) -> Json | None:
-        """Refuse every request but one for a permission that can be given once."""
+        """Refuse every request, except for a permission that can be given once."""
         if method != _PERMISSION:
             return None
         if self.can_ask and _option(params, "allow_once") is not None:
@@ -217,7 +217,7 @@ class _Permissions:
 
 
 def _outcome(params: Any, *, is_allowed: bool) -> Json:
-    """Return the answer to a request for permission; what is allowed is allowed once."""
+    """Return the answer to a permission request; a call is allowed only once."""
     for kind in ("allow_once",) if is_allowed else ("reject_once", "reject_always"):
         option = _option(params, kind)
         if option is not None:
@@ -248,7 +248,7 @@ def _last_answer(messages: list[Json]) -> str:
 
 
 def _digest(text: str) -> str:
-    # An agent may store its text without the space around it.
+    # An agent may store its text without surrounding white space.
     return hashlib.sha256("".join(text.split()).encode()).hexdigest()
 
 

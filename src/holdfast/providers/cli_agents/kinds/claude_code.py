@@ -27,7 +27,7 @@ _TOOLS = {
     "write": "Read,Glob,Grep,Edit,Write,NotebookEdit,Bash,TodoWrite",
 }
 _NO_FILES = {"permissions": {"deny": ["Read", "Read(**)", "Read(//**)"]}}
-"""Without this, `@path` in a message reads a file even where the agent has no tools."""
+"""Without this, `@path` in a message reads a file even if the agent has no tools."""
 _VARIABLES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
@@ -79,11 +79,11 @@ class ClaudeCode:
         return Invocation(arguments, variables)
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "ClaudeSession":
-        """Return the session; whether it is known shows with its first turn."""
+        """Return the session; its first turn shows whether the agent knows it."""
         return ClaudeSession(process, request.session_id or request.new_session)
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
-        """Return whether the transcript contains the last message: it is written late."""
+        """Return whether the transcript, which is written late, contains the last message."""
         found = [*(directory.config / "projects").glob(f"*/{session_id}.jsonl")]
         return bool(found) and _contains(found[0], mark)
 
@@ -112,7 +112,7 @@ class ClaudeSession:
             try:
                 value = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                continue  # a warning, not a message
+                continue  # a warning, not JSON
             if not isinstance(value, dict):
                 continue
             if value.get("type") == "result":
@@ -126,7 +126,7 @@ class ClaudeSession:
         raise agent_exited(self._process.errors, code)
 
     def _end(self, result: Json, reading: "_TurnReading") -> AgentTurn:
-        # `subtype` says success even where the API could not be reached.
+        # `subtype` is `success` even if the API could not be reached.
         if result.get("is_error"):
             errors = "; ".join(map(str, result.get("errors") or ()))
             message = str(result.get("result") or errors or "the agent failed")
@@ -154,7 +154,7 @@ class _TurnReading:
         self.last_message = ""
 
     def read(self, value: Json) -> None:
-        """Read a line; the work of subagents is left out, their result is a tool's output."""
+        """Read a line; the work of subagents is skipped: their result is a tool's output."""
         if value.get("parent_tool_use_id") is not None:
             return
         match value.get("type"):
@@ -175,7 +175,7 @@ class _TurnReading:
                 self._output.add_reasoning(text)
 
     def _read_message(self, value: Json) -> None:
-        """Read a whole message: its texts came as events, unless the agent itself wrote it."""
+        """Read a whole message; its texts were streamed, unless the agent itself wrote it."""
         self.last_message = str(value.get("uuid") or "")
         message = value.get("message") or {}
         for block in message.get("content") or ():
@@ -199,7 +199,7 @@ class _TurnReading:
 
 def _block(part: str | ImagePart) -> Json:
     if isinstance(part, str):
-        # A text that begins with a slash would be taken as a command of the agent.
+        # A text that begins with a slash would be interpreted as a command of the agent.
         return {"type": "text", "text": re.sub(r"^(?=/)", " ", part) or " "}
     if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}

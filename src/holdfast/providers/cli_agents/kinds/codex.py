@@ -49,7 +49,7 @@ _TOOL_ITEMS = {
     "dynamicToolCall": ("arguments", "contentItems"),
     "webSearch": ("query", "action"),
 }
-"""Kinds of items in which the agent used a tool, with the fields of its input and its output."""
+"""Kinds of items for tool calls, with the fields of their input and output."""
 _NAMED_STATUSES = {"unauthorized": 401, "usageLimitExceeded": 429}
 _encode = msgspec.json.Encoder().encode
 
@@ -65,14 +65,14 @@ class Codex:
     login_command = "codex login"
 
     def invocation(self, request: AgentRequest) -> Invocation:
-        """Return how to start it; what it may do is in its configuration."""
+        """Return how to start it; its configuration file defines what it may do."""
         allowed = _ALLOWED[request.permissions]
         features = [f"{name} = {'true' if name in allowed else 'false'}" for name in _TOOL_FEATURES]
         request.directory.write_config("config.toml", _SETTINGS + "\n".join(features) + "\n")
         return Invocation(["app-server"], {"CODEX_HOME": str(request.directory.config)})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "CodexSession":
-        """Start a thread or resume one; a thread that cannot be resumed is stale."""
+        """Start or resume a thread; one that cannot be resumed is stale."""
         rpc = JsonRpc(process)
         client = {"name": "holdfast", "title": "Holdfast", "version": "1"}
         await rpc.call("initialize", {"clientInfo": client})
@@ -97,7 +97,7 @@ class Codex:
         return CodexSession(rpc, thread["id"])
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
-        """Return whether the thread's file says that the last turn is complete."""
+        """Return whether the thread's file contains the completion of the last turn."""
         for path in (directory.config / "sessions").glob(f"**/*{session_id}.jsonl"):
             with contextlib.suppress(OSError), open_transcript(path) as file:
                 needles = (b'"task_complete"', mark.encode())
@@ -166,7 +166,7 @@ class _TurnReading:
             self._output.add_tool_call(name, given, _text(output), failed=is_failed)
 
     def _add_usage(self, value: Any) -> None:
-        """Add the tokens of one model call; a turn may need several."""
+        """Add the tokens of one model call; a turn may make several."""
         if not isinstance(value, dict):
             return
         before = self.usage or Usage()
@@ -190,7 +190,7 @@ def _require_success(turn: Json) -> None:
 
 
 def _status(info: Any) -> int | None:
-    """Return the HTTP status in the description of an error."""
+    """Return the HTTP status in the details of an error."""
     for detail in info.values() if isinstance(info, dict) else ():
         status = detail.get("httpStatusCode") if isinstance(detail, dict) else None
         if isinstance(status, int):

@@ -1,4 +1,4 @@
-"""JSON-RPC by lines with an agent: messages are read in their order, requests are answered."""
+"""JSON-RPC by lines with an agent: messages are read in order, requests are answered."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,9 @@ from holdfast.providers.cli_agents.process import AgentProcess
 
 Json = dict[str, Any]
 Answer = Callable[[str, Json], Json | None]
-"""Returns the result of an agent's request by its method; None refuses it, `LATER` holds it."""
+"""Returns the result for an agent's request; None refuses it, `LATER` postpones the answer."""
 LATER: Json = {"later": True}
-"""The result of a request that the reader of the messages answers with `reply`."""
+"""The result for a request that the caller of `next_message` answers with `reply`."""
 _REFUSED = -32601
 _encode = msgspec.json.Encoder().encode
 
@@ -24,17 +24,17 @@ def refuse_all(method: str, params: Json) -> Json | None:
 
 
 class JsonRpc:
-    """The client's side of a connection."""
+    """The client side of a connection."""
 
     def __init__(self, process: AgentProcess, answer: Answer = refuse_all) -> None:
         self._process = process
         self._answer = answer
         self._last_id = 0
         self._waiting: list[Json] = []
-        """Notifications that came before the answer to a call."""
+        """Notifications that arrived before the answer to a call."""
 
     async def call(self, method: str, params: Json, *, is_stale_on_error: bool = False) -> Json:
-        """Return the result of a method; raise where it fails."""
+        """Return the result of a method; raise if it fails."""
         call_id = await self.send(method, params)
         while True:
             message = await self.next_message()
@@ -54,7 +54,7 @@ class JsonRpc:
         await self._write({"method": method, "params": params})
 
     def take_waiting(self) -> list[Json]:
-        """Return the notifications that came before the answers to calls."""
+        """Return the notifications that arrived before the answers to calls."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
@@ -67,7 +67,7 @@ class JsonRpc:
             try:
                 message = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                continue  # a warning, not a message
+                continue  # a warning, not JSON
             if not isinstance(message, dict):
                 continue
             if "method" not in message or "id" not in message:
@@ -78,11 +78,11 @@ class JsonRpc:
         raise agent_exited(self._process.errors, code)
 
     async def reply(self, request: Json, result: Json) -> None:
-        """Answer a request that was held."""
+        """Answer a request that was postponed."""
         await self._write({"id": request["id"], "result": result})
 
     async def _respond(self, request: Json) -> bool:
-        """Answer a request; return False where that is done later."""
+        """Answer a request; return False if the answer is postponed."""
         result = self._answer(str(request["method"]), request.get("params") or {})
         if result is LATER:
             return False

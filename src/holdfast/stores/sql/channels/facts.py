@@ -1,4 +1,4 @@
-"""Read the facts that decisions of channels need."""
+"""Read the facts that decisions about channels need."""
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ from holdfast.stores.sql.plan import Plan, every, one
 
 
 def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
-    """The lane of the run, and the placeholder that an earlier attempt opened."""
+    """Read the lane of the run, and the placeholder that an earlier attempt opened."""
     facts = yield from lane_facts(command.fence.session_id, now)
     session = facts.session
     if session is None or session.active_turn_id is None:
@@ -49,7 +49,7 @@ def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
 def message_facts(
     command: KeepPlaceholder | SettleDelivery | ReviseDelivery, now: float
 ) -> Plan[Facts]:
-    """The message."""
+    """Read the message."""
     return (yield from _with_message(Facts(now=now), command.id))
 
 
@@ -59,17 +59,21 @@ def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
 
 
 def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
-    """Whether it was done before: by its key, or as the same command."""
+    """Read whether it was done before: by its key, or as the same command."""
     facts = Facts(now=now)
     if command.idempotency_key is not None:
-        return (yield from _with_repeat(facts, command.tenant, command.idempotency_key))
+        for key in (command.idempotency_key, *command.more_keys):
+            facts = yield from _with_repeat(facts, command.tenant, key)
+            if facts.repeat is not None:
+                break
+        return facts
     if command.messages:
         return (yield from _with_message(facts, outbox_id(command.record_id, 0)))
     return facts
 
 
 def cursor_facts(command: QueueFacts, now: float) -> Plan[Facts]:
-    """How far the follower has come, and which sessions of the facts were erased meanwhile."""
+    """Read the follower's position, and which sessions of the facts were erased meanwhile."""
     row = yield from one(sql.CURSOR, command.view)
     erased: set[SessionId] = set()
     for session_id in {fact.session_id for fact in command.facts if fact.session_id}:
@@ -85,7 +89,7 @@ def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
 
 
 def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
-    """The messages that are due, at most one of each conversation."""
+    """Read the messages that are due, at most one of each conversation."""
     late = now - command.orphaned_after_seconds
     found: list[OutboxRow] = []
     for channel in command.channels:
@@ -100,7 +104,7 @@ def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
 
 
 def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
-    """The lane of the key and every open turn in it, unless the command came before."""
+    """Read the lane of the key and its open turns, unless the command was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
         return facts
@@ -112,7 +116,7 @@ def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
 
 
 def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
-    """The lane of the key and the turn of the message, unless the edit came before."""
+    """Read the lane of the key and the turn of the message, unless the edit was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
         return facts
@@ -120,14 +124,15 @@ def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
     if edited is None:
         return facts
     row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
-    turn = yield from find_turn(IdempotencyRow(*edited).turn_id)
-    return replace(read_lane(row, now), turn=turn)
+    known = IdempotencyRow(*edited)
+    turn = yield from find_turn(known.turn_id)
+    return replace(read_lane(row, now), turn=turn, edited=known)
 
 
 def pairing_facts(
     command: RequestPairing | ApprovePairing | RevokePairing, now: float
 ) -> Plan[Facts]:
-    """Every pairing of the channel; their number is bounded."""
+    """Read every pairing of the channel; their number is bounded."""
     facts = Facts(now=now)
     if isinstance(command, RequestPairing):
         facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
@@ -136,7 +141,7 @@ def pairing_facts(
 
 
 def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
-    """Who receives for the channel, and whether that worker lives."""
+    """Read who receives for the channel, and whether that worker is alive."""
     row = yield from one(sql.HOLD, command.channel)
     if row is None:
         return Facts(now=now)
@@ -145,13 +150,13 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
 
 
 def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:
-    """The turns of bots in the chat."""
+    """Read the count of turns that bots had in the chat."""
     row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
     return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
 
 
 def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
-    """How receiving for the channel went so far."""
+    """Read the recorded state of the channel's receiver."""
     row = yield from one(sql.RECEIVER, command.channel)
     return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
 
@@ -159,6 +164,6 @@ def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
 def no_facts(
     _: ReleaseChannel | RememberChat | DeadLetterUpdate | PruneOutbox, now: float
 ) -> Plan[Facts]:
-    """The time alone."""
+    """Read nothing but the time."""
     yield from ()
     return Facts(now=now)

@@ -1,4 +1,4 @@
-"""Commands of channels: their facts and decisions."""
+"""Commands about channels: their facts and decisions."""
 
 from typing import Any
 

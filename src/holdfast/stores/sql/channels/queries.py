@@ -1,4 +1,4 @@
-"""What operators and schedules read about channels."""
+"""Queries about channels for operators and schedules."""
 
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import (
@@ -19,7 +19,7 @@ from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 
 
 class SqlChannelReader:
-    """Reads about channels, each in one snapshot."""
+    """Channel queries, each in one snapshot."""
 
     def __init__(self, run: QueryRunner) -> None:
         self._run = run
@@ -33,16 +33,20 @@ class SqlChannelReader:
         return await self._run(lambda _: _message(message_id))
 
     async def file(self, message_id: str) -> bytes | None:
-        """Return the bytes of a file that is to be sent."""
+        """Return the content of a file to send."""
         return await self._run(lambda _: _file(message_id))
 
     async def session_of(
         self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
     ) -> SessionId | None:
-        """Return the session in which a message of a chat is."""
+        """Return the session that a message of a chat belongs to."""
         return await self._run(
             lambda _: _session_of(tenant, channel, chat, external_id, message_key)
         )
+
+    async def is_recorded(self, tenant: Tenant, key: str) -> bool:
+        """Whether something with this idempotency key was done."""
+        return await self._run(lambda _: _is_recorded(tenant, key))
 
     async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
         """Whether a message to a conversation is complete and not sent yet."""
@@ -65,7 +69,7 @@ class SqlChannelReader:
         return await self._run(lambda _: _chats(channel))
 
     async def predecessor(self, channel: str, chat: str) -> str | None:
-        """Return the id that a chat had before it was moved, if it was."""
+        """Return the id that a chat had before it moved, or None."""
         return await self._run(lambda _: _predecessor(channel, chat))
 
     async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
@@ -73,15 +77,15 @@ class SqlChannelReader:
         return await self._run(lambda _: _dead_updates(limit))
 
     async def cursor(self, view: str) -> tuple[int, int] | None:
-        """Return how far a follower of the log has come."""
+        """Return the position that a follower of the log has reached."""
         return await self._run(lambda _: _cursor(view))
 
     async def receivers(self) -> list[ReceiverRow]:
-        """Return how receiving for each channel goes."""
+        """Return the recorded state of each channel's receiver."""
         return await self._run(lambda _: _receivers())
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:
-        """Return who receives for a channel, if that worker is alive."""
+        """Return who receives for a channel; None if no live worker does."""
         return await self._run(lambda now: _holder(channel, now))
 
 
@@ -119,6 +123,10 @@ def _session_of(
     row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
     turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
     return turn.session_id if turn is not None else None
+
+
+def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
+    return (yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)) is not None
 
 
 def _counts() -> Plan[list[OutboxCount]]:

@@ -1,4 +1,4 @@
-"""Rows of the outbox as values, and changes of channels as statements."""
+"""Convert outbox rows to values, and changes about channels to statements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.stores.sql.plan import Ask, Row, Statement
 
 
 def read_receiver(row: Row) -> ReceiverRow:
-    """Return how receiving for a channel goes from its columns."""
+    """Return the state of a channel's receiver from its columns."""
     return ReceiverRow(**dict(zip(ReceiverRow.__struct_fields__, row, strict=True)))
 
 
@@ -86,4 +86,4 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.BotTurnsDropped: _fields(sql.DROP_BOT_TURNS),
     ch.ReceiverSaved: _row(sql.SAVE_RECEIVER),
 }
-"""How each change of a channel is written: one statement."""
+"""The statement that writes each change about a channel."""

@@ -12,8 +12,8 @@ _VALUES = ", ".join(f"?{n}" for n in range(1, len(_OUTBOX) + 1))
 _COLUMNS = ", ".join(f"o.{name}" for name in _OUTBOX)
 _WAITS = "o.state in ('pending', 'sending')"
 
-# The answer takes the place of its turn's placeholder: with the platform's id it is an edit. The
-# owner stays: for a moment only the worker that streamed to it may send it. A turn that was run
+# The answer replaces its turn's placeholder: if that has the platform's id, it becomes an edit. The
+# owner stays: for a short time only the worker that streamed to it may send it. A turn that was run
 # again after its failure was reported corrects that report.
 ADD_MESSAGE = Statement(
     "add_message",
@@ -26,7 +26,7 @@ ADD_FILE = Statement(
     "insert into outbox_files (message_id, content) values (?1, ?2) "
     "on conflict (message_id) do update set content = excluded.content",
 )
-# The platform has it now; messages that are deleted take their files with them.
+# The platform has the file now. Deleting a message also deletes its file.
 DROP_FILE = Statement("drop_outbox_file", "delete from outbox_files where message_id = ?1")
 FILE = Statement("outbox_file", "select content from outbox_files where message_id = ?1")
 OPEN_PLACEHOLDER = Statement(
@@ -37,9 +37,9 @@ STOP_PLACEHOLDER = Statement(
     "stop_placeholder",
     "update outbox set state = 'pending', body = ?2, next_at = ?3 where id = ?1 and state = 'open'",
 )
-# The note is appended to what the message says, and its buttons go. One that was sent is edited;
-# the worker that is sending one compares the approval when it settles it. A request that was given
-# up, or dropped, stays so.
+# The note is appended to the message, and its buttons are removed. A message that was sent is
+# edited; a worker that is just sending one checks the approval when it settles it. A request that
+# was given up or dropped stays so.
 END_APPROVAL = Statement(
     "end_approval",
     "update outbox set body = body || ?2, approval = 'ended', "
@@ -49,7 +49,7 @@ END_APPROVAL = Statement(
     "created_at = case when state = 'sent' then ?3 else created_at end, settled_at = null "
     "where approval = ?1 and approval <> '' and state in ('pending', 'sending', 'sent')",
 )
-# A compare-and-set: two workers that read the same message cannot both take it.
+# Compare-and-set: two workers that read the same message cannot both claim it.
 SAVE_MESSAGE = Statement(
     "save_message",
     "update outbox set state = ?2, body = ?3, refusals = ?4, next_at = ?5, created_at = ?6, "
@@ -63,7 +63,7 @@ DROP_REST = Statement(
     "where source = ?1 and part > ?2 and state = 'pending'",
 )
 PRUNE_OUTBOX = Statement("prune_outbox", "delete from outbox where settled_at < ?1")
-# Which conversation a message belongs to that somebody answers.
+# The session of a message that somebody replies to.
 SENT_MESSAGE = Statement(
     "sent_message",
     "select session_id from outbox where tenant = ?1 and channel = ?2 and external_id = ?4 "
@@ -76,9 +76,9 @@ WAITING_MESSAGE = Statement(
     "select 1 from outbox where channel = ?1 and chat = ?2 and thread = ?3 "
     "and state in ('pending', 'sending') limit 1",
 )
-# The oldest waiting message of each conversation, if it is due and its sender is not alive. What
-# another worker keeps up to date is left to that worker until ?4. Ordered by due time: messages
-# that fail again and again go behind those of conversations that were not tried yet.
+# The oldest waiting message of each conversation, if it is due and its sender is not alive. A
+# message that another worker streams to is left to that worker until ?4. Ordered by due time, so
+# that messages which keep failing come after those of conversations that were not tried yet.
 DUE_MESSAGES = Statement(
     "due_messages",
     f"select {_COLUMNS} from outbox o left join workers w on w.id = o.owner "
@@ -89,7 +89,7 @@ DUE_MESSAGES = Statement(
     "or (o.state = 'pending' and (o.owner = ?2 or o.next_at <= ?4))) "
     "order by o.next_at, o.pos limit ?5",
 )
-# What a claim took whose answer was lost.
+# The messages of a claim whose reply was lost.
 CLAIMED_MESSAGES = Statement(
     "claimed_messages",
     f"select {_COLUMNS} from outbox o where {_WAITS} and o.channel = ?1 and o.state = 'sending' "
@@ -116,7 +116,7 @@ KEPT_SESSION = Statement(
 START_CURSOR = Statement(
     "start_cursor", "insert into cursors (view, txid, pos) values (?1, ?2, ?3)"
 )
-# A compare-and-set: of two followers that read the same facts, one writes them.
+# Compare-and-set: of two followers that read the same facts, only one writes them.
 MOVE_CURSOR = Statement(
     "move_cursor",
     "update cursors set txid = ?2, pos = ?3 where view = ?1 and txid = ?4 and pos = ?5",
@@ -193,7 +193,7 @@ BOT_TURNS = Statement(
 START_BOT_TURNS = Statement(
     "start_bot_turns", "insert into bot_turns (channel, chat, messages) values (?1, ?2, ?3)"
 )
-# A compare-and-set: replicas that receive side by side share one count.
+# Compare-and-set: replicas that receive concurrently share one count.
 SAVE_BOT_TURNS = Statement(
     "save_bot_turns",
     "update bot_turns set messages = ?3 where channel = ?1 and chat = ?2 and messages = ?4",

@@ -1,8 +1,8 @@
 """Numbered migrations, forward only. Words in braces are types that databases spell differently.
 
-A store keeps which steps it has taken, each with its name. A step that it lacks is taken, one that
-we do not know is refused. A store of the first schema, which was never released, is refused too:
-`holdfast upgrade` copies it.
+A store records the steps that were applied, each with its name. Missing steps are applied; a store
+with an unknown step is rejected. A store of the first schema, which was never released, is rejected
+too: `holdfast upgrade` copies it.
 """
 
 import re
@@ -21,7 +21,7 @@ ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?
 FIRST_SCHEMA = (
     "kernel", "journals", "api_keys", "feed", "completions", "trails", "item_places",
 )  # fmt: skip
-"""The steps of the schema before the log; its numbers were used again."""
+"""The steps of the schema before the log; their numbers were reused."""
 
 
 class Migration(NamedTuple):
@@ -69,7 +69,7 @@ def is_first_schema(applied: Iterable[tuple[int, str]]) -> bool:
 
 
 def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[Migration]:
-    """Return the steps that a store still needs, oldest first; steps of others are refused."""
+    """Return the steps that a store still needs, oldest first; reject unknown applied steps."""
     names, newest = {step.version: step.name for step in known}, known[-1].version
     taken = dict(applied)
     if is_first_schema(taken.items()):

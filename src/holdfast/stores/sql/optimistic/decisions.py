@@ -1,8 +1,7 @@
-"""Decisions without a look: on a lane as this process left it, or as the command itself knows it.
+"""Optimistic decisions: on a cached lane, or on what the command itself tells, without a read.
 
-The first change of such a decision is the fenced write of its session's row. If that finds the
-row at the version that was decided on, the facts were the facts; if not, nothing has happened,
-and the command is planned with a look at what is.
+The first write of such a decision is fenced: it fails if the session changed since the state that
+was decided on. Then nothing was written, and the command is planned again from what the store has.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """The two commits of nearly every turn: from the command to its statements and its cached lane.
 
 A turn that starts on an idle lane, and a run that ends with its answer, write one entry and the
-row of their lane. Both are built here in one step, from the values of the decision. They equal
-what `decide_from_cache` and `LaneCache.note` come to, which do the same for every other command.
-Use `decide_from_cache` for all commands to switch this off.
+row of their lane. Both are built here in one step, from the values of the decision; those of busy
+lanes are in `plain_queue`. They equal what `decide_from_cache` and `LaneCache.note` come to, which
+do the same for every other command. Use `decide_from_cache` for all commands to switch this off.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import LogAppended
 from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.plain_queue import hand_over_plainly
 from holdfast.core.transaction.plain_turns import end_plainly, start_plainly
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
@@ -27,6 +28,8 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.optimistic.decisions import FORESEEN, decide_from_cache
+from holdfast.stores.sql.optimistic.first_turns import plan_first_turn
+from holdfast.stores.sql.optimistic.plain_queue import plan_hand_over, plan_queued
 from holdfast.stores.sql.plan import Ask
 
 Planner = Callable[[Any, float, LaneCache], Planned | None]
@@ -38,12 +41,16 @@ _COMPLETED = [("", True, None)]
 
 
 def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | None:
-    """Plan an arrival, in one step if it starts on a cached, idle lane."""
+    """Plan an arrival, in one step if it starts or waits on a cached lane, or starts a session."""
     session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
-    known = lanes.find(session_id) if session_id is not None else None
+    if session_id is None:
+        return plan_first_turn(command, now, lanes)
+    known = lanes.find(session_id)
     if known is None or command.retry_count > 0 or command.on_busy == "rollback":
         return decide_from_cache(command, now, lanes)
     before = known[0]
+    if before.session.active_turn_id is not None:
+        return plan_queued(command, now, before) or decide_from_cache(command, now, lanes)
     decision = start_plainly(command, before.session, before.queue, now)
     if decision is None:
         return decide_from_cache(command, now, lanes)
@@ -83,7 +90,10 @@ def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | N
 
 
 def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | None:
-    """Plan the end of a run, in one step if it ends with its answer and nobody waits."""
+    """Plan the end of a run, in one step if it ends with its answer.
+
+    The lane is free afterwards, or that of the first turn that waits.
+    """
     fence, shown = command.fence, command.shown_records
     known = lanes.find(fence.session_id)
     if known is None or not fence.holds(known[0].session):
@@ -92,7 +102,10 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     before, active, run = lane.session, lane.active, lane.run
     if active is None or run is None or (shown is not None and before.record_no > shown):
         return None
-    decision = end_plainly(command, before, active, run, lane.queue, now)
+    if lane.waiting:
+        decision = hand_over_plainly(command, before, active, run, lane.waiting[0], now)
+    else:
+        decision = end_plainly(command, before, active, run, lane.queue, now)
     if decision is None:
         return decide_from_cache(command, now, lanes)
     change = decision.changes[0]
@@ -100,12 +113,7 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     session, entry = change.session, change.entries[0]
     turn, run = entry.turn, entry.runs[0]
     assert turn is not None
-    no, seq, turn_id = session_no(session.id), session.head_seq, turn.id
-    head = (
-        session.epoch, session.record_no, session.hidden_count, None, None, None, None, None,
-        session.last_user_activity_at, session.input_tokens, session.cached_tokens,
-        session.output_tokens, session.reasoning_tokens, session.has_failed,
-    )  # fmt: skip
+    no, seq, turn_id = session_no(session.id), turn.last_seq, turn.id
     state: tuple[Any, ...] = (
         turn.number, turn.position, turn.source, turn.owner, turn.step, turn.attempts,
         turn.body_hash, turn.rewind_after, turn.rewind_upto, turn.first_seq, seq, seq, "completed",
@@ -122,10 +130,18 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
         run.input_tokens, run.cached_tokens, run.output_tokens, run.reasoning_tokens, run.result,
         run.heals,
     )  # fmt: skip
+    kind = ENDED_NEXT if before.epoch == before.version else ENDED
+    body = _pack((state, (attempt,), (), _COMPLETED))
+    if lane.waiting:
+        return plan_hand_over(decision, lane, no, kind, body)
+    head = (
+        session.epoch, session.record_no, session.hidden_count, None, None, None, None, None,
+        session.last_user_activity_at, session.input_tokens, session.cached_tokens,
+        session.output_tokens, session.reasoning_tokens, session.has_failed,
+    )  # fmt: skip
     row = (
-        no, session.version, ENDED_NEXT if before.epoch == before.version else ENDED, now, turn_id,
-        seq, session.turn_count, session.event_no, None, _pack(head),
-        _pack((state, (attempt,), (), _COMPLETED)), pack_items(entry.items), None,
+        no, session.version, kind, now, turn_id, seq, session.turn_count, session.event_no, None,
+        _pack(head), body, pack_items(entry.items), None,
     )  # fmt: skip
     writes: list[Ask] = [(sql.APPEND_ENTRY, row), (sql.FREE_LANE, (no,))]
     for item in entry.items:

@@ -1,4 +1,4 @@
-"""Commands of schedules: their facts and decisions."""
+"""Commands about schedules: their facts and decisions."""
 
 from typing import Any
 

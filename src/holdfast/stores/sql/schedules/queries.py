@@ -1,4 +1,4 @@
-"""What the scheduler and operators read about schedules."""
+"""Queries about schedules for the scheduler and operators."""
 
 from holdfast.core.ids import Tenant
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
@@ -8,7 +8,7 @@ from holdfast.stores.sql.schedules.rows import read_run, read_schedule
 
 
 class SqlScheduleReader:
-    """Reads about schedules, each in one snapshot."""
+    """Schedule queries, each in one snapshot."""
 
     def __init__(self, run: QueryRunner) -> None:
         self._run = run
@@ -20,7 +20,7 @@ class SqlScheduleReader:
     async def page(
         self, tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
     ) -> list[ScheduleRow]:
-        """Return schedules of a tenant by name, behind the one that is named `after`."""
+        """Return schedules of a tenant by name, after the one named `after`."""
         return await self._run(lambda _: _page(tenant, after, limit, is_descending))
 
     async def schedule(self, tenant: Tenant, name: str) -> ScheduleRow | None:
@@ -28,7 +28,7 @@ class SqlScheduleReader:
         return await self._run(lambda _: _by_name(tenant, name))
 
     async def active(self) -> tuple[float, list[ScheduleRow]]:
-        """Return the store's time, and schedules that are due or have a run."""
+        """Return the store's time, and the schedules that are due or have a run."""
         return await self._run(_active)
 
     async def runs(self, schedule_id: str, limit: int) -> list[ScheduleRunRow]:

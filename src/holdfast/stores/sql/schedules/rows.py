@@ -1,4 +1,4 @@
-"""Rows of schedules as values, and their changes as statements."""
+"""Convert rows of schedules to values, and changes to statements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,4 +45,4 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.ScheduleRunSaved: lambda change: (sql.SAVE_RUN, astuple(change.row)),
     ch.ScheduleRunDropped: lambda change: (sql.DROP_RUN, astuple(change)),
 }
-"""How each change of a schedule is written: one statement."""
+"""The statement that writes each change of a schedule."""

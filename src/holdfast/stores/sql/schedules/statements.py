@@ -10,7 +10,7 @@ ADD_SCHEDULE = Statement(
     "add_schedule",
     f"insert into schedules ({_COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
 )
-# A compare-and-set on the due time and the run: of two workers one claims a due time.
+# Compare-and-set on the due time and the run: only one of two workers claims a due time.
 SAVE_SCHEDULE = Statement(
     "save_schedule",
     "update schedules set spec = ?2, is_from_file = ?3, is_paused = ?4, reason = ?5, "
@@ -34,7 +34,7 @@ SCHEDULES_DOWNWARDS = Statement(
     f"select {_COLUMNS} from schedules where tenant = ?1 and (?2 = '' or name < ?2) "
     "order by name desc limit ?3",
 )
-# What the scheduler has to look at: due times, and runs that may have ended.
+# What the scheduler has to check: due times, and runs that may have ended.
 ACTIVE_SCHEDULES = Statement(
     "active_schedules",
     f"select {_COLUMNS} from schedules where running_turn is not null "

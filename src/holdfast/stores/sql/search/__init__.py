@@ -1,1 +1,1 @@
-"""Views behind the log: the search index, and sessions by last activity."""
+"""Views that follow the log: the search index, and sessions by last activity."""

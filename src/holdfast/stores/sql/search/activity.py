@@ -1,4 +1,4 @@
-"""Sessions by their last activity: a view behind the log, merged with what it has not seen yet."""
+"""List sessions by last activity: a view that follows the log, merged with newer entries."""
 
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.ports.store import SessionQuery, SessionView
@@ -9,19 +9,19 @@ from holdfast.stores.sql.queries import session_view, sessions
 from holdfast.stores.sql.search import statements as sql
 
 TAIL = 1000
-"""Entries that the view may be behind and is still used."""
+"""How many entries the view may lag behind and still be used."""
 NEVER, ALWAYS = -1e18, 1e18
 Rank = tuple[float, int]
-"""When a session was last active, and its number in the log."""
+"""The time of a session's last activity, and the session's number in the log."""
 
 
 def sessions_by_activity(
     tenant: Tenant, query: SessionQuery, now: float
 ) -> Plan[list[SessionView]]:
-    """Return a page of sessions, the latest active one first.
+    """Return a page of sessions, the most recently active first.
 
-    A view that is far behind, because it is off or being built, is not used: then the newest
-    session is the first.
+    If the view lags far behind, because it is off or being built, the newest session comes first
+    instead.
     """
     tail = yield from _tail()
     if tail is None:
@@ -43,7 +43,7 @@ def sessions_by_activity(
 
 
 def _tail() -> Plan[dict[int, float] | None]:
-    """Return the activity that the view does not have yet; None if that is too much."""
+    """Return the activity that the view lacks; None if that is too much."""
     cursor = yield from one(sql.CURSOR)
     newest = yield from one(sql.NEWEST)
     seen = cursor[1] if cursor else 0
@@ -66,7 +66,7 @@ def _rank(session_id: SessionId | None, tail: dict[int, float]) -> Plan[Rank]:
 def _rows(
     tenant: Tenant, query: SessionQuery, tail: dict[int, float], before: Rank
 ) -> Plan[list[tuple[Row, Rank]]]:
-    """Return the next sessions with their ranks: some of the tail, the rest of the view."""
+    """Return the next sessions with their ranks: some from the tail, the others from the view."""
     wants_all = int(query.generations or query.status == "retired")
     filters = (tenant, wants_all, query.key or "", query.status or "")
     rows: list[tuple[Row, Rank]] = []

@@ -1,4 +1,4 @@
-"""Follow the log: read what is not indexed yet, split it into terms, write the index."""
+"""Follow the log: read entries that are not indexed yet, split them into terms, write the index."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,22 +23,22 @@ from holdfast.stores.sql.search.terms import BLOCK_BITS, LONG, role_term, scope_
 from holdfast.stores.sql.statements import COUNTS
 
 READ_ROWS, MAX_READ_BYTES = 128, 512 * 1024
-"""Entries that are read at once; after so many bytes of items a batch is full.
+"""Entries that are read at once, and the bytes of items after which a batch is full.
 
 Turns wait while a batch is written.
 """
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
-"""Places of all terms of an item, and of one term, that PostgreSQL stores."""
+"""The most term positions that PostgreSQL stores for an item, and for one of its terms."""
 _ERASED = b"is_erased"
 
 
 class Backlog(NamedTuple):
-    """The next entries, and the position that they follow."""
+    """The next entries, and the position that they come after."""
 
     rows: list[Row]
     after: tuple[int, int]
     has_more: bool
-    """Whether more entries may follow at once."""
+    """Whether more entries may be waiting."""
 
 
 def read_rows(limit: int) -> Plan[Backlog]:
@@ -73,7 +73,7 @@ def prepare(backlog: Backlog, worker: WorkerId) -> IndexLog:
     deleted: set[int] = set()
     for _, pos, session, n, at, packed, body, tenant, key, deleted_at in backlog.rows:
         if deleted_at is not None:
-            # Erasing deletes what is indexed; this is for what was being indexed meanwhile.
+            # Erasing deletes indexed items; this removes those that were being indexed meanwhile.
             deleted.add(session)
             continue
         known = active.get(session)
@@ -113,7 +113,7 @@ def _indexed_items(pos: int, at: float, packed: bytes, scope: str) -> list[Index
 
 
 def _is_long(words: Sequence[str]) -> bool:
-    """Whether an item has more places than PostgreSQL stores, of all terms or of one."""
+    """Whether an item has more term positions than PostgreSQL stores, in all or for one term."""
     return len(words) > MAX_PLACES or max(Counter(words).values()) > MAX_REPETITIONS
 
 
@@ -126,7 +126,7 @@ def _erased_ranges(session: int, n: int, body: bytes) -> Iterable[RemovedItems]:
 
 
 def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
-    """Return the statements that index entries, unless somebody else has."""
+    """Return the statements that index entries, unless another follower has indexed them."""
     known = yield from one(sql.CURSOR)
     row = (yield from one(sql.LOCKED_CURSOR)) if known else (0, 0, 0)
     position = (row[0], row[1]) if row else None
@@ -140,7 +140,7 @@ def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
         asks.append((sql.REMOVE_ITEMS, (erased.session, *numbers)))
     for session in command.deleted:
         asks += [(sql.REMOVE_SESSION, (session,)), (sql.REMOVE_ACTIVITY, (session,))]
-    # Numbered here and not by the database: blocks have no gaps, and no number is used twice.
+    # Numbered here instead of by the database: blocks have no gaps, and no number is reused.
     last_id: int = row[2]
     if command.items:
         asks.append((sql.ADD_ITEMS, (msgspec.json.encode(command.items).decode(), last_id)))
@@ -165,7 +165,7 @@ def _first_entry(session: int, high: int, seq: int) -> Plan[int]:
 
 
 def _block_times(items: Sequence[IndexedItem], first_id: int) -> list[Ask]:
-    """Return the statements that widen the times of blocks by those of their new items."""
+    """Return the statements that extend the time ranges of blocks to include their new items."""
     asks: list[Ask] = []
     index = 0
     while index < len(items):

@@ -1,7 +1,7 @@
-"""The search index: how it is searched.
+"""Search in the full-text index.
 
-The index only proposes items. Whether one may be seen, and its text, is read from the log by each
-query: an item that was erased is never found, also not by an index that is behind.
+The index only proposes items. Each query reads from the log whether an item may be seen, and its
+text, so an erased item is never found, even if the index lags behind.
 
 Matches are read from the newest item to the oldest. PostgreSQL would read all matches to sort them:
 there a few blocks of items are read first, so that a common word costs no more than a rare one.
@@ -39,23 +39,23 @@ from holdfast.stores.sql.search.terms import (
 )
 
 COUNTED_BLOCKS = 4
-"""The newest blocks, in which the matches of a term are counted."""
+"""How many of the newest blocks are used to count the matches of a term."""
 COMMON = 500
-"""A term with more matches there says little: items with a rarer one are listed in its place."""
+"""A term with more matches there is not selective: items with a rarer one are listed instead."""
 CANDIDATES = 100
-"""Matches of one term that are compared where no item has all terms."""
+"""Matches of each term that are compared if no item has all terms."""
 MAX_KEYS = 16
-"""Keys of a prefix that are searched one by one; more are searched by a part of the prefix."""
+"""Keys with a prefix that are searched one by one; if there are more, by a part of the prefix."""
 MAX_BATCH = 500
-"""Matches that are read at once."""
+"""The most matches that are read at once."""
 BLOCKS_PER_STAGE = (2, 8, 32)
-"""Blocks that are searched first, and next, where matches are sorted; at last all others."""
+"""How many blocks each stage searches if matches are sorted; the last stage has all others."""
 LAST_CHARACTER = "\U0010ffff"
 NOTHING = MARK
 """A term that no item has."""
 FOREVER = 1e18
 FOUND_ON_REQUEST = frozenset({"rewind"})
-"""Items that only such records hide are found with `include_hidden`."""
+"""Items hidden only by records of these kinds are found with `include_hidden`."""
 
 
 class SqlSearchIndex:
@@ -75,7 +75,7 @@ class SqlSearchIndex:
         found = await self._run(lambda _: follower.read_rows(limit))
         if not found.rows:
             return None
-        # Splitting text into terms takes as long as writing them: not on the event loop.
+        # Splitting text into terms takes as long as writing them, so do it off the event loop.
         return await asyncio.to_thread(follower.prepare, found, worker)
 
     async def backlog(self) -> int:
@@ -98,7 +98,7 @@ class _Match(msgspec.Struct, frozen=True):
 
 
 class _Search:
-    """One query, and what it has learned about the index and its sessions so far."""
+    """One query, with what it has read about the index and the sessions so far."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class _Search:
         self._limit = min(max(query.limit, 1), MAX_HITS)
         self._filters: list[list[str]] = []
         self._first, self._end = 0, 0
-        """The places that are searched: from the first, up to the end."""
+        """The searched places: from the first, up to but not including the end."""
         self._records: dict[int, list[Record]] = {}
         """The records that hide items, by session."""
 
     def page(self) -> Plan[SearchPage]:
-        """Return items with all terms, the newest first; if there are none, those with some."""
+        """Return items with all terms, newest first; if there are none, items with some of them."""
         yield from self._prepare()
         hits: list[SearchHit] = []
         batch, before = self._limit + 1, self._end
@@ -137,7 +137,7 @@ class _Search:
         return SearchPage(tuple(some), matches_all=not some)
 
     def _prepare(self) -> Plan[None]:
-        """Find the terms of the filters, and the places that can have items of the wanted time."""
+        """Find the terms of the filters, and the range of places for the requested time."""
         query = self._query
         self._filters = [(yield from self._scope_terms())]
         if query.roles:
@@ -148,7 +148,7 @@ class _Search:
             self._end = min((row[2] + 1) << BLOCK_BITS, row[0] + 1)
 
     def _scope_terms(self) -> Plan[list[str]]:
-        """Return the narrowest terms of which every item has one that the query may find."""
+        """Return the most selective terms of which each item in the query's scope has one."""
         query, tenant = self._query, self._tenant
         if query.key is not None:
             return [owner_term(tenant, query.key, 0)]
@@ -174,7 +174,7 @@ class _Search:
         return (-FOREVER if since is None else since), (FOREVER if until is None else until)
 
     def _some(self) -> Plan[list[SearchHit]]:
-        """Return items that have some of the terms: the rarer and the more, the better."""
+        """Return items with some of the terms; rarer and more terms rank higher."""
         counts: dict[Phrase, int] = {}
         for phrase in self._phrases:
             counts[phrase] = yield from self._count(phrase)
@@ -191,7 +191,7 @@ class _Search:
         return hits[: self._limit]
 
     def _ranked(self, phrases: Sequence[Phrase], counts: dict[Phrase, int]) -> Plan[list[_Match]]:
-        """Return the newest items that have one of the phrases, the best first."""
+        """Return the newest items with one of the phrases, the best first."""
         weights: dict[int, float] = {}
         found: dict[int, _Match] = {}
         for phrase in phrases:
@@ -202,7 +202,7 @@ class _Search:
         return sorted(found.values(), key=lambda match: (-weights[match.place], -match.place))
 
     def _count(self, phrase: Phrase) -> Plan[int]:
-        """Return how common a phrase is among the newest items, up to a bound."""
+        """Return how often a phrase occurs in the newest items, up to a limit."""
         last = (self._end - 1) >> BLOCK_BITS
         first = max(last - COUNTED_BLOCKS, self._first >> BLOCK_BITS)
         row = yield from one(
@@ -217,7 +217,7 @@ class _Search:
         return row[0] if row else 0
 
     def _matches(self, phrases: Sequence[Phrase], before: int, limit: int) -> Plan[list[_Match]]:
-        """Return items before a place that have all phrases, the newest first."""
+        """Return items before a place that have all phrases, newest first."""
         query = self._query
         found: list[_Match] = []
         for first, end, blocks in self._stages(before):
@@ -242,7 +242,7 @@ class _Search:
         return found
 
     def _stages(self, end: int) -> Iterator[tuple[int, int, Sequence[int]]]:
-        """Yield ranges of places, the newest first, with their blocks; the last has all others."""
+        """Yield ranges of places, newest first, with their blocks; the last has all others."""
         for count in (*self._blocks_per_stage, 0):
             if end <= self._first:
                 return
@@ -252,9 +252,9 @@ class _Search:
             end = first
 
     def _hits(self, matches: Sequence[_Match], required: Sequence[Phrase]) -> Plan[list[SearchHit]]:
-        """Return matches as the log has them now, without those that may not be seen.
+        """Return matches as they are in the log now, without those that may not be seen.
 
-        Their text must have all phrases that are `required`, and one of the query's at least.
+        Their text must contain all `required` phrases, and at least one of the query's.
         """
         if not matches:
             return []
@@ -294,7 +294,7 @@ class _Search:
         )  # fmt: skip
 
     def _read_records(self, matches: Iterable[_Match]) -> Plan[None]:
-        """Read what hides items of the sessions that are new to the query."""
+        """Read the records that hide items, for sessions that the query has not met yet."""
         ids = {match.session: match.session_id for match in matches}
         new = sorted(ids.keys() - self._records.keys())
         if not new:

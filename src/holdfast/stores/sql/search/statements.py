@@ -12,8 +12,8 @@ _ENTRY = (
     "case when l.record is not null then l.body end, s.tenant, s.key, s.deleted_at "
     "from log l join sessions s on s.no = l.session where "
 )
-# Entries behind a position, in the order of the feed (see `statements.FEED`). Items are erased by
-# an entry with a record: no other has to be read whole.
+# Entries after a position, in the order of the feed (see `statements.FEED`). Only an entry with a
+# record can erase items: of others the body is not read.
 BACKLOG = Statement(
     "search_backlog",
     _ENTRY + "l.txid >= ?1 and l.pos > ?2 order by l.pos limit ?3",
@@ -22,7 +22,7 @@ BACKLOG = Statement(
 )
 NEWEST = Statement("search_newest", "select coalesce(max(pos), 0) from log")
 CURSOR = Statement("search_cursor", "select txid, pos, last_id from cursors where view = 'search'")
-# Of several followers one gets the row, which is there from the start; the others do not wait.
+# Only one of several followers gets the row, which always exists; the others do not wait.
 LOCKED_CURSOR = Statement(
     "search_cursor_locked",
     CURSOR.text,
@@ -34,10 +34,10 @@ SAVE_CURSOR = Statement(
     "on conflict (view) do update set txid = excluded.txid, pos = excluded.pos, "
     "last_id = excluded.last_id",
 )
-# All items of a batch, given as JSON, behind the number of the last one. One statement: SQLite
+# All items of a batch, given as JSON and numbered after the last one. One statement, because SQLite
 # has FTS5 write a segment for each statement that fires a trigger, which costs more than the rest.
-# Terms arrive separated by blanks. PostgreSQL's own parser would split some of them again. The
-# block of an item is a term there; SQLite finds blocks by their numbers.
+# Terms arrive separated by blanks. PostgreSQL's own parser would split some of them again. There
+# the block of an item is a term; SQLite finds blocks by their numbers.
 _ADD = "insert into search_items (id, pos, back, terms) "
 ADD_ITEMS = Statement(
     "add_search_items",
@@ -62,7 +62,7 @@ SAVE_BLOCK = Statement(
     _TIMES.format(least="min", greatest="max"),
     postgres=_TIMES.format(least="least", greatest="greatest"),
 )
-# Items of a session with these numbers, in entries from one number to another.
+# Items of a session with these numbers, in a range of entries.
 REMOVE_ITEMS = Statement(
     "remove_search_items",
     "delete from search_items where id in (select i.id from log l join search_items i "
@@ -90,41 +90,41 @@ SAVE_ACTIVITY = Statement(
     ),
 )
 REMOVE_ACTIVITY = Statement("erase_activity", "delete from activity where session = ?1")
-# What happened behind the view, by session.
+# Activity after the view's position, by session.
 ACTIVITY_TAIL = Statement(
     "activity_tail",
     "select session, max(at) from log where pos > ?1 group by session",
 )
 ACTIVITY_OF = Statement("activity_of", "select at from activity where session = ?1")
 
-# The number of the newest item, and the blocks that have items of a time.
+# The number of the newest item, and the blocks with items of a time.
 BOUNDS = Statement(
     "search_bounds",
     "select c.last_id, b.first, b.last from cursors c cross join (select min(block) as first, "
     "max(block) as last from search_blocks where last_at >= ?1 and first_at < ?2) b "
     "where c.view = 'search'",
 )
-# The keys that begin with a prefix, up to a bound.
+# The keys with a prefix, up to a limit.
 KEYS_OF_PREFIX = Statement(
     "search_keys_of_prefix",
     "select distinct key from sessions where tenant = ?1 and key is not null and key >= ?2 "
     "and key < ?3 limit ?4",
 )
-# Each database has its own language of queries: both are given, and each reads its own.
+# Each database has its own query language: both texts are passed, and each uses its own.
 _OF_QUERY = "(cast(?10 as bigint) = 0 or l.session = ?10) and l.at >= ?11 and l.at < ?12"
 _OF_SESSION = (
     "tenant = ?5 and is_visible = 1 and deleted_at is null and (?8 = '' or key = ?8) "
     "and (?9 = '' or substr(key, 1, length(?9)) = ?9)"
 )
-# Three conditions and not one: PostgreSQL then skips what the words have outside of the blocks.
+# Three conditions instead of one: PostgreSQL then skips matches outside of the blocks.
 _TERMS = (
     "cast(?1 as text) <> '' and terms @@ cast(?2 as text)::tsquery "
     "and terms @@ cast(?3 as text)::tsquery and terms @@ cast(?4 as text)::tsquery"
 )
-# PostgreSQL has one way to carry this out: read the index, sort the matches of some blocks by
-# number, read their entries and sessions until the page is full. `+ 0` and `offset 0` keep it from
-# others that are slow where its guess is wrong: every item from the newest on until enough match,
-# or the index once for each session.
+# The only good plan for PostgreSQL: read the index, sort the matches of some blocks by number, read
+# their entries and sessions until the page is full. `+ 0` and `offset 0` prevent other plans that
+# are slow if its estimate is wrong: every item from the newest on until enough match, or the index
+# once for each session.
 MATCHES = Statement(
     "search_matches",
     "select search_text.rowid, i.pos, i.back, l.session, l.seq - i.back, l.at, s.id, s.key, "
@@ -147,7 +147,7 @@ MATCHES = Statement(
     + _OF_SESSION
     + " offset 0) s order by m.place desc limit ?13",
 )
-# How common a term is, up to a bound: a term of nearly every item is not counted to its end.
+# How common a term is, up to a limit, so that a very common term is not counted completely.
 COUNT_MATCHES = Statement(
     "count_search_matches",
     "select count(*) from (select 1 from search_text where search_text match ?1 and ?2 <> '' "
@@ -156,7 +156,7 @@ COUNT_MATCHES = Statement(
     + _TERMS
     + " and id + 0 >= ?5 limit ?6) m",
 )
-# The entries and the records of a page, given as JSON: one read, however many there are.
+# The entries and records of a page, given as JSON, in one read.
 PAGE_ENTRIES = Statement(
     "search_page_entries",
     "select l.pos, l.items from json_each(?1) p join log l on l.pos = p.value",

@@ -1,8 +1,8 @@
-"""Terms that are no words: whose an item is, who said it, and how new it is.
+"""Terms that are not words: the owner, role and block of an item.
 
-They are indexed with the words of an item, so that a filter is a term of the query and the
-database reads no matches that the filter would drop. Hashes are short: an item that is proposed by
-mistake is dropped when its session is read.
+They are indexed with the words of an item, so that a filter is a term of the query and the database
+reads no matches that the filter would drop. Hashes are short: an item that is proposed by mistake
+is dropped when its session is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,18 @@ from hashlib import blake2b
 from holdfast.core.search.query import Phrase
 
 MARK = "\ue000"
-"""Begins terms that are no words: text has none with this character."""
+"""The first character of terms that are not words; words never contain it."""
 LONG = MARK + "long"
-"""Marks items whose phrases PostgreSQL cannot find: it counts only so many places of terms."""
+"""Marks items whose phrases PostgreSQL cannot find, because it stores too few term positions."""
 BLOCK_BITS = 12
-"""Items are numbered; those with the same number but for so many bits are a block."""
+"""Items are numbered; those whose numbers differ only in this many low bits form a block."""
 MAX_PREFIXES = 4
-"""Parts of a key, each ended by a colon, by which its items are found."""
+"""How many leading parts of a key, each ended by a colon, are indexed for prefix filters."""
 
 
 @lru_cache(maxsize=1024)
 def scope_terms(tenant: str, key: str | None, session: int) -> str:
-    """Return the terms that say whose an item is, separated by blanks."""
+    """Return the terms for the owner of an item, separated by blanks."""
     prefixes = [prefix_term(tenant, prefix) for prefix in key_prefixes(key or "")]
     return " ".join((tenant_term(tenant), owner_term(tenant, key, session), *prefixes))
 
@@ -35,13 +35,13 @@ def tenant_term(tenant: str) -> str:
 
 
 def owner_term(tenant: str, key: str | None, session: int) -> str:
-    """Return the term of a key's items, all generations; of a session's if it has no key."""
+    """Return the term for the items of a key, in all generations, or of a keyless session."""
     return MARK + _hash(f"{tenant}\0{key}" if key is not None else f"{tenant}\0\0{session}")
 
 
 @lru_cache(maxsize=1024)
 def prefix_term(tenant: str, prefix: str) -> str:
-    """Return the term of items whose key begins with parts that end with a colon."""
+    """Return the term for items whose key begins with a prefix that ends with a colon."""
     return MARK + _hash(f"{tenant}\0{prefix}\0")
 
 
@@ -66,9 +66,9 @@ def _hash(name: str) -> str:
 
 
 def fts5_query(phrases: Iterable[Phrase], filters: Iterable[Sequence[str]]) -> str:
-    """Return a query for FTS5: all phrases, and a term of each filter.
+    """Return a query for FTS5: all phrases, and one term of each filter.
 
-    Terms are letters, digits and marks: nothing in them has to be escaped.
+    Terms are letters, digits and marks, so nothing has to be escaped.
     """
     parts = ["(" + " OR ".join(f'"{term}"' for term in group) + ")" for group in filters]
     for phrase in phrases:
@@ -86,18 +86,18 @@ def phrases_tsquery(phrases: Iterable[Phrase]) -> str:
             quoted[-1] += ":*"
         words = f"({' <-> '.join(quoted)})"
         if len(quoted) > 1:
-            # Of long items the index proposes those with all terms; the text decides.
+            # For long items the index proposes those with all terms; their text decides.
             words = f"({words} | ('{LONG}' & {' & '.join(quoted)}))"
         parts.append(words)
     return " & ".join(parts)
 
 
 def filters_tsquery(filters: Iterable[Sequence[str]]) -> str:
-    """Return a query for PostgreSQL: a term of each filter."""
+    """Return a query for PostgreSQL: one term of each filter."""
     groups = (" | ".join(f"'{term}'" for term in group) for group in filters)
     return " & ".join(f"({group})" for group in groups)
 
 
 def block_terms(blocks: Iterable[int]) -> list[str]:
-    """Return the terms of items in some blocks; PostgreSQL alone has them."""
+    """Return the terms for items in some blocks, which only PostgreSQL has."""
     return [f"{MARK}b{block:x}" for block in blocks]

@@ -1,4 +1,4 @@
-"""Commands of channels, each prepared so that it can be submitted, and submitted again."""
+"""Commands about channels, each prepared so that it can be submitted twice."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +18,7 @@ CHANNEL = "support"
 
 
 def chat_request(chat: str = "7", *, sender: str = "1", collect_seconds: float = 0.0) -> bytes:
-    """Return the request of a turn that came from a chat."""
+    """Return the request of a turn from a chat."""
     delivery = Delivery(
         channel=CHANNEL, chat=chat, sender=sender, reply_to="9", collect_seconds=collect_seconds
     )
@@ -38,7 +38,7 @@ async def start_from_chat(
 
 
 async def claim(caller: StoreClient, **more: Any) -> tuple[OutboxRow, ...]:
-    """Take what is due."""
+    """Claim the messages that are due."""
     return await caller.submit(
         cmd.ClaimDeliveries(worker=caller.worker, channels=(CHANNEL,), **more)
     )
@@ -47,7 +47,7 @@ async def claim(caller: StoreClient, **more: Any) -> tuple[OutboxRow, ...]:
 async def settle(
     caller: StoreClient, row: OutboxRow, outcome: DeliveryOutcome, **more: Any
 ) -> OutboxRow | None:
-    """Record what became of a message."""
+    """Record the outcome of a message."""
     return await caller.submit(
         cmd.SettleDelivery(
             id=row.id, worker=caller.worker, outcome=outcome, approval=row.approval, **more
@@ -56,7 +56,7 @@ async def settle(
 
 
 def queue(caller: StoreClient, *texts: str, chat: str = "7", **more: Any) -> cmd.QueueMessages:
-    """Return the command that writes messages of no turn."""
+    """Return the command that queues messages without a turn."""
     return cmd.QueueMessages(
         tenant=caller.tenant,
         record_id=caller.ids.new("rec"),
@@ -90,7 +90,7 @@ async def _queue_messages_without_key(caller: StoreClient, _: ManualClock) -> Co
 
 
 def facts(caller: StoreClient, after: tuple[int, int] | None, *texts: str) -> cmd.QueueFacts:
-    """Return the command that writes facts behind a cursor and moves it."""
+    """Return the command that writes facts after a cursor and moves it."""
     upto = (after or (0, 0))[0], (after or (0, 0))[1] + 1
     listed = tuple(
         Fact(source=f"evt_{text}", message=message)
@@ -155,7 +155,7 @@ async def _stop_turns(caller: StoreClient, _: ManualClock) -> Command[Any]:
 
 
 def edit(caller: StoreClient, text: str, edited: str, name: str = "e1") -> cmd.EditWaiting:
-    """Return the command by which a message is replaced."""
+    """Return the command that edits a message."""
     return cmd.EditWaiting(
         tenant=caller.tenant, key=Key("k"), edited_key=edited, items=said(text),
         record_id=TurnId(caller.ids.new("rec")), idempotency_key=name,
@@ -174,7 +174,7 @@ async def _edit_too_late(caller: StoreClient, _: ManualClock) -> Command[Any]:
 
 
 def pairing(caller: StoreClient, sender: str = "1", code: str = "ABCD2345") -> cmd.RequestPairing:
-    """Return the command by which a stranger asks for a code."""
+    """Return the command with which a stranger requests a pairing code."""
     return cmd.RequestPairing(
         tenant=caller.tenant, channel=CHANNEL, sender=sender, name="Ada", code=code, chat=sender,
         record_id=caller.ids.new("rec"), idempotency_key=f"pairing:{sender}:{code}",
@@ -233,7 +233,7 @@ CHANNEL_PREPARATIONS: dict[str, Prepare] = {
 
 
 async def channel_picture(caller: StoreClient) -> list[object]:
-    """Return everything that a store knows about the channel."""
+    """Return everything that a store has about the channel."""
     read = caller.store.channels
     return [
         await read.messages(None, OutboxQuery(limit=100)),

@@ -1,4 +1,4 @@
-"""The outbox, bursts, pairings and receivers: what channels rely on in every store."""
+"""The outbox, bursts, pairings and receivers: what channels need from every store."""
 
 import asyncio
 
@@ -344,7 +344,7 @@ class OutboxContract:
 
 
 class EditContract:
-    """An edit replaces a message that waits, and nothing else."""
+    """An edit replaces a waiting message, and nothing else."""
 
     async def test_an_edit_replaces_the_input_of_a_waiting_turn_once(
         self, caller: StoreClient

@@ -1,4 +1,4 @@
-"""What receivers of channels share over restarts and replicas."""
+"""State of channel receivers that restarts and replicas share."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ class BotTurnContract:
 
 
 class ReceiverContract:
-    """The store knows which channels fail, and when nobody received for too long."""
+    """The store records which channels fail, and when none received for too long."""
 
     async def test_a_failure_is_known_until_it_works_again(
         self, caller: StoreClient, clock: ManualClock

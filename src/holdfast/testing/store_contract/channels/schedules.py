@@ -80,14 +80,14 @@ SCHEDULE_PREPARATIONS: dict[str, Prepare] = {
 
 
 async def schedule_picture(client: StoreClient) -> list[object]:
-    """Return everything that a store knows about schedules."""
+    """Return everything that a store has about schedules."""
     rows = await client.store.schedules.schedules()
     runs = [await client.store.schedules.runs(row.id, 100) for row in rows]
     return [rows, runs]
 
 
 class ScheduleContract:
-    """A due time is one run, whoever claims it."""
+    """A due time is one run, whichever worker claims it."""
 
     async def test_a_due_time_is_claimed_by_one_worker(
         self, caller: StoreClient, other: StoreClient

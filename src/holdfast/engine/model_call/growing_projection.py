@@ -1,0 +1,182 @@
+"""Projections of the sessions in use, extended turn by turn instead of computed anew.
+
+A message settles everything before it: later items change nothing there, unless they carry the id
+of a call that stands there. So the list of a context holds its projection together with the places
+at which that was settled. A longer history continues from the last of them; a history whose tail
+was rewound (an edit, a regenerate) from the last one before it was cut.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.request import DIGEST_BYTES, hash_items
+from holdfast.core.projection.growing_list import Form, GrowingList, SharedPrefix, share
+from holdfast.core.projection.normalize import read_valid_text
+from holdfast.core.projection.project import project
+
+PART_ITEMS = 32
+"""About how many items of a long history are projected at once, when it is read for the first time.
+
+Smaller parts make rewinds cheaper and the first projection dearer.
+"""
+Mark = tuple[int, int]
+"""A place at which a projection is settled: its items, and the bodies they are shown as."""
+Projected = tuple[SharedPrefix[bytes], bytes]
+"""The item bodies of a valid request, and their digest."""
+_NONE_QUARANTINED: frozenset[int] = frozenset()
+
+
+class _Projection(Form):
+    """A settled projection; its key is the set of quarantined items."""
+
+    bodies: SharedPrefix[bytes]
+    digests: bytearray
+    """The digest of the bodies up to each of them."""
+    plain: int = 0
+    """So many first items are valid texts, shown as they are: each of them is a mark."""
+    marks: list[Mark] | None = None
+    """The marks behind them."""
+    call_ids: set[str] | None = None
+    """Every id of a call up to the last mark; after a rewind a few more, which costs only time."""
+
+    def cut(self, length: int) -> "_Projection | None":
+        """Return the projection up to its last mark within the first `length` items."""
+        marks = self.marks or []
+        place = bisect_right(marks, length, key=lambda mark: mark[0])
+        plain = min(self.plain, length)
+        items, bodies = marks[place - 1] if place else (plain, plain)
+        return _Projection(
+            self.key,
+            items,
+            self.bodies.upto(bodies),
+            self.digests[: bodies * DIGEST_BYTES],
+            plain,
+            marks[:place] or None,
+            set(self.call_ids) if self.call_ids else None,
+        )
+
+
+def project_grown(
+    history: Sequence[StoredItem], quarantined: frozenset[int] = _NONE_QUARANTINED
+) -> Projected:
+    """Return the item bodies of a valid request, and their digest.
+
+    See `core.projection.project`. Items that are part of the projection that the history's list
+    holds are neither projected nor hashed again.
+    """
+    items = history if isinstance(history, SharedPrefix) else share(history)
+    forms = items.shared.forms
+    known = forms[0] if forms else None
+    if (
+        not isinstance(known, _Projection)
+        or known.key != quarantined
+        or known.length > items.length
+    ):
+        known = _begin(items, quarantined)
+    if quarantined or items.length - known.length > PART_ITEMS:
+        return _project_any(known, items, quarantined)
+    bodies, digests = [], b""
+    digest = bytes(known.digests[-DIGEST_BYTES:])
+    try:
+        for item in items.shared[known.length : items.length]:
+            body = item.body
+            if item.kind != "message" or item.call_id:
+                return _project_any(known, items, quarantined)
+            read_valid_text(body)
+            bodies.append(body)
+            digest = blake2b(body, digest_size=DIGEST_BYTES, key=digest).digest()
+            digests += digest
+    except msgspec.DecodeError:
+        return _project_any(known, items, quarantined)
+    settled = known.bodies
+    if len(settled.shared) == settled.length:
+        settled.shared.extend(bodies)
+        settled = SharedPrefix(settled.shared, len(settled.shared))
+    else:
+        settled = settled.grown(bodies)
+    known.bodies = settled
+    known.digests += digests
+    if known.marks:
+        known.marks.append((items.length, settled.length))
+    else:
+        known.plain = items.length
+    known.length = items.length
+    return settled, digest
+
+
+def _begin(items: SharedPrefix[StoredItem], quarantined: frozenset[int]) -> _Projection:
+    """Have the list of a history hold a projection to extend: a shorter one, or an empty one."""
+    for form in items.shared.forms:
+        known = form.cut(items.length)
+        if isinstance(known, _Projection) and known.key == quarantined:
+            break
+    else:
+        known = _Projection(quarantined, 0, SharedPrefix(GrowingList(), 0), bytearray())
+    items.shared.keep_form(known)
+    return known
+
+
+def _project_any(
+    known: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
+) -> tuple[SharedPrefix[bytes], bytes]:
+    """Return what `project_grown` returns, for items of all kinds."""
+    tail_from = _extend(known, items, quarantined)
+    if tail_from is None:
+        # A call id occurs on both sides of a mark: pairing needs the whole history at once.
+        items.shared.forms = ()
+        bodies = project(items, quarantined)
+        return share(bodies), hash_items(bodies)
+    settled, digest = known.bodies, bytes(known.digests[-DIGEST_BYTES:])
+    if tail_from == items.length:
+        return settled, digest
+    tail = project(items[tail_from:], quarantined)
+    return settled.grown(tail), hash_items(tail, digest)
+
+
+def _extend(
+    known: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
+) -> int | None:
+    """Extend a projection to the last place of `items` that is settled, and return that place.
+
+    Return None where an item repeats the id of a call before the mark that it stands behind.
+    """
+    start = known.length
+    new = items.shared[start : items.length]
+    done = 0
+    known_ids = known.call_ids or set()
+    call_ids: set[str] = set()  # of the items since the last mark
+    last = len(new)
+    while last and (new[last - 1].kind != "message" or new[last - 1].call_id):
+        last -= 1
+    for count, item in enumerate(new, 1):
+        if item.call_id:
+            if item.call_id in known_ids:
+                return None
+            call_ids.add(item.call_id)
+        elif item.kind == "message" and (count == last or count - done >= PART_ITEMS):
+            bodies = project(new[done:count], quarantined)
+            if not bodies or bodies[-1] != item.body:
+                continue  # a message that is not shown settles nothing
+            done = count
+            known_ids |= call_ids
+            call_ids = set()
+            _settle(known, start + count, bodies)
+    known.call_ids = known_ids or None
+    return start + done
+
+
+def _settle(known: _Projection, length: int, bodies: list[bytes]) -> None:
+    """Make a projection longer by a settled part."""
+    digest = bytes(known.digests[-DIGEST_BYTES:])
+    for body in bodies:
+        digest = hash_items((body,), digest)
+        known.digests += digest
+    known.bodies = known.bodies.grown(bodies)
+    known.length = length
+    if known.marks is None:
+        known.marks = []
+    known.marks.append((length, known.bodies.length))
