@@ -7,7 +7,7 @@ SERVE_READY := $(VENV)/.serve-ready
 READY := $(VENV)/.ready
 # Branch coverage of `core`: `make test` fails below 95 %; `make test COVERAGE=` runs without it.
 # Measuring doubles the time of a test, so only these tests are measured: they suffice for it.
-MEASURED := tests/unit tests/properties
+MEASURED := tests/unit tests/properties tests/contract tests/integration tests/tools
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
 # Targets that run at the same time do not mix their output, if this version of make supports it.
@@ -30,7 +30,7 @@ test: $(READY)  ## run everything that CI runs
 	$(BIN)/pytest -n 3 --dist worksteal $(MEASURED:%=--ignore=%)
 
 coverage: $(READY)  ## run the tests that measure the coverage of core
-	$(BIN)/pytest -n 2 --dist worksteal $(COVERAGE) $(MEASURED)
+	$(BIN)/pytest -n 3 --dist worksteal $(COVERAGE) $(MEASURED)
 
 check: $(READY) lint  ## run the fast tests only
 	$(BIN)/pytest tests/unit tests/test_code_rules.py tests/test_docs.py tests/test_exports.py

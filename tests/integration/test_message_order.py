@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.channels import inbound
 from holdfast.channels.inbound import BUSY_TEXT, InboundHandler
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.model.reset_policy import NEVER
@@ -114,7 +115,8 @@ def part(number: int, *, is_mention: bool = False, sender: str = "7") -> Inbound
     )  # fmt: skip
 
 
-async def test_an_album_shares_its_mention_over_replicas() -> None:
+async def test_an_album_shares_its_mention_over_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound, "ALBUM_SECONDS", 60.0)
     async with open_gateway(ScriptedModel()) as gateway:
         here, there = inbox(gateway), inbox(gateway, is_polled=True)
         early = asyncio.create_task(here.handle(part(1)))

@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key, TurnId
-from holdfast.engine.turns import approvals
+from holdfast.core.model.item_ids import with_place
+from holdfast.engine.turns import approvals, tool_loop
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.approvals import chat_text, pending_approvals
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
@@ -84,6 +85,24 @@ async def test_an_answer_waits_while_another_approved_call_runs(any_store_url: s
     assert [name for name, _ in tools.calls] == ["slow", "echo"]
     assert model.shown[-1][-3:-1] == ["=opened", '={"n":1}']
     assert "no need" in model.shown[-1][-1]
+
+
+async def test_a_request_of_version_0_1_0_can_be_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its ids may end with the place of their item: the store then has no index entry for them.
+    monkeypatch.setattr(
+        tool_loop, "approval_request_id", lambda random_id: with_place(random_id, 2)
+    )
+    tools = RecordingTools(echo=echo)
+    tools.approved = {"echo"}
+    async with open_gateway(_model("echo"), toolbox=lambda _: tools) as gateway:
+        (name,) = await _asked(gateway)
+        reply = await _post(gateway, name)
+        assert reply.status_code == 200, reply.text
+        await _until_completed(gateway, reply.json()["turn_id"])
+        assert (await _post(gateway, name)).status_code == 404
+    assert [called for called, _ in tools.calls] == ["echo"]
 
 
 async def test_an_answer_to_another_replica_waits_too(store_url: str) -> None:

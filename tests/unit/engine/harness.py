@@ -70,6 +70,12 @@ class EngineHarness:
         await run.finish(Finish(fence=run.fence, items=answered(*texts), **more))
         self.gateway.leave(run)
 
+    async def until_waiting(self, count: int = 1) -> None:
+        """Wait until so many turns wait for a lane."""
+        async with asyncio.timeout(30):
+            while sum(map(len, self.gateway._registry._lanes.values())) < count:
+                await let_others_run()
+
     async def turn(self, turn: Turn | str) -> Turn:
         """Return the current state of a turn."""
         turn_id: Any = turn if isinstance(turn, str) else turn.id

@@ -17,6 +17,7 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import (
     APPROVAL,
     APPROVAL_PREFIX,
+    APPROVAL_SUFFIX,
     CALL,
     GatewayApproval,
     GatewayCall,
@@ -255,6 +256,11 @@ class ApprovalService:
                 tenant, session_id, lambda call: call.id == approval_id, waits=waits
             )
             for each in waiting:
+                if each.id == approval_id:
+                    return each
+        if not approval_id.endswith(APPROVAL_SUFFIX):
+            # Requests of version 0.1.0 are not found by their id: look at the running sessions.
+            for each in await self.pending(tenant, limit=MAX_SESSIONS):
                 if each.id == approval_id:
                     return each
         raise ApprovalNotFound(f"no approval {approval_id} is waited for")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import RunFenced
+from holdfast.core.ids import RunId
 from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimits, Recover
 from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -34,7 +35,7 @@ async def test_a_turn_that_waits_takes_two_commits_as_one_that_does_not() -> Non
         commands = _commands(engine)
         run = await engine.enter("first")
         waiting = [asyncio.create_task(engine.enter(f"t{n}")) for n in range(5)]
-        await let_others_run()
+        await engine.until_waiting(5)
         for task in waiting:
             await engine.finish(run)
             run = await _soon(task)
@@ -51,7 +52,7 @@ async def test_a_lane_handed_over_in_a_commit_with_a_lost_answer_is_found_by_its
     async with open_engine() as engine:
         first = await engine.enter("first")
         entering = asyncio.create_task(engine.enter("second"))
-        await let_others_run()
+        await engine.until_waiting()
         engine.store.is_silent = lambda command: isinstance(command, Finish) and not command.again
         await engine.finish(first)
         second = await _soon(entering)
@@ -69,7 +70,7 @@ async def test_a_turn_that_lost_a_lane_it_never_knew_of_does_not_run_under_the_s
     async with open_engine() as engine:
         first = await engine.enter("first")
         entering = asyncio.create_task(engine.enter("second", source="background"))
-        await let_others_run()
+        await engine.until_waiting()
 
         recovered = asyncio.Event()
         submit = engine.store.submit
@@ -82,12 +83,16 @@ async def test_a_turn_that_lost_a_lane_it_never_knew_of_does_not_run_under_the_s
         engine.store.submit = ask_again_after_recovery  # type: ignore[method-assign]
         engine.store.is_silent = lambda command: isinstance(command, Finish) and not command.again
         finishing = asyncio.create_task(engine.finish(first))
-        await let_others_run()
-        view = await engine.gateway.read.session(engine.caller.tenant, session_id=first.session.id)
+        handed: RunId | None = first.fence.run_id
+        async with asyncio.timeout(30):
+            while handed == first.fence.run_id:
+                view = await engine.gateway.read.session(
+                    engine.caller.tenant, session_id=first.session.id
+                )
+                assert view is not None
+                handed = view.session.active_run_id
         assert view is not None
-        handed = view.session.active_run_id
         assert handed is not None
-        assert handed != first.fence.run_id
         recover = Recover(
             session_id=view.session.id,
             worker=engine.gateway.worker.id,
@@ -126,11 +131,11 @@ async def test_a_lane_is_not_handed_to_a_run_of_a_worker_that_was_fenced() -> No
     async with open_engine() as engine:
         first = await engine.enter("first")
         entering = asyncio.create_task(engine.enter("second"))
-        await let_others_run()
+        await engine.until_waiting()
         await engine.gateway.submit(Cancel(tenant=engine.caller.tenant, turn_id=first.turn.id))
         second = await _soon(entering)
         third = asyncio.create_task(engine.enter("third"))
-        await let_others_run()
+        await engine.until_waiting()
         with pytest.raises(RunFenced):
             await first.finish(Finish(fence=first.fence, outcome="completed"))
         await let_others_run()
