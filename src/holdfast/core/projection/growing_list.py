@@ -133,6 +133,11 @@ class SharedPrefix(
             return bool(other.length == self.length)
         return self[:] == list(other)
 
+    def __ne__(self, other: object) -> bool:
+        # The one of structs would not ask `__eq__`.
+        is_equal = self.__eq__(other)
+        return is_equal if is_equal is NotImplemented else not is_equal
+
     __hash__ = None  # type: ignore[assignment] # as lists have none
 
 

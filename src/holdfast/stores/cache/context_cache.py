@@ -79,7 +79,8 @@ class ContextCache:
             if change.before is None:
                 self._begin(session)
             known = self._entries.get(session.id)
-            if known is None:
+            if known is None or session.record_no < known.record_no:
+                # Changes of one commit may come in any order: a later one may hide these items.
                 continue
             size = 0
             for entry in change.entries:

@@ -1,5 +1,7 @@
 """Lists that grow, prefixes of them, and forms that belong to their beginnings."""
 
+from operator import eq, ne
+
 from holdfast.core.projection.growing_list import MAX_FORMS, Form, GrowingList, share
 
 
@@ -75,3 +77,16 @@ def test_another_list_has_copies_of_the_forms_of_the_beginning_that_it_shares() 
         assert other.forms[0] is not items.forms[0]
     assert items.without(2, 3) == ["a", "b", "d"]
     assert [form.key for form in items.forms] == ["short", "long"]
+
+
+def test_prefixes_and_lists_are_compared_by_their_items() -> None:
+    prefix = share([1, 2, 3]).upto(2)
+    for same in ([1, 2], share([1, 2])):
+        assert eq(prefix, same)
+        assert eq(same, prefix)
+        assert not ne(prefix, same)
+        assert not ne(same, prefix)
+    for other in ([1], [1, 3], share([1, 2, 3]), 12):
+        assert ne(prefix, other)
+        assert ne(other, prefix)
+        assert not eq(prefix, other)

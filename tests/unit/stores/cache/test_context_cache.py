@@ -13,8 +13,10 @@ from holdfast.core.compaction.records import CompactionRecord
 from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record
 from holdfast.core.model.session import Session
 from holdfast.core.projection.growing_list import SharedPrefix, share
+from holdfast.core.transaction.changes import Entry, LogAppended
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.cache.context_cache import ITEM_BYTES, MAX_LARGE, ContextCache
@@ -196,6 +198,26 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
     assert session.id in held.large
     held.keep(session, share([_item("s", 1, 500)]))
     assert session.id not in held.large
+
+
+async def test_changes_of_one_commit_may_be_noted_in_any_order(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    """A rollback hides the items of the turn before it, whose own change may be noted later."""
+    new = replace(_session(await callers[0].reserve("k"), "s"), head_seq=0, record_no=0)
+    one = replace(new, head_seq=1)
+    two = replace(new, head_seq=2, record_no=1)
+    hides = Record(two.id, 1, "rollback", 1, 1, None, None, None, 0.0)
+    turn = LogAppended(one, new, (Entry(items=[_item("s", 1, 5)]),), 0.0)
+    rollback = LogAppended(two, one, (Entry(items=[_item("s", 2, 5)], records=[hides]),), 0.0)
+    for order in ([turn, rollback], [rollback, turn]):
+        held = ContextCache()
+        held.note([LogAppended(new, None, (), 0.0)])
+        for change in order:
+            held.note([change])
+        found = held.find(two)
+        assert found is not None
+        assert 1 not in [item.seq for item in found.items]
 
 
 async def test_so_many_sessions_are_known_to_be_large_and_no_more(
