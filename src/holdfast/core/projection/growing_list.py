@@ -1,4 +1,4 @@
-"""Lists that only grow, each with what was computed from its beginning.
+"""Append-only lists that hold what was computed from their first items.
 
 A lane's context, its projection and the input of each upstream grow together, turn by turn. The
 projection is held by the list of the context, and what upstreams are sent by the list of the
@@ -15,42 +15,42 @@ import msgspec
 
 ItemT = TypeVar("ItemT")
 MAX_FORMS = 2
-"""Forms that a list holds: one for each of the upstreams that a session was sent to last."""
+"""Most forms that a list holds: one for each of the upstreams that a session last used."""
 
 
 class Form(msgspec.Struct):
-    """What was computed from the first `length` items of a list; `key` says how.
+    """A value computed from the first `length` items of a list; `key` identifies the computation.
 
-    It belongs to one list, and whoever computed it extends it in place.
+    It belongs to one list. The code that computed it extends it in place.
     """
 
     key: Hashable
     length: int
 
     def cut(self, length: int) -> "Form | None":
-        """Return a form of the first `length` items, or of fewer, for another list; None if none.
+        """Return a copy for another list that has the first `length` items, or None.
 
-        The form itself stays as it is.
+        The copy may cover fewer items. The form itself is not changed.
         """
         return msgspec.structs.replace(self) if self.length <= length else None
 
 
 class GrowingList(list[ItemT]):
-    """A list that is only ever appended to, and forms of its beginnings."""
+    """An append-only list, and the forms of its first items."""
 
     __slots__ = ("forms",)
 
     def __init__(self, items: Iterable[ItemT] = (), forms: tuple[Form, ...] = ()) -> None:
         super().__init__(items)
         self.forms = forms
-        """The newest is the first."""
+        """The most recently computed form first."""
 
     def without(self, first: int, last: int) -> "GrowingList[ItemT]":
-        """Return another list without the items from `first` to before `last`."""
+        """Return a new list without the items from `first` up to, but not including, `last`."""
         return GrowingList(self[:first] + self[last:], self._forms_upto(first))
 
     def upto(self, length: int) -> "GrowingList[ItemT]":
-        """Return another list of the first items."""
+        """Return a new list of the first `length` items."""
         return GrowingList(self[:length], self._forms_upto(length))
 
     def _forms_upto(self, length: int) -> tuple[Form, ...]:
@@ -58,20 +58,20 @@ class GrowingList(list[ItemT]):
         return tuple([form for form in found if form is not None])
 
     def find_form(self, key: Hashable, length: int) -> Form | None:
-        """Return the form of this key, unless it is of more than the first `length` items."""
+        """Return the form with this key, or None if there is none or it covers more items."""
         for form in self.forms:
             if form.key == key and form.length <= length:
                 return form
         return None
 
     def keep_form(self, new: Form) -> None:
-        """Hold a form in place of the one of its key."""
+        """Add a form; it replaces the one with the same key."""
         others = [form for form in self.forms if form.key != new.key]
         self.forms = (new, *others[: MAX_FORMS - 1])
 
 
 class _SequenceMeta(msgspec.StructMeta, ABCMeta):
-    """Makes a struct that is a `Sequence`."""
+    """The metaclass of a struct that is a `Sequence`."""
 
 
 class SharedPrefix(
@@ -83,7 +83,7 @@ class SharedPrefix(
     gc=False,
     eq=False,
 ):
-    """The first `length` items of a list that grows; they stay as they are."""
+    """The first `length` items of an append-only list; they never change."""
 
     shared: GrowingList[ItemT]
     length: int
@@ -134,7 +134,7 @@ class SharedPrefix(
         return self[:] == list(other)
 
     def __ne__(self, other: object) -> bool:
-        # The one of structs would not ask `__eq__`.
+        # The `__ne__` of structs does not call `__eq__`.
         is_equal = self.__eq__(other)
         return is_equal if is_equal is NotImplemented else not is_equal
 
@@ -146,7 +146,7 @@ class LargePrefix(SharedPrefix[ItemT], frozen=True, gc=False, eq=False):
 
 
 def share(items: Iterable[ItemT]) -> SharedPrefix[ItemT]:
-    """Return items as a prefix; one that is a prefix already is returned as it is."""
+    """Return items as a prefix; a prefix is returned unchanged."""
     if isinstance(items, SharedPrefix):
         return items
     shared = items if isinstance(items, GrowingList) else GrowingList(items)

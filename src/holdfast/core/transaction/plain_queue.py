@@ -1,8 +1,8 @@
-"""The two decisions of nearly every turn on a busy lane: it waits, and it is given the lane next.
+"""The two decisions of most turns on a busy lane: queue the turn, then hand the lane to it.
 
 A turn that is accepted behind others is one entry of the log. The end of a run that hands the lane
-to the next turn is two. They are built here at once; everything else is decided step by step on a
-`Draft`, which comes to the same result for these turns.
+to the next turn is two. They are built here in one step. All other cases are decided on a `Draft`,
+which gives the same result for these.
 """
 
 import msgspec

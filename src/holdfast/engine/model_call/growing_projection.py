@@ -1,4 +1,4 @@
-"""Projections of the sessions in use, extended turn by turn instead of computed anew.
+"""Projections of sessions, extended turn by turn instead of computed again.
 
 A message settles everything before it: later items change nothing there, unless they carry the id
 of a call that stands there. So the list of a context holds its projection together with the places
@@ -21,7 +21,7 @@ from holdfast.core.projection.project import project
 PART_ITEMS = 32
 """About how many items of a long history are projected at once, when it is read for the first time.
 
-Smaller parts make rewinds cheaper and the first projection dearer.
+Smaller parts make rewinds cheaper and the first projection more expensive.
 """
 Mark = tuple[int, int]
 """A place at which a projection is settled: its items, and the bodies they are shown as."""
@@ -37,11 +37,11 @@ class _Projection(Form):
     digests: bytearray
     """The digest of the bodies up to each of them."""
     plain: int = 0
-    """So many first items are valid texts, shown as they are: each of them is a mark."""
+    """How many of the first items are valid texts that are shown unchanged; each is a mark."""
     marks: list[Mark] | None = None
-    """The marks behind them."""
+    """The marks after them."""
     call_ids: set[str] | None = None
-    """Every id of a call up to the last mark; after a rewind a few more, which costs only time."""
+    """Every call id up to the last mark; after a rewind there may be more, which is harmless."""
 
     def cut(self, length: int) -> "_Projection | None":
         """Return the projection up to its last mark within the first `length` items."""
@@ -109,7 +109,7 @@ def project_grown(
 
 
 def _begin(items: SharedPrefix[StoredItem], quarantined: frozenset[int]) -> _Projection:
-    """Have the list of a history hold a projection to extend: a shorter one, or an empty one."""
+    """Return a projection to extend, shorter or empty, and store it in the list of the history."""
     for form in items.shared.forms:
         known = form.cut(items.length)
         if isinstance(known, _Projection) and known.key == quarantined:
@@ -142,7 +142,7 @@ def _extend(
 ) -> int | None:
     """Extend a projection to the last place of `items` that is settled, and return that place.
 
-    Return None where an item repeats the id of a call before the mark that it stands behind.
+    Return None if an item repeats a call id from before the last mark.
     """
     start = known.length
     new = items.shared[start : items.length]
@@ -170,7 +170,7 @@ def _extend(
 
 
 def _settle(known: _Projection, length: int, bodies: list[bytes]) -> None:
-    """Make a projection longer by a settled part."""
+    """Append a settled part to a projection."""
     digest = bytes(known.digests[-DIGEST_BYTES:])
     for body in bodies:
         digest = hash_items((body,), digest)

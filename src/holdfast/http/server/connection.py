@@ -1,6 +1,6 @@
-"""What every client connection has: its socket, the state that it shares, the upgrade.
+"""The base of client connections: socket, flow control, shared state and WebSocket upgrade.
 
-`HttpProtocol` adds the HTTP.
+`HttpProtocol` adds HTTP.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STATUS_LINE = {status: _status_line(status) for status in range(100, 600)}
 
 
 class ServerState:
-    """What the connections of a server share."""
+    """State shared by the connections of a server."""
 
     def __init__(self) -> None:
         self.total_requests = 0
@@ -56,7 +56,7 @@ class FlowControl:
         await self._is_writable.wait()
 
     def pause_reading(self) -> None:
-        """Read nothing more from the socket."""
+        """Stop reading from the socket."""
         if not self.read_paused:
             self.read_paused = True
             self._transport.pause_reading()
@@ -68,7 +68,7 @@ class FlowControl:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """Have writers wait."""
+        """Make writers wait."""
         self.write_paused = True
         self._is_writable.clear()
 
@@ -79,7 +79,7 @@ class FlowControl:
 
 
 class ClientSocket(asyncio.Protocol):
-    """One client connection, without the HTTP."""
+    """One client connection, without HTTP."""
 
     websocket: WebSocketFactory
     """Returns the protocol that a connection continues with after an upgrade."""
@@ -106,7 +106,7 @@ class ClientSocket(asyncio.Protocol):
         self.tasks = server_state.tasks
         self.pipeline: deque[Any] = deque()
         self.target = bytearray()
-        # The parser calls this for each piece of a target: without a function of ours.
+        # The parser calls this for each piece of a target, without a Python call.
         self.on_url = self.target.extend
         self.parser: Any = self.new_parser()
 
@@ -172,6 +172,6 @@ class ClientSocket(asyncio.Protocol):
 
 
 def _peer(transport: asyncio.Transport) -> tuple[str, int] | None:
-    """Return the client's address; there is none if it has disconnected at once."""
+    """Return the client's address, or None if it has already disconnected."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None

@@ -58,7 +58,7 @@ class StoppableApplication(ServedApplication, Protocol):
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """What a server is made of."""
+    """The configuration of a server."""
 
     protocol: type[HttpProtocol]
     """The class of its connections, bound to the application."""
@@ -87,7 +87,7 @@ def server_config(
 def _websocket_factory(
     application: ServedApplication, addresses: Counter[str], body_bytes: int
 ) -> WebSocketFactory:
-    """Return what makes a WebSocket connection.
+    """Return the factory of WebSocket connections.
 
     Uvicorn is imported for the first one: most gateways have none, and it takes 5 MB.
     """
@@ -179,7 +179,7 @@ class Server:
         log.info("serve.drained", ms=round((monotonic() - began) * 1000, 1))
 
     async def _close_connections(self, sockets: list[socket.socket]) -> None:
-        """Close the listeners and idle connections; wait for the others, but not for ever."""
+        """Close the listeners and idle connections; wait for the others, up to a limit."""
         state = self.server_state
         for server in self._servers:
             server.close()
