@@ -10,10 +10,9 @@ from holdfast.core.transaction.commands import Command, Ended, Finish, Queued, S
 from holdfast.stores.cache.lane_cache import LANE_BYTES, Lane, LaneCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned
-from holdfast.stores.sql.optimistic.decisions import decide_from_cache
-from holdfast.stores.sql.optimistic.plain_turns import PLANNERS, plan_end, plan_start
+from holdfast.stores.sql.optimistic.plain_turns import plan_end, plan_start
 from tests.unit.core.builders import NOW, an_accept, idle
-from tests.unit.core.plain_commands import NAMED, SAID, an_end, same
+from tests.unit.core.plain_commands import NAMED, SAID, an_end
 from tests.unit.core.plain_queue_commands import (
     NEXT,
     OTHER_HAND_OVERS,
@@ -25,6 +24,7 @@ from tests.unit.core.plain_queue_commands import (
     a_waiting_turn,
     behind,
 )
+from tests.unit.stores.sql.optimistic.comparison import compare_plans
 
 
 def cached(lane: Busy) -> LaneCache:
@@ -42,23 +42,8 @@ def _size(turn: Turn) -> int:
 
 
 def check_general_path(command: Command[Any], lane: Busy) -> Planned | None:
-    """Return the plan of a command, which equals that of the general path, as does the cache."""
-    here, there = cached(lane), cached(lane)
-    planned = PLANNERS[type(command)](command, NOW, here)
-    general = decide_from_cache(command, NOW, there)
-    if planned is None or general is None:
-        assert planned is None
-        assert general is None
-        return None
-    assert same(planned.decision, general.decision)
-    assert planned.writes == general.writes
-    if planned.lane is not None:
-        here.put(planned.lane)
-        there.note(general.decision.changes)
-        session_id = planned.lane.session.id
-        assert here.find(session_id) == there.find(session_id)
-        assert (here.keys, here.held_bytes) == (there.keys, there.held_bytes)
-    return planned
+    """Return the plan of a command on a cached lane, compared with that of the general path."""
+    return compare_plans(command, cached(lane), cached(lane))
 
 
 @pytest.mark.parametrize(("fields", "lane"), PLAIN_QUEUED)

@@ -11,7 +11,6 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned
-from holdfast.stores.sql.optimistic.decisions import decide_from_cache
 from holdfast.stores.sql.optimistic.plain_turns import PLANNERS, plan_end, plan_start
 from tests.unit.core.builders import (
     NOW,
@@ -30,8 +29,8 @@ from tests.unit.core.plain_commands import (
     PLAIN_STARTS,
     SAID,
     an_end,
-    same,
 )
+from tests.unit.stores.sql.optimistic.comparison import compare_plans
 
 
 def cached(facts: Facts) -> LaneCache:
@@ -46,23 +45,8 @@ def cached(facts: Facts) -> LaneCache:
 
 
 def check_general_path(command: Command[Any], facts: Facts) -> Planned | None:
-    """Return the plan of a command, which equals that of the general path, as does the cache."""
-    here, there = cached(facts), cached(facts)
-    planned = PLANNERS[type(command)](command, NOW, here)
-    general = decide_from_cache(command, NOW, there)
-    if planned is None or general is None:
-        assert planned is None
-        assert general is None
-        return None
-    assert same(planned.decision, general.decision)
-    assert planned.writes == general.writes
-    if planned.lane is not None:
-        here.put(planned.lane)
-        there.note(general.decision.changes)
-        session_id = planned.lane.session.id
-        assert here.find(session_id) == there.find(session_id)
-        assert (here.keys, here.held_bytes) == (there.keys, there.held_bytes)
-    return planned
+    """Return the plan of a command on a cached lane, compared with that of the general path."""
+    return compare_plans(command, cached(facts), cached(facts))
 
 
 @pytest.mark.parametrize(("fields", "lane"), PLAIN_STARTS)
