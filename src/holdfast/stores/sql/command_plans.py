@@ -37,8 +37,6 @@ DELIVERIES_SECONDS = 30 * 60.0
 """How long deliveries of answers are remembered: twice as long as a retry may ask for one."""
 LONGEST_LEASE_SECONDS = 300.0
 """The longest lease, so that a clock that jumps ahead cannot create a longer one."""
-EXPIRED = 0.0
-"""The lease of an expired worker; it cannot be renewed."""
 
 Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]
@@ -133,7 +131,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     if isinstance(command, cmd.ExpireWorker):
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
-    if row is not None and row[0] != EXPIRED:
+    if row is not None and row[0] != sql.EXPIRED:
         asks: list[Ask] = [
             (sql.SAVE_WORKER, (command.worker, alive_until)),
             (sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),
@@ -153,4 +151,4 @@ def _plan_burial(command: cmd.ExpireWorker, row: Row | None) -> Planned:
         return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
     if command.alive_until is not None and command.alive_until != row[0]:
         return Planned(Decision(False), [])
-    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, EXPIRED))])
+    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, sql.EXPIRED))])

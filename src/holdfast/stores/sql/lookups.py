@@ -444,10 +444,14 @@ def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
     return read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
 
 
+def is_living(alive_until: float | None) -> bool:
+    """Whether a worker with this lease is not dead; without a row it has none, and is."""
+    return alive_until is not None and alive_until != sql.EXPIRED
+
+
 def read_lane(row: Row | None, now: float) -> Facts:
     if row is None:
         return Facts(now=now)
-    alive_until = row[_OWNER]
     session = read_session(row)
     active, run = None, None
     if row[_ACTIVE + 2] is not None:
@@ -456,7 +460,7 @@ def read_lane(row: Row | None, now: float) -> Facts:
     return Facts(
         now=now,
         session=session,
-        has_live_owner=alive_until is not None and alive_until > now,
+        has_live_owner=is_living(row[_OWNER]),
         waiting=Waiting(*row[_WAITING:_ACTIVE]),
         active=active,
         active_run=run,
