@@ -27,6 +27,7 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
 from holdfast.stores.sql.channels import plans as channel_plans
+from holdfast.stores.sql.entries import EXPIRED
 from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
@@ -131,7 +132,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     if isinstance(command, cmd.ExpireWorker):
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
-    if row is not None and row[0] != sql.EXPIRED:
+    if row is not None and row[0] != EXPIRED:
         asks: list[Ask] = [
             (sql.SAVE_WORKER, (command.worker, alive_until)),
             (sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),
@@ -151,4 +152,4 @@ def _plan_burial(command: cmd.ExpireWorker, row: Row | None) -> Planned:
         return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
     if command.alive_until is not None and command.alive_until != row[0]:
         return Planned(Decision(False), [])
-    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, sql.EXPIRED))])
+    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, EXPIRED))])

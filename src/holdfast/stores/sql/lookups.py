@@ -27,6 +27,7 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
+    EXPIRED,
     SESSION_WIDTH,
     ItemState,
     read_body,
@@ -445,8 +446,11 @@ def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
 
 
 def is_living(alive_until: float | None) -> bool:
-    """Whether a worker with this lease is not dead; without a row it has none, and is."""
-    return alive_until is not None and alive_until != sql.EXPIRED
+    """Whether a worker was not declared dead; one without a row, and so without a lease, was.
+
+    The end of a lease is not compared with the time: the clock may have stepped.
+    """
+    return alive_until is not None and alive_until != EXPIRED
 
 
 def read_lane(row: Row | None, now: float) -> Facts:

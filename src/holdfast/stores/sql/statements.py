@@ -14,7 +14,7 @@ from holdfast.core.transaction.changes import (
     JournalRow,
 )
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS
-from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, IDENTITY
+from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, EXPIRED, IDENTITY
 from holdfast.stores.sql.plan import Statement, columns
 
 
@@ -23,13 +23,6 @@ def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
     marks = ", ".join(f"?{n}" for n in range(1, len(fields) + 1))
     return Statement(name, f"insert into {table} ({', '.join(fields)}) values ({marks})")
 
-
-EXPIRED = 0.0
-"""The lease of a worker that was declared dead; it cannot be renewed.
-
-Only this makes a worker dead for a decision. No decision compares the end of a lease with the time:
-the clock may have stepped, and the worker may be alive.
-"""
 
 # ── The log ─────────────────────────────────────────────────────────────────────────────────
 

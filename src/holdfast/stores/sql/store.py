@@ -52,7 +52,7 @@ from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
-from holdfast.stores.sql.entries import read_turn
+from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.lookups import find_busy_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
@@ -428,7 +428,7 @@ class SqlStore:
 
         found = await self.query(query)
         in_time = [worker for worker, _, is_late in found if not is_late]
-        late = [worker for worker, lease, is_late in found if is_late and lease != sql.EXPIRED]
+        late = [worker for worker, lease, is_late in found if is_late and lease != EXPIRED]
         living = await self._tokens.living(in_time)
         living |= await self._tokens.held(late)
         return [

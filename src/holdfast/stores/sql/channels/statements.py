@@ -1,7 +1,7 @@
 """Every statement about the outbox, pairings, receivers and chats, with the reason it is there."""
 
+from holdfast.stores.sql.entries import EXPIRED
 from holdfast.stores.sql.plan import Statement
-from holdfast.stores.sql.statements import EXPIRED
 
 _OUTBOX = (
     "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
