@@ -141,6 +141,7 @@ async def open_application(
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
+    store.limit_cache(settings.store.cache_bytes)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:
