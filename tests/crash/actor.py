@@ -9,7 +9,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
@@ -17,7 +19,7 @@ from holdfast.core.ids import DEFAULT_TENANT, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Command, Finish
-from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.clock import RandomIds
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import Item
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -26,6 +28,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.stores.commit.executors import ThreadExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.open import open_store, sqlite_path
+from holdfast.stores.postgres import open_postgres
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import FileTokens
 from holdfast.stores.sqlite.connection import DatabaseFile
@@ -64,6 +67,18 @@ class DyingDriver(SqliteDriver):
         return results
 
 
+class SettableClock:
+    """The system's clock, set by as many seconds as a file says."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def now(self) -> float:
+        """Return the time now."""
+        offset = float(self._path.read_text()) if self._path is not None else 0.0
+        return time.time() + offset
+
+
 class Actor:
     """One process's Holdfast, and its turns in progress."""
 
@@ -75,7 +90,9 @@ class Actor:
 
     async def live(self) -> None:
         """Execute commands until the input ends or the process is killed."""
-        store = await self._open()
+        clock_file = self._orders.get("clock_file")
+        clock = SettableClock(Path(clock_file) if clock_file else None)
+        store = await self._open(clock)
         settings = LaneSettings(
             lease_seconds=self._orders.get("lease_seconds", 10.0),
             max_attempts=self._orders.get("max_attempts", 3),
@@ -83,7 +100,7 @@ class Actor:
         handler = self._handle if self._orders.get("handles", False) else None
         gateway = Gateway(
             store,
-            clock=SystemClock(),
+            clock=clock,
             ids=RandomIds(),
             settings=settings,
             limits=settings.limits(can_run_again=handler is not None),
@@ -100,14 +117,16 @@ class Actor:
             await gateway.stop()
             await store.close()
 
-    async def _open(self) -> SqlStore:
+    async def _open(self, clock: SettableClock) -> SqlStore:
         url = self._orders["url"]
+        if "clock_file" in self._orders and url.startswith("postgresql:"):
+            return await open_postgres(url, clock=clock)  # in place of the database's clock
         if "die_at" not in self._orders:
-            return await open_store(url, clock=SystemClock())
+            return await open_store(url, clock=clock)
         path = sqlite_path(url)
         file = DatabaseFile(str(path))
         driver = DyingDriver(
-            file.connect, identity=file.identity, clock=SystemClock(),
+            file.connect, identity=file.identity, clock=clock,
             writer=ThreadExecutor("writer"), reader=ThreadExecutor("reader"),
         )  # fmt: skip
         driver.left = self._orders["die_at"]

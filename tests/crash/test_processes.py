@@ -120,6 +120,38 @@ async def test_a_frozen_process_loses_its_lane_when_its_lease_ends_and_changes_n
         assert (await frozen.turn("k", "I am back"))["answer"] == ["re: I am back"]
 
 
+@pytest.mark.parametrize("step", [12 * 3600.0, -12 * 3600.0])
+async def test_a_step_of_the_clock_takes_no_run_from_a_living_process(
+    store_url: str, tmp_path: Path, step: float
+) -> None:
+    # So long a lease that none is renewed between the step and the end of the test.
+    clock_file = tmp_path / "clock"
+    clock_file.write_text("0")
+    orders = {"url": store_url, "lease_seconds": 600, "clock_file": str(clock_file)}
+    async with actors(orders, orders) as (owner, neighbour):
+        first = owner.tell("turn", key="k", text="first", holds=True)
+        await owner.expect("model", first)
+        _set_clock(clock_file, step)
+        second = neighbour.tell("turn", key="k", text="second")
+        await neighbour.expect("accepted", second)
+        # A process that starts after the step sweeps, and does not know what the clock was.
+        async with an_actor(**orders) as newcomer:
+            assert (await newcomer.turn("other", "hi"))["answer"] == ["re: hi"]
+            owner.tell("release", id=first)
+            assert (await owner.expect("done", first))["answer"] == ["re: first"]
+            assert (await neighbour.expect("done", second))["answer"] == ["re: second"]
+            history = await newcomer.history("k")
+    assert history["texts"] == ["first", "re: first", "second", "re: second"]
+    assert history["turns"] == [[1, "completed", None, 1], [2, "completed", None, 1]]
+
+
+def _set_clock(path: Path, seconds: float) -> None:
+    """Set the clock of all processes at once."""
+    new = path.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(path)
+
+
 # ── killed at any commit ────────────────────────────────────────────────────────────────────
 
 JOBS = ["job1", "job2", "job3"]

@@ -203,6 +203,20 @@ WAKEUPS = (
         ("tests/unit/engine/sessions/test_worker.py", "tests/crash/test_processes.py"),
     ),
     Fault(
+        "a lease that is over by the clock is not watched any longer",
+        f"{ENGINE}/sessions/worker.py",
+        "worker.is_dead or (worker.is_late and seen[worker.id][1] >= self._lease_seconds)",
+        "worker.is_gone",
+        ("tests/unit/engine/sessions/test_worker.py", "tests/simulation/test_worlds.py"),
+    ),
+    Fault(
+        "a repeat asks again and again for a run of its own process",
+        f"{ENGINE}/sessions/gateway.py",
+        "return turn.source in RUN_AGAIN or turn.owner == self.worker.id",
+        "return turn.source in RUN_AGAIN",
+        ("tests/unit/engine/embedded/test_ended_leases.py",),
+    ),
+    Fault(
         "turns that nobody waits for are not taken up after a death",
         f"{ENGINE}/sessions/worker.py",
         "if turn.source in RUN_AGAIN and self._registry.claim_turn(turn.id):",

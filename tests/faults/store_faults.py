@@ -216,14 +216,14 @@ WORKERS = (
     Fault(
         "a dead process keeps its lanes until its lease ends",
         f"{STORES}/sql/store.py",
-        "await self._tokens.living([worker.id for worker, is_late in found if not is_late])",
-        "{worker.id for worker, is_late in found if not is_late}",
+        "living = await self._tokens.living(in_time)",
+        "living = set(in_time)",
         (f"{PROCESSES}::test_a_repeat_that_waits_for_the_turn_of_a_killed_process_resumes_it",),
     ),
     Fault(
         "turns that waited with a dead worker are not found",
         f"{STORES}/sql/statements.py",
-        '"where w.id is null or w.alive_until <= ?1 limit ?2) waited"',
+        'f"where w.id is null or w.alive_until = {EXPIRED} limit ?2) waited"',
         '"where w.alive_until > ?1 and w.alive_until <= ?1 limit ?2) waited"',
         (f"{CONTRACT}::TestRecovery",),
     ),
@@ -379,6 +379,13 @@ CLOCKS = (
         f"{STORES}/sql/command_plans.py",
         "(sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),",
         "",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+    Fault(
+        "a lease that is over by the clock is an end of its worker",
+        f"{STORES}/sql/statements.py",
+        "(w.id is null or w.alive_until = {EXPIRED}) limit ?2) ran",
+        "(w.id is null or w.alive_until <= ?1) limit ?2) ran",
         ("tests/contract/test_store.py::TestClockSteps",),
     ),
     Fault(

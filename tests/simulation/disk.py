@@ -110,6 +110,7 @@ class Written:
     """One executed command: the journal of the world, in commit order."""
 
     at: float
+    """By the loop's time, which no step of the clock changes."""
     write: int
     replica: str
     command: Command[Any]
@@ -246,7 +247,7 @@ class SimulatedDriver(SqlDriver):
 
     def note(self, commands: Sequence[Command[Any]], results: Sequence[Result]) -> None:
         """Record the executed commands."""
-        at, number = self.disk.clock.now(), self.disk.writes
+        at, number = asyncio.get_running_loop().time(), self.disk.writes
         for command, result in zip(commands, results, strict=True):
             written = Written(at, number, self._victim.name, command, result)
             self.disk.journal.append(written)
@@ -293,6 +294,10 @@ class HeldTokens:
         self._every.held[worker] = self._holder
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return the workers whose token is held."""
+        return await self.held(workers)
+
+    async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose token is held."""
         return {worker for worker in workers if worker in self._every.held}
 

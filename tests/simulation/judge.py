@@ -48,10 +48,11 @@ def explain(plan: Plan, found: list[str], how_to_replay: str) -> str:
             f"replay with: {how_to_replay}",
             "",
             f"a smaller world that breaks: {still}",
-            f"  {replace(small, ops=(), faults=(), outages=())}",
+            f"  {replace(small, ops=(), faults=(), outages=(), clock_steps=())}",
             *(f"  {op}" for op in small.ops),
             *(f"  {fault}" for fault in small.faults),
             *(f"  {outage}" for outage in small.outages),
+            *(f"  {step}" for step in small.clock_steps),
             "its trace:",
             *(f"  {line(event)}" for event in story.trace),
         ]
@@ -59,7 +60,7 @@ def explain(plan: Plan, found: list[str], how_to_replay: str) -> str:
 
 
 def shrink(plan: Plan) -> Plan:
-    """Return a plan with fewer ops, faults and outages that still breaks a promise."""
+    """Return a plan with fewer ops, faults, outages and clock steps that still breaks one."""
     tries = 0
     is_smaller = True
     while is_smaller:
@@ -82,4 +83,5 @@ def _smaller(plan: Plan) -> list[Plan]:
             for place in range(len(parts))
         ]
 
-    return [*without("ops"), *without("faults"), *without("outages")]
+    names = ("ops", "faults", "outages", "clock_steps")
+    return [candidate for name in names for candidate in without(name)]

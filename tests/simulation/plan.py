@@ -67,6 +67,14 @@ class Outage:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStep:
+    """A step of the wall clock that all processes share; negative seconds set it back."""
+
+    at: float
+    seconds: float
+
+
 LANES = LaneSettings(
     max_waiting=3,
     max_wait_seconds=12.0,
@@ -85,6 +93,7 @@ class Plan:
     ops: tuple[Op, ...] = ()
     faults: tuple[Fault, ...] = ()
     outages: tuple[Outage, ...] = ()
+    clock_steps: tuple[ClockStep, ...] = ()
     replicas: int = 1
     lanes: LaneSettings = LANES
     reset: ResetPolicy = NEVER
@@ -97,6 +106,11 @@ class Plan:
     """Whether live processes learn at once who died; else they wait for leases to expire."""
     breakage: str | None = None
     """A guard that is disabled, to test that it is noticed."""
+
+    @property
+    def seconds_set_back(self) -> float:
+        """By how much a later time of the clock may be smaller than an earlier one."""
+        return -sum(min(step.seconds, 0.0) for step in self.clock_steps)
 
 
 def plan_of(seed: int) -> Plan:
@@ -114,7 +128,7 @@ def plan_of(seed: int) -> Plan:
         latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
         sees_deaths=rng.random() < 0.7,
     )
-    return _with_tools(_with_compaction(_with_batches(plan)))
+    return _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
@@ -131,7 +145,7 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
         sees_deaths=rng.random() < 0.5,
         breakage=breakage,
     )
-    return _with_tools(_with_compaction(_with_batches(plan)))
+    return _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -236,6 +250,24 @@ def _with_compaction(plan: Plan) -> Plan:
         ops += _compaction(rng, f"c{number}", rng.choice(plan.ops), last)
     window = rng.choice((None, 90, 150))
     return replace(plan, ops=tuple(ops), window=window, elides=rng.random() < 0.5)
+
+
+def _with_clock_steps(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, the clock is set; never if sessions end by the clock."""
+    rng = random.Random(f"clock {plan.seed}")
+    if plan.reset != NEVER or rng.random() < 0.6:
+        return plan
+    last = max(op.at for op in plan.ops)
+    steps = tuple(
+        ClockStep(
+            at=round(rng.uniform(0.0, last + 2.0), 2),
+            # Uneven, as real ones are: else a renewal after a step back could end a lease at the
+            # same moment, to the last bit, as one before it.
+            seconds=rng.choice((3.0, 60.0, 600.0, -1.0, -5.0)) * rng.uniform(0.9, 1.0),
+        )
+        for _ in range(rng.randint(1, 2))
+    )
+    return replace(plan, clock_steps=steps)
 
 
 def _with_tools(plan: Plan) -> Plan:

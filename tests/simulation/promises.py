@@ -3,6 +3,7 @@
 Each yields one line for every breach it finds. They share no code with what they check.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -13,7 +14,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, USER_ACTIVITY, Turn
 from holdfast.core.projection.project import project
-from holdfast.core.transaction.commands import AppendBatch, Appended
+from holdfast.core.transaction.commands import AppendBatch, Appended, ExpireWorker, Renew
 from tests.simulation.batches import words
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of
@@ -186,7 +187,7 @@ def _said_once(story: Story) -> Breaches:
 
 def turns_are_serial(story: Story) -> Breaches:
     """I4: turns' blocks do not interleave, runs do not overlap, and each saw all earlier ones."""
-    image = story.image
+    image, set_back = story.image, story.plan.seconds_set_back
     for session in image.sessions.values():
         numbers = [item.turn_number for item in image.visible(session)
                    if item.seq > session.parent_seq]  # fmt: skip
@@ -195,7 +196,7 @@ def turns_are_serial(story: Story) -> Breaches:
             yield f"I4 {session.id} has interleaved turns {numbers}"
         runs = image.runs_of(session.id)
         for before, after in pairwise(runs):
-            if before.ended_at is None or before.ended_at > after.started_at:
+            if before.ended_at is None or before.ended_at > after.started_at + set_back:
                 yield f"I4 {before.id} and {after.id} of {session.id} overlap"
     for call in story.model.calls:
         session = image.sessions[call.session_id]
@@ -237,6 +238,21 @@ def everything_ends(story: Story) -> Breaches:
             yield f"I6 the lane of {session.id} is still held by {session.active_turn_id}"
     if story.image.workers:
         yield f"I6 workers are left: {story.image.workers}"
+
+
+def the_living_keep_their_leases(story: Story) -> Breaches:
+    """I5: nobody is declared dead who lives and renewed its lease less than a lease ago."""
+    renewed: dict[str, tuple[float, str]] = {}
+    for written in story.journal:
+        command, outcome = written.command, outcome_of(written)
+        if isinstance(command, Renew) and not isinstance(outcome, HoldfastError):
+            renewed[command.worker] = (written.at, written.replica)
+        if not isinstance(command, ExpireWorker) or command.drop or outcome is not True:
+            continue
+        last, process = renewed.get(command.worker, (-math.inf, ""))
+        is_recent = written.at - last < story.plan.lanes.lease_seconds
+        if is_recent and story.deaths.get(process, math.inf) > written.at:
+            yield f"I5 {written.replica} declared {process} dead, which lives"
 
 
 def history_only_grows(story: Story) -> Breaches:
@@ -370,7 +386,7 @@ def lifecycle_by_policy(story: Story) -> Breaches:
         times = [turn.accepted_at for turn in story.image.turns_of(session)
                  if turn.source in USER_ACTIVITY and session.is_visible]  # fmt: skip
         last = session.last_user_activity_at
-        if times and (last is None or last < max(times)):
+        if times and (last is None or last < max(times) - story.plan.seconds_set_back):
             yield f"I11 {session.id} forgot its last user activity"
         if not times and last is not None and session.is_visible:
             yield f"I11 {session.id} counts an activity that was nobody's"
@@ -424,6 +440,7 @@ PROMISES: tuple[Callable[[Story], Breaches], ...] = (
     turns_are_serial,
     only_the_owner_writes,
     everything_ends,
+    the_living_keep_their_leases,
     history_only_grows,
     summaries_are_records,
     nobody_elses,

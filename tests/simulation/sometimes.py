@@ -43,6 +43,8 @@ EXPECTED = (
     "a process crashed",
     "a process froze",
     "a process stopped cleanly",
+    "the clock was set forward",
+    "the clock was set back",
     "a crash hit a process that was recovering",
     "a commit went through unheard",
     "a command that went through unheard was answered when sent again",

@@ -8,7 +8,6 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Appended, Ended, Queued, Repeated, Started
 from tests.simulation.disk import Written, outcome_of
-from tests.simulation.plan import START
 
 _NAMED = ("turn_id", "run_id", "session_id", "worker", "key", "idempotency_key", "outcome", "again")
 
@@ -17,12 +16,10 @@ def line(event: str | Written) -> str:
     """Return one event of a trace as a line."""
     if isinstance(event, str):
         return event
-    at = event.at - START.timestamp()
     asked = " ".join(f"{k}={v}" for k, v in _asked(event.command).items())
     name = type(event.command).__name__
-    return (
-        f"{at:8.3f} {event.replica} #{event.write} {name} {asked} -> {_answer(outcome_of(event))}"
-    )
+    answer = _answer(outcome_of(event))
+    return f"{event.at:8.3f} {event.replica} #{event.write} {name} {asked} -> {answer}"
 
 
 def _asked(command: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.simulation.clients import Clients, Heard
 from tests.simulation.disk import Disk, Fault, SimulatedDriver, SimulatedTokens, Written
 from tests.simulation.image import Image, read_image
 from tests.simulation.model import Model, ModelFailure, Script
-from tests.simulation.plan import START, Op, Outage, Plan
+from tests.simulation.plan import START, ClockStep, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
 from tests.simulation.tools import ToolWitness
@@ -31,15 +31,20 @@ SETTLE_SECONDS = 30.0
 
 
 class VirtualClock:
-    """The loop's time as wall-clock time."""
+    """The loop's time as wall-clock time; only the wall clock can be set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._start = START.timestamp()
+        self._stepped = 0.0
 
     def now(self) -> float:
         """Return the time now."""
-        return self._start + self._loop.time()
+        return self._start + self._loop.time() + self._stepped
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward, or back."""
+        self._stepped += seconds
 
 
 class CountedIds:
@@ -67,6 +72,8 @@ class Story:
     facts: Counter[str]
     blames: list[str]
     trace: list[str | Written] = field(default_factory=list)
+    deaths: dict[str, float] = field(default_factory=dict)
+    """When each process that was killed died, by the loop's time."""
     tools: ToolWitness = field(default_factory=ToolWitness)
     writes: int = 0
     """How often the store was written while clients were active."""
@@ -106,6 +113,7 @@ class World:
         )
         self.replicas: list[Replica] = []
         self.dead: list[Replica] = []
+        self.deaths: dict[str, float] = {}
         self.clients = Clients(self)
 
     def wrap(self, driver: SimulatedDriver) -> SqlDriver:
@@ -168,6 +176,7 @@ class World:
         self.facts["a process crashed"] += 1
         place = self.replicas.index(replica)
         self.dead.append(replica)
+        self.deaths.setdefault(replica.name, self.loop.time())
         replica.kill()
         if self.plan.sees_deaths:
             self.tokens.release(replica.name)
@@ -189,6 +198,13 @@ class World:
                 self._crash(replica, outage.seconds)
             case "stop":
                 await self._stop(replica, outage)
+
+    async def _set_clock(self, step: ClockStep) -> None:
+        await asyncio.sleep(step.at)
+        self.say(f"the clock steps by {step.seconds:g} seconds")
+        self.clock.step(step.seconds)
+        way = "forward" if step.seconds > 0 else "back"
+        self.facts[f"the clock was set {way}"] += 1
 
     async def _stop(self, replica: Replica, outage: Outage) -> None:
         """Stop a process cleanly; then end it with whatever it was still doing."""
@@ -227,6 +243,7 @@ class World:
         works = [self.clients.perform(op) for op in self.plan.ops]
         tasks = [asyncio.ensure_future(work) for work in works]
         outages = [asyncio.ensure_future(self._suffer(outage)) for outage in self.plan.outages]
+        outages += [asyncio.ensure_future(self._set_clock(one)) for one in self.plan.clock_steps]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=LONGEST_SECONDS)
             for task in late:
@@ -251,6 +268,7 @@ class World:
             self.facts,
             self.blames,
             self.trace,
+            self.deaths,
             self.tools,
             writes,
         )

@@ -14,7 +14,7 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.synthetic_outputs import OUTCOME_UNKNOWN
-from holdfast.core.transaction.commands import Accept, Command, Extend
+from holdfast.core.transaction.commands import Accept, Command, ExpireWorker, Extend
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turns.executor import TurnExecutor
@@ -137,7 +137,7 @@ async def _crashed(
         ended = asyncio.create_task(_ended(first.gateway))
         dead = asyncio.create_task(dying.dead.wait())
         await asyncio.wait({ended, dead}, return_when=asyncio.FIRST_COMPLETED)
-        clock.advance(LaneSettings().lease_seconds * 2)
+        await store.submit(ExpireWorker(worker=first.gateway.worker.id))
         await second.gateway.start(second.turns.run_recovered)
         if not ended.done():
             await second.gateway.worker.sweep()
@@ -294,7 +294,7 @@ async def test_each_unsafe_call_runs_at_most_once_whichever_process_dies(seed: i
                 task.cancel()
             if is_over:
                 break
-            clock.advance(LaneSettings().lease_seconds * 2)
+            await store.submit(ExpireWorker(worker=process.gateway.worker.id))
         view = await store.read.turn(DEFAULT_TENANT, TurnId("turn_one"))
         assert view is not None
         assert view.turn.outcome == "completed"

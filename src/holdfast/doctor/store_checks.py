@@ -131,7 +131,7 @@ async def check_contents(
 
 async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]:
     # Expired leases, and leases of dead processes on this machine.
-    dead_workers = {worker.id for worker in await store.gone_workers()}
+    dead_workers = {worker.id for worker in await store.workers() if worker.is_gone}
     for worker in sorted(dead_workers):
         yield Finding(code="lease_expired", subject=worker, detail=f"worker {worker}")
     orphans = await store.query(lambda now: checks.rows(checks.ORPHANS, now, MAX_ROWS))

@@ -154,11 +154,21 @@ class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "asc"
 
 
-class GoneWorker(msgspec.Struct, frozen=True, gc=False):
-    """A worker judged to be dead, and the end of its lease at that time."""
+class WorkerState(msgspec.Struct, frozen=True, gc=False):
+    """What a store knows about a worker at a moment."""
 
     id: WorkerId
     alive_until: float
+    """The end of its lease; it changes with every renewal."""
+    is_late: bool
+    """Whether its lease is over by the store's clock, which may have stepped: a suspicion only."""
+    is_dead: bool
+    """Whether its process has ended, or it was declared dead."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no sign that it is alive."""
+        return self.is_late or self.is_dead
 
 
 class OwnedRun(msgspec.Struct, frozen=True, gc=False):
@@ -432,12 +442,12 @@ class Store(Protocol):
         """Register a worker: its lease, and a token that the system releases with the process."""
         ...
 
-    async def gone_workers(self) -> list[GoneWorker]:
-        """Return workers whose lease expired or whose process is dead; never a live one."""
+    async def workers(self) -> list[WorkerState]:
+        """Return every worker; `is_dead` is never set for one that is alive."""
         ...
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a dead worker left something, or in which a hold expired."""
+        """Return sessions in which a worker declared dead left something, or a hold expired."""
         ...
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:

@@ -294,7 +294,7 @@ class Gateway:
             raise TurnNotFound(f"no turn {turn_id}")
         waiter = self._registry.watch(view.turn.session_id)
         try:
-            while _is_open(view) and not _is_past(view.turn, step):
+            while self._is_open(view) and not _is_past(view.turn, step):
                 await waiter.wait(POLL_SECONDS)
                 view = await self.read.turn(tenant, turn_id)
                 if view is None:
@@ -302,6 +302,20 @@ class Gateway:
         finally:
             self._registry.unwatch(waiter)
         return view
+
+    def _is_open(self, view: TurnView) -> bool:
+        """Whether the turn will continue, also without a caller that sends it again.
+
+        A turn of a dead worker does if others run it again. A turn of this worker does although its
+        lease is over: the store never takes a lane from the worker that asks, so a repeat could
+        only wait. Its run ends it, or the worker notices that it was taken for dead.
+        """
+        turn = view.turn
+        if view.status in ("queued", "running"):
+            return True
+        if not turn.is_open or view.status != "interrupted":
+            return False
+        return turn.source in RUN_AGAIN or turn.owner == self.worker.id
 
     async def why_lost(self, turn: Turn) -> HoldfastError:
         """Return the error for the caller of a turn whose run lost its lane."""
@@ -339,13 +353,6 @@ class Gateway:
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""
         return SessionId(self.ids.new("ses"))
-
-
-def _is_open(view: TurnView) -> bool:
-    """Whether the turn will continue, including one whose worker died if others run it again."""
-    if view.status in ("queued", "running"):
-        return True
-    return view.turn.is_open and view.status == "interrupted" and view.turn.source in RUN_AGAIN
 
 
 def _is_past(turn: Turn, step: int | None) -> bool:

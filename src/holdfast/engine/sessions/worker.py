@@ -18,17 +18,58 @@ from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Ids
 from holdfast.ports.meter import Meter, NoMeter
-from holdfast.ports.store import Store
+from holdfast.ports.store import Store, WorkerState
 
 RECOVERY_BATCH = 500
 ORPHANS_AT_ONCE = 20_000
 """How many orphans one query fetches. Each query's cost grows with all orphans, so use few."""
 DEAD_WORKER_POLL_SECONDS = 0.5
-"""How often to check for dead processes while a task waits for a lane."""
+"""How often to check for dead workers while a task waits for a lane or a lease is over."""
 Chore = Callable[[], Awaitable[None]]
 """Work to do whenever the lease is renewed."""
 Adopt = Callable[[Turn], Awaitable[None]]
 """Runs a turn that a dead worker left in the queue."""
+
+
+class LeaseWatch:
+    """Which workers are gone, by what this process has seen of their renewals.
+
+    The end of a lease is a time of the store's clock. If that clock steps forward, the leases of
+    live workers are over until they are renewed. So a worker whose process may be alive is gone
+    only if its lease is over and this process has not seen it change for a whole lease, by a clock
+    that cannot be set. Time in which this process did not look does not count: it may have been
+    suspended together with the others.
+    """
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+        self._seen: dict[WorkerId, tuple[float, float]] = {}
+        """The end of each worker's lease, and for how many seconds it has not changed."""
+        self._looked_at: float | None = None
+        self.has_suspects = False
+        """Whether the lease of a worker that may be alive is over."""
+
+    def observe(
+        self, workers: Sequence[WorkerState], *, began: float, ended: float
+    ) -> list[WorkerState]:
+        """Return the gone workers, from a look that began and ended at these moments."""
+        passed = 0.0
+        if self._looked_at is not None:
+            passed = max(0.0, min(began - self._looked_at, self._lease_seconds / 2))
+        self._looked_at = ended
+        seen: dict[WorkerId, tuple[float, float]] = {}
+        for worker in workers:
+            alive_until, silent_seconds = self._seen.get(worker.id, (None, 0.0))
+            is_silent = alive_until == worker.alive_until
+            seen[worker.id] = (worker.alive_until, silent_seconds + passed if is_silent else 0.0)
+        self._seen = seen
+        gone = [
+            worker
+            for worker in workers
+            if worker.is_dead or (worker.is_late and seen[worker.id][1] >= self._lease_seconds)
+        ]
+        self.has_suspects = any(worker.is_late and worker not in gone for worker in workers)
+        return gone
 
 
 class Worker:
@@ -48,6 +89,7 @@ class Worker:
         self._registry = registry
         self._ids = ids
         self._settings = settings
+        self._watch = LeaseWatch(settings.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._adopt: Adopt | None = None
         self._chore: Chore | None = None
@@ -108,13 +150,19 @@ class Worker:
     async def _expire_dead_workers(self) -> list[WorkerId]:
         """End the leases of dead workers; one that renewed its lease since then is alive."""
         expired: list[WorkerId] = []
-        for worker in await self._store.gone_workers():
-            if worker.id == self.id:
-                continue
+        for worker in await self._gone_workers():
             command = ExpireWorker(worker=worker.id, alive_until=worker.alive_until)
             if await self._store.submit(command):
                 expired.append(worker.id)
         return expired
+
+    async def _gone_workers(self) -> list[WorkerState]:
+        """Return the other workers that are gone."""
+        elapsed = asyncio.get_running_loop().time
+        began = elapsed()
+        workers = await self._store.workers()
+        others = [worker for worker in workers if worker.id != self.id]
+        return self._watch.observe(others, began=began, ended=elapsed())
 
     async def _recover_all(self) -> int:
         seen: set[SessionId] = set()
@@ -231,23 +279,23 @@ class Worker:
                     await self._chore()
 
     async def _keep_swept(self) -> None:
-        """Sweep regularly; at once if a task waits while another worker's process is dead."""
+        """Sweep regularly; at once if a worker is gone and a task waits or its lease is over."""
         pause = self._settings.lease_seconds / 3
         waited = 0.0
         while True:
             await asyncio.sleep(min(pause, DEAD_WORKER_POLL_SECONDS))
             waited += min(pause, DEAD_WORKER_POLL_SECONDS)
             with _logged("worker.sweep_failed", self.id):
-                if waited < pause and not await self._has_dead_worker():
+                if waited < pause and not await self._has_gone_worker():
                     continue
                 waited = 0.0
                 await self._flush_deferred()
                 await self.sweep()
 
-    async def _has_dead_worker(self) -> bool:
-        if not self._registry.has_waiters:
+    async def _has_gone_worker(self) -> bool:
+        if not self._registry.has_waiters and not self._watch.has_suspects:
             return False
-        return any(worker.id != self.id for worker in await self._store.gone_workers())
+        return bool(await self._gone_workers())
 
     async def _renew(self) -> None:
         lease = self._settings.lease_seconds

@@ -160,11 +160,11 @@ class NotificationListener:
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose token is held now or taken again a moment later."""
-        held = await self._held(workers) if workers else set()
+        held = await self.held(workers)
         give_up_at = time.monotonic() + RECHECK_SECONDS
         while len(held) < len(workers) and time.monotonic() < give_up_at:
             await asyncio.sleep(RECHECK_INTERVAL_SECONDS)
-            held |= await self._held([worker for worker in workers if worker not in held])
+            held |= await self.held([worker for worker in workers if worker not in held])
         return held
 
     async def drop(self, worker: WorkerId) -> None:
@@ -177,7 +177,10 @@ class NotificationListener:
         else:
             await self._ask(DROP, number)
 
-    async def _held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+    async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return the workers whose token is held at this moment."""
+        if not workers:
+            return set()
         numbers = [lock_number(worker) for worker in workers]
         high = [number >> 32 & 0xFFFFFFFF for number in numbers]
         low = [number & 0xFFFFFFFF for number in numbers]

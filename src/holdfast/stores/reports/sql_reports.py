@@ -77,7 +77,7 @@ class SqlReports:
             return [(row, row[2] > now) for row in rows]
 
         found = await self._store.query(query)
-        gone = {worker.id for worker in await self._store.gone_workers()}
+        gone = {worker.id for worker in await self._store.workers() if worker.is_gone}
         return [
             WorkerView(row[0], row[1], row[2], is_leased and row[0] not in gone, row[3], row[4])
             for row, is_leased in found

@@ -27,6 +27,7 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
 from holdfast.stores.sql.channels import plans as channel_plans
+from holdfast.stores.sql.entries import EXPIRED
 from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
@@ -37,8 +38,6 @@ DELIVERIES_SECONDS = 30 * 60.0
 """How long deliveries of answers are remembered: twice as long as a retry may ask for one."""
 LONGEST_LEASE_SECONDS = 300.0
 """The longest lease, so that a clock that jumps ahead cannot create a longer one."""
-EXPIRED = 0.0
-"""The lease of an expired worker; it cannot be renewed."""
 
 Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]

@@ -30,6 +30,8 @@ SESSION, ACCEPTED, STARTED, STEP, ENDED, ENDED_NEXT = 1, 2, 3, 4, 5, 6
 by turn: the row of the entry before it leads to both.
 """
 ENDS = (ENDED, ENDED_NEXT)
+EXPIRED = 0.0
+"""In the table of workers: the lease of one that was declared dead; it cannot be renewed."""
 
 SAME_TIME = -1
 """In a packed entry: the turn started when it was accepted, or the run started with its turn."""

@@ -51,6 +51,7 @@ from holdfast.stores.sql.lookups import (
     find_run,
     find_turn,
     heads_of,
+    is_living,
     lane_facts,
     last_run_of_step,
     latest_turn,
@@ -427,7 +428,7 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     gone: set[WorkerId] = set()
     for worker in {turn.owner for turn in turns}:
         alive = yield from one(sql.WORKER_BY_ID, worker)
-        if alive is None or alive[0] <= now:
+        if alive is None or not is_living(alive[0]):
             gone.add(worker)
     return replace(facts, open_turns=turns, gone_owners=frozenset(gone))
 

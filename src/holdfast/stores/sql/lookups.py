@@ -27,6 +27,7 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
+    EXPIRED,
     SESSION_WIDTH,
     ItemState,
     read_body,
@@ -444,10 +445,17 @@ def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
     return read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
 
 
+def is_living(alive_until: float | None) -> bool:
+    """Whether a worker was not declared dead; one without a row, and so without a lease, was.
+
+    The end of a lease is not compared with the time: the clock may have stepped.
+    """
+    return alive_until is not None and alive_until != EXPIRED
+
+
 def read_lane(row: Row | None, now: float) -> Facts:
     if row is None:
         return Facts(now=now)
-    alive_until = row[_OWNER]
     session = read_session(row)
     active, run = None, None
     if row[_ACTIVE + 2] is not None:
@@ -456,7 +464,7 @@ def read_lane(row: Row | None, now: float) -> Facts:
     return Facts(
         now=now,
         session=session,
-        has_live_owner=alive_until is not None and alive_until > now,
+        has_live_owner=is_living(row[_OWNER]),
         waiting=Waiting(*row[_WAITING:_ACTIVE]),
         active=active,
         active_run=run,

@@ -67,6 +67,7 @@ from holdfast.stores.sql.lookups import (
     find_states,
     find_turn,
     find_turn_items,
+    is_living,
     last_run_of_step,
     own_records,
     places_in_line,
@@ -82,7 +83,7 @@ PRUNED_AT_ONCE = 1000
 
 
 def session(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+    tenant: Tenant, session_id: SessionId | None, key: Key | None
 ) -> Plan[SessionView | None]:
     """Return one session as the API shows it."""
     if session_id is not None:
@@ -94,16 +95,16 @@ def session(
     found = read_session(row)
     if found.tenant != tenant or found.deleted_at is not None:
         return None
-    return (yield from session_view(row, now))
+    return (yield from session_view(row))
 
 
-def session_view(row: Row, now: float) -> Plan[SessionView]:
+def session_view(row: Row) -> Plan[SessionView]:
     """Return the session of a row as the API shows it."""
-    found, alive_until = read_session(row), row[-1]
+    found = read_session(row)
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
         found,
-        found.status(has_live_owner=alive_until is not None and alive_until > now),
+        found.status(has_live_owner=is_living(row[-1])),
         waiting[0] if waiting else 0,
         (yield from _last_ended(found)),
     )
@@ -120,8 +121,8 @@ def _last_ended(of: Session) -> Plan[Turn | None]:
     return None
 
 
-def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[SessionView]]:
-    """Return a page of sessions. Status depends on the time, so it is filtered after reading."""
+def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
+    """Return a page of sessions. Status depends on the lane, so it is filtered after reading."""
     found: list[SessionView] = []
     after = query.after or ""
     wants_all = query.generations or query.status == "retired"
@@ -131,7 +132,7 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
-            view = yield from session_view(row, now)
+            view = yield from session_view(row)
             if query.status is None or view.status == query.status:
                 found.append(view)
         if len(rows) < wanted:
@@ -245,7 +246,7 @@ def lineage_records(of: Session) -> Plan[list[Record]]:
     return [record for own in reversed(found) for record in in_force(own)]
 
 
-def turn(tenant: Tenant, turn_id: TurnId, now: float) -> Plan[TurnView | None]:
+def turn(tenant: Tenant, turn_id: TurnId) -> Plan[TurnView | None]:
     """Return a turn and its state in the lane."""
     found = yield from find_turn(turn_id)
     if found is None or found.tenant != tenant:
@@ -256,19 +257,16 @@ def turn(tenant: Tenant, turn_id: TurnId, now: float) -> Plan[TurnView | None]:
     owner = read_session(row)
     if owner.deleted_at is not None:
         return None
-    is_alive = row[-1] is not None and row[-1] > now
-    return TurnView(found, found.status(owner, has_live_owner=is_alive))
+    return TurnView(found, found.status(owner, has_live_owner=is_living(row[-1])))
 
 
-def turns(
-    session_id: SessionId, after: int, limit: int, order: Order, now: float
-) -> Plan[list[TurnView]]:
+def turns(session_id: SessionId, after: int, limit: int, order: Order) -> Plan[list[TurnView]]:
     """Return a page of turns."""
     row = yield from session_row(session_id)
     if row is None:
         return []
     owner = read_session(row)
-    is_alive = row[-1] is not None and row[-1] > now
+    is_alive = is_living(row[-1])
     if order == "asc":
         first, last = after + 1, min(after + limit, owner.turn_count)
     else:
@@ -292,7 +290,7 @@ def runs(turn_id: TurnId) -> Plan[list[Run]]:
     return (yield from find_runs(turn_id))
 
 
-def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[ResponseView | None]:
+def response(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[ResponseView | None]:
     """Return the record of the response of a turn's step."""
     found = yield from find_turn(turn_id)
     if found is None or found.tenant != tenant or step > found.step:
@@ -304,8 +302,7 @@ def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[Res
     if (yield from one(sql.DROPPED_RESPONSE, turn_id, step)) is not None:
         return None
     last = yield from last_run_of_step(turn_id, step)
-    is_alive = row[-1] is not None and row[-1] > now
-    status = found.status(owner, has_live_owner=is_alive)
+    status = found.status(owner, has_live_owner=is_living(row[-1]))
     return ResponseView(found, status, owner, last, step)
 
 

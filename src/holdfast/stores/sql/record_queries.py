@@ -177,12 +177,12 @@ def _record_body(head: RecordHead) -> Plan[bytes | None]:
     return records[0].body if records else None
 
 
-def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[SessionView]]:
+def forks(tenant: Tenant, of: SessionId, limit: int) -> Plan[list[SessionView]]:
     """Return the visible sessions that were forked from a session."""
     rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
     found: list[SessionView] = []
     for row in rows:
-        view = yield from queries.session_view(row, now)
+        view = yield from queries.session_view(row)
         found.append(view)
     return found
 
@@ -203,7 +203,7 @@ def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
     """Return the outline of a session: its settled part without content."""
-    view = yield from queries.session(tenant, session_id, key, now)
+    view = yield from queries.session(tenant, session_id, key)
     if view is None:
         return None
     found = view.session

@@ -14,7 +14,7 @@ from holdfast.core.transaction.changes import (
     JournalRow,
 )
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS
-from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, IDENTITY
+from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, EXPIRED, IDENTITY
 from holdfast.stores.sql.plan import Statement, columns
 
 
@@ -567,13 +567,13 @@ DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
 
-# Sessions in which a worker without a live lease still runs or waits, or with an expired hold. Each
-# part has its own limit, so that paging through many orphans does not scan all of them again.
+# Sessions in which a worker that was declared dead still runs or waits, or with an expired hold.
+# Each part has its own limit, so that paging through many orphans does not scan all of them again.
 ORPHANED_SESSIONS = Statement(
     "orphaned_sessions",
     "select s.id from sessions s join ("
     "select session from (select a.session from lanes a left join workers w on w.id = a.owner "
-    "where a.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
+    f"where a.owner is not null and (w.id is null or w.alive_until = {EXPIRED}) limit ?2) ran "
     "union "
     "select session from (select h.session from lanes h where h.hold_until <= ?1 limit ?2) held "
     "union "
@@ -583,7 +583,7 @@ ORPHANED_SESSIONS = Statement(
     "limit ?2) ahead "
     "union "
     "select session from (select q.session from queue q left join workers w on w.id = q.owner "
-    "where w.id is null or w.alive_until <= ?1 limit ?2) waited"
+    f"where w.id is null or w.alive_until = {EXPIRED} limit ?2) waited"
     ") o on o.session = s.no limit ?2",
 )
 # Waiting turns only; the turn that has the lane belongs to its run or its client.

@@ -30,7 +30,6 @@ from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
     FeedPlace,
-    GoneWorker,
     ItemQuery,
     ListedItem,
     Listener,
@@ -44,6 +43,7 @@ from holdfast.ports.store import (
     SessionView,
     Transcript,
     TurnView,
+    WorkerState,
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.cache.lineage_cache import LineageCache
@@ -52,7 +52,7 @@ from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
-from holdfast.stores.sql.entries import read_turn
+from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.lookups import find_busy_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
@@ -117,17 +117,17 @@ class SqlReader:
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> SessionView | None:
         """Return a session by id, or the live one of a key."""
-        return await self._run(lambda now: queries.session(tenant, session_id, key, now))
+        return await self._run(lambda _: queries.session(tenant, session_id, key))
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
         if query.sort == "activity":
-            return await self._run(lambda now: sessions_by_activity(tenant, query, now))
-        return await self._run(lambda now: queries.sessions(tenant, query, now))
+            return await self._run(lambda _: sessions_by_activity(tenant, query))
+        return await self._run(lambda _: queries.sessions(tenant, query))
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
         """Return the visible sessions that were forked from a session."""
-        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
+        return await self._run(lambda _: records.forks(tenant, session_id, limit))
 
     async def descendants(self, session_id: SessionId) -> list[SessionId]:
         """Return all descendants of a session, including hidden and erased ones."""
@@ -258,13 +258,13 @@ class SqlReader:
 
     async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
         """Return a turn."""
-        return await self._run(lambda now: queries.turn(tenant, turn_id, now))
+        return await self._run(lambda _: queries.turn(tenant, turn_id))
 
     async def turns(
         self, session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
     ) -> list[TurnView]:
         """Return a page of a session's turns."""
-        return await self._run(lambda now: queries.turns(session_id, after, limit, order, now))
+        return await self._run(lambda _: queries.turns(session_id, after, limit, order))
 
     async def runs(self, turn_id: TurnId) -> list[Run]:
         """Return every attempt at a turn."""
@@ -272,7 +272,7 @@ class SqlReader:
 
     async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
         """Return the record of the response of a turn's step."""
-        return await self._run(lambda now: queries.response(tenant, turn_id, step, now))
+        return await self._run(lambda _: queries.response(tenant, turn_id, step))
 
     async def journal(
         self, turn_id: TurnId, step: int, *, after: int, limit: int
@@ -423,19 +423,25 @@ class SqlStore:
         await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
-    async def gone_workers(self) -> list[GoneWorker]:
-        """Return workers whose lease expired or whose process is dead."""
+    async def workers(self) -> list[WorkerState]:
+        """Return every worker, and what its lease and its token say about it."""
 
-        def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
+        def query(now: float) -> Plan[list[tuple[WorkerId, float, bool]]]:
             rows = yield from every(sql.WORKERS)
-            return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
+            return [(row[0], row[1], row[1] <= now) for row in rows]
 
         found = await self.query(query)
-        living = await self._tokens.living([worker.id for worker, is_late in found if not is_late])
-        return [worker for worker, _ in found if worker.id not in living]
+        in_time = [worker for worker, _, is_late in found if not is_late]
+        late = [worker for worker, lease, is_late in found if is_late and lease != EXPIRED]
+        living = await self._tokens.living(in_time)
+        living |= await self._tokens.held(late)
+        return [
+            WorkerState(worker, lease, is_late, worker not in living)
+            for worker, lease, is_late in found
+        ]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions with open work of a dead worker, or with an expired hold."""
+        """Return sessions with open work of a worker declared dead, or with an expired hold."""
 
         def query(now: float) -> Plan[list[SessionId]]:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)

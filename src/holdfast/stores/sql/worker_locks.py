@@ -19,7 +19,11 @@ class WorkerTokens(Protocol):
         ...
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return the workers whose token a live process holds."""
+        """Return the workers whose token is held now, or taken again by a live process."""
+        ...
+
+    async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return the workers whose token is held at this moment."""
         ...
 
     async def drop(self, worker: WorkerId) -> None:
@@ -55,6 +59,10 @@ class FileTokens:
         self._held[worker] = handle
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return the workers whose file is locked: a live process never loses its lock."""
+        return await self.held(workers)
+
+    async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose file is locked; a missing file has no owner."""
         return {worker for worker in workers if self._is_held(worker)}
 
@@ -101,6 +109,10 @@ class ProcessTokens:
         self._held.add(worker)
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return the workers that hold their token."""
+        return await self.held(workers)
+
+    async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers that hold their token."""
         return {worker for worker in workers if worker in self._held}
 

@@ -15,6 +15,7 @@ from holdfast.core.transaction.commands import (
     Compact,
     Delete,
     DropProviderState,
+    ExpireWorker,
     RecordHeal,
     Recover,
     Restore,
@@ -85,9 +86,8 @@ async def _interrupt(_: StoreClient, other: StoreClient, __: ManualClock, run: S
     await other.start("mine now", session_id=run.session.id, on_busy="interrupt")
 
 
-async def _expire(_: StoreClient, other: StoreClient, clock: ManualClock, run: Started) -> None:
-    clock.advance(LEASE_SECONDS + 1)
-    await other.enlist()
+async def _expire(caller: StoreClient, other: StoreClient, _: ManualClock, run: Started) -> None:
+    await other.submit(ExpireWorker(worker=caller.worker))
     await other.start("mine now", session_id=run.session.id)
 
 

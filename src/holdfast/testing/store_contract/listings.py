@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.session import Usage
-from holdfast.core.transaction.commands import Started
+from holdfast.core.transaction.commands import ExpireWorker, Started
 from holdfast.ports.store import SessionQuery, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import LEASE_SECONDS, StoreClient
@@ -38,6 +38,8 @@ class ListingContract:
         assert set(await _ids(caller, status="idle")) == {idle.id, fresh.id}
         assert await _ids(caller, status="retired") == [old.id]
         clock.advance(LEASE_SECONDS)
+        assert await _ids(caller, status="running") == [running.session.id]
+        await caller.submit(ExpireWorker(worker=caller.worker))
         assert await _ids(caller, status="running") == []
 
     async def test_a_status_that_is_rare_fills_its_page_all_the_same(

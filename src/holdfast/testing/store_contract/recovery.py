@@ -15,6 +15,7 @@ from holdfast.core.transaction.commands import (
     Renew,
     Started,
 )
+from holdfast.ports.store import WorkerState
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
 from holdfast.testing.store_contract.lanes import HOLD_SECONDS, ask_the_client, output, state_of
@@ -37,8 +38,14 @@ async def recover(
 
 
 async def gone(caller: StoreClient) -> set[WorkerId]:
-    """Return the workers that are considered dead."""
-    return {worker.id for worker in await caller.store.gone_workers()}
+    """Return the workers that give no sign that they are alive."""
+    return {worker.id for worker in await caller.store.workers() if worker.is_gone}
+
+
+async def state_of_worker(caller: StoreClient, worker: WorkerId) -> WorkerState:
+    """Return what the store knows about a worker."""
+    [found] = [one for one in await caller.store.workers() if one.id == worker]
+    return found
 
 
 async def owned(caller: StoreClient) -> set[RunId]:
@@ -53,7 +60,7 @@ class RecoveryContract:
         self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         clock.advance(LEASE_SECONDS - 1)
-        assert await other.store.gone_workers() == []
+        assert await gone(other) == set()
         until = await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
         assert until == clock.now() + LEASE_SECONDS
         clock.advance(LEASE_SECONDS - 1)
@@ -89,22 +96,20 @@ class RecoveryContract:
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(LEASE_SECONDS)
-        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        judged = await state_of_worker(other, caller.worker)
         await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
         late = ExpireWorker(worker=caller.worker, alive_until=judged.alive_until)
         assert await other.submit(late) is False
         assert caller.worker not in await gone(other)
         await caller.finish(run, "b")
         clock.advance(LEASE_SECONDS)
-        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        judged = await state_of_worker(other, caller.worker)
         in_time = ExpireWorker(worker=caller.worker, alive_until=judged.alive_until)
         assert await other.submit(in_time) is True
 
-    async def test_without_a_live_owner_nothing_runs(
-        self, caller: StoreClient, clock: ManualClock
-    ) -> None:
+    async def test_without_a_live_owner_nothing_runs(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
-        clock.advance(LEASE_SECONDS)
+        await expire(caller, caller)
         view = await caller.read.session(caller.tenant, session_id=run.session.id)
         assert view is not None
         assert view.status == "idle"
@@ -209,25 +214,26 @@ class RecoveryContract:
         await caller.finish(run, "c")
 
     async def test_many_who_recover_at_once_do_it_once(
-        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k", source="cron")
-        clock.advance(LEASE_SECONDS + 1)
-        await other.enlist()
+        await expire(other, caller)
         await asyncio.gather(*(recover(other, run.session.id) for _ in range(5)))
         events = await other.read.events(run.session.id, after=0, limit=100)
         assert [event.kind for event in events].count("turn.requeued") == 1
         assert_sound(await picture(other, run.session.id))
 
     async def test_a_turn_that_keeps_losing_its_worker_is_given_up(
-        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         limits = LaneLimits(can_run_again=True, max_attempts=3)
         run = await caller.start("a", key="k", source="cron", limits=limits)
+        owner = caller
         for attempt in range(1, 4):
-            clock.advance(LEASE_SECONDS + 1)
             successor = StoreClient(other.store, f"successor{attempt}")
             await successor.enlist()
+            await expire(successor, owner)
+            owner = successor
             await recover(successor, run.session.id, limits)
             if attempt < 3:
                 claimed = await successor.claim(run.turn, limits=limits)
@@ -245,11 +251,10 @@ class RecoveryContract:
         assert joined.turn.attempts == 1
 
     async def test_the_next_turn_is_accepted_at_once_before_any_recovery(
-        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
-        clock.advance(LEASE_SECONDS + 1)
-        await other.enlist()
+        await expire(other, caller)
         started = await other.start("b", key="k")
         assert await state_of(other, run.turn) == ("interrupted", "worker_lost")
         assert await other.texts(started.session) == ["a", "b"]
@@ -355,6 +360,44 @@ class ClockStepContract:
         await expire(other, caller)
         await recover(other, run.session.id)
         assert (await state_of(other, run.turn))[0] == "interrupted"
+
+    @pytest.mark.parametrize("step", [DAY_SECONDS, -DAY_SECONDS])
+    async def test_no_command_takes_a_lane_because_the_clock_was_set(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock, step: float
+    ) -> None:
+        run = await caller.start("a", key="k", idempotency_key="once", body_hash=b"x")
+        behind = await caller.wait("b", key="k", source="cron")
+        before = await picture(caller, run.session.id)
+        clock.set(clock.now() + step)
+        assert await other.store.orphaned_sessions(10) == []
+        await recover(other, run.session.id)
+        repeated = await other.repeat("a", key="k", idempotency_key="once", body_hash=b"x")
+        assert not repeated.is_settled
+        assert isinstance(await other.claim(behind.turn), Queued)
+        assert await picture(other, run.session.id) == before
+        assert await state_of(other, run.turn) == ("running", None)
+        view = await other.read.session(other.tenant, session_id=run.session.id)
+        assert view is not None
+        assert view.status == "running"
+        assert isinstance(await other.accept("c", key="k"), Queued)
+        await caller.finish(run, "fine")
+        assert await state_of(caller, run.turn) == ("completed", None)
+        assert_sound(await picture(caller, run.session.id))
+
+    async def test_a_lease_that_is_over_is_a_suspicion_until_its_process_ends(
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
+    ) -> None:
+        states = {}
+        for step in (0.0, DAY_SECONDS):
+            clock.set(clock.now() + step)
+            states[step] = await state_of_worker(other, caller.worker)
+        assert [(one.is_late, one.is_dead) for one in states.values()] == [
+            (False, False),
+            (True, False),
+        ]
+        assert states[0.0].alive_until == states[DAY_SECONDS].alive_until
+        await expire(other, caller)
+        assert (await state_of_worker(other, caller.worker)).is_dead
 
     @pytest.mark.parametrize("step", [DAY_SECONDS, -DAY_SECONDS])
     async def test_a_living_worker_keeps_its_lane_if_it_renews(

@@ -362,7 +362,7 @@ async def _everything(caller: StoreClient) -> list[object]:
     return [
         shown,
         journals,
-        await caller.store.gone_workers(),
+        await caller.store.workers(),
         await caller.read.api_keys(),
         await channel_picture(caller),
         await schedule_picture(caller),

@@ -99,7 +99,7 @@ USES: list[Callable[[Holdfast, SessionHandle], Awaitable[Any]]] = [
     lambda _, session: session.fork(),
     lambda _, session: session.delete(),
     lambda hf, _: hf.gateway.store.has_news(),
-    lambda hf, _: hf.gateway.store.gone_workers(),
+    lambda hf, _: hf.gateway.store.workers(),
     lambda hf, _: hf.gateway.store.enlist(hf.gateway.worker.id, 1.0),
 ]
 

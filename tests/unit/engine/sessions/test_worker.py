@@ -7,16 +7,19 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast.core.errors import TurnCancelled
-from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.ids import DEFAULT_TENANT, WorkerId
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Command, Renew
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.worker import LeaseWatch
 from holdfast.engine.settings import LaneSettings
-from holdfast.ports.store import GoneWorker
+from holdfast.ports.store import WorkerState
 from holdfast.stores.open import open_store
+from holdfast.stores.postgres import open_postgres
 from holdfast.stores.sql.store import SqlStore
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
 
 OutcomeT = TypeVar("OutcomeT")
@@ -47,7 +50,7 @@ class WatchedStore(SqlStore):
                 self.is_renewed_twice.set()
         return outcome
 
-    async def gone_workers(self) -> list[GoneWorker]:
+    async def workers(self) -> list[WorkerState]:
         self.looks += 1
         await self.may_look.wait()
         if self.breaks:
@@ -55,7 +58,7 @@ class WatchedStore(SqlStore):
             raise OSError("the folder of tokens is gone")
         if self.looks > 3:
             self.has_looked_again.set()
-        return await super().gone_workers()
+        return await super().workers()
 
 
 async def a_watched_store() -> WatchedStore:
@@ -194,3 +197,114 @@ async def test_a_worker_taken_for_dead_starts_over_under_a_new_name() -> None:
     assert (view.turn.outcome, view.turn.owner) == ("completed", gateway.worker.id)
     await gateway.stop()
     await store.close()
+
+
+# ── who is gone ─────────────────────────────────────────────────────────────────────────────
+
+LEASE = 9.0
+NEIGHBOUR = WorkerId("wrk_neighbour")
+
+
+def late(alive_until: float = 10.0) -> WorkerState:
+    """Return a neighbour whose lease is over, and whose process may be alive."""
+    return WorkerState(NEIGHBOUR, alive_until, is_late=True, is_dead=False)
+
+
+def look(watch: LeaseWatch, at: float, worker: WorkerState) -> bool:
+    """Return whether a worker is gone at a look at this moment."""
+    return watch.observe([worker], began=at, ended=at) == [worker]
+
+
+def test_a_dead_process_is_gone_at_the_first_look() -> None:
+    dead = WorkerState(NEIGHBOUR, 1e12, is_late=False, is_dead=True)
+    assert look(LeaseWatch(LEASE), 100.0, dead)
+
+
+def test_a_lease_that_is_over_must_stay_unchanged_for_a_whole_lease() -> None:
+    watch = LeaseWatch(LEASE)
+    assert [look(watch, at, late()) for at in (100.0, 103.0, 106.0, 109.0)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+
+
+def test_silence_before_the_end_of_the_lease_counts() -> None:
+    watch = LeaseWatch(LEASE)
+    in_time = WorkerState(NEIGHBOUR, 10.0, is_late=False, is_dead=False)
+    assert not any(look(watch, at, in_time) for at in (100.0, 103.0, 106.0, 109.0))
+    assert not watch.has_suspects
+    assert look(watch, 110.0, late())
+
+
+def test_every_renewal_starts_the_silence_again() -> None:
+    watch = LeaseWatch(LEASE)
+    for number in range(20):
+        assert not look(watch, 100.0 + 3 * number, late(alive_until=10.0 + number // 3))
+        assert watch.has_suspects
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    watch = LeaseWatch(LEASE)
+    assert not look(watch, 100.0, late())
+    assert not look(watch, 5000.0, late())
+    assert look(watch, 9000.0, late())
+    slow = LeaseWatch(LEASE)
+    slow.observe([late()], began=100.0, ended=150.0)
+    assert slow.observe([late()], began=151.0, ended=200.0) == []
+
+
+@pytest.mark.parametrize("step", [86_400.0, -86_400.0])
+async def test_a_step_of_the_clock_takes_no_run_from_a_living_neighbour(
+    store_url: str, step: float
+) -> None:
+    clock = ManualClock()
+    here, hf = await _open_at(store_url, clock)
+    there, other = await _open_at(store_url, clock)
+    session = await hf.session("k")
+    async with asyncio.timeout(IN_TIME):
+        async with session.turn("one") as turn:
+            clock.set(clock.now() + step)
+            for _ in range(3):
+                await there.worker.sweep()
+            waiting = asyncio.create_task((await other.session("k")).turn("two").__aenter__())
+            while (await session.view()).queued_turns < 1:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0)
+            await there.worker.sweep()
+            turn.add("re: one")
+        second = await waiting
+        second.add("re: two")
+        await second.__aexit__(None, None, None)
+    ends = [(view.turn.outcome, view.turn.attempts) for view in await session.turns()]
+    assert ends == [("completed", 1), ("completed", 1)]
+    for gateway in (here, there):
+        await gateway.stop()
+        await gateway.store.close()
+
+
+async def test_a_neighbour_that_hangs_loses_its_lane(store_url: str) -> None:
+    store = await open_store(store_url, clock=SystemClock())
+    hanging = StoreClient(store, "hanging")
+    await hanging.enlist(lease_seconds=0.3)
+    await hanging.start("one", key="k")
+    alive = await open_store(store_url, clock=SystemClock())
+    gateway = Gateway(
+        alive, clock=SystemClock(), ids=RandomIds(), settings=LaneSettings(lease_seconds=0.3)
+    )
+    await gateway.start()
+    session = await Holdfast(gateway, DEFAULT_TENANT, NEVER).session("k")
+    async with asyncio.timeout(IN_TIME), session.turn("two") as turn:
+        turn.add("here")
+    ends = [(view.turn.outcome, view.turn.error_code) for view in await session.turns()]
+    assert ends == [("completed", None), ("interrupted", "worker_lost")]
+    await gateway.stop()
+    await alive.close()
+    await store.close()
+
+
+async def _open_at(url: str, clock: ManualClock) -> tuple[Gateway, Holdfast]:
+    if url.startswith("postgresql:"):
+        store = await open_postgres(url, clock=clock)
+    else:
+        store = await open_store(url, clock=clock)
+    gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=LONG)
+    await gateway.start()
+    return gateway, Holdfast(gateway, DEFAULT_TENANT, NEVER)

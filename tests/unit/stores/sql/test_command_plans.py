@@ -27,7 +27,7 @@ async def store(clock: ManualClock) -> AsyncIterator[SqlStore]:
 
 
 async def gone(store: SqlStore) -> list[WorkerId]:
-    return [worker.id for worker in await store.gone_workers()]
+    return [worker.id for worker in await store.workers() if worker.is_gone]
 
 
 async def test_a_worker_is_gone_when_its_lease_ran_out(store: SqlStore, clock: ManualClock) -> None:
@@ -52,7 +52,7 @@ async def test_a_worker_that_renewed_after_it_was_judged_is_not_expired(
 ) -> None:
     await store.enlist(MINE, 10)
     clock.advance(11)
-    (judged,) = await store.gone_workers()
+    (judged,) = await store.workers()
     await store.submit(Renew(worker=MINE, lease_seconds=10))
     assert not await store.submit(ExpireWorker(worker=judged.id, alive_until=judged.alive_until))
     assert await gone(store) == []
@@ -63,7 +63,7 @@ async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_nam
 ) -> None:
     await store.enlist(MINE, 10)
     clock.advance(11)
-    (judged,) = await store.gone_workers()
+    (judged,) = await store.workers()
     assert await store.submit(ExpireWorker(worker=judged.id, alive_until=judged.alive_until))
     with pytest.raises(RunFenced, match="taken for dead"):
         await store.submit(Renew(worker=MINE, lease_seconds=10))
@@ -88,4 +88,4 @@ async def test_enlisting_twice_is_one_worker(store: SqlStore, clock: ManualClock
     clock.advance(5)
     await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True, again=True))
     clock.advance(9)
-    assert MINE not in [w.id for w in await store.gone_workers() if w.alive_until <= clock.now()]
+    assert MINE not in [w.id for w in await store.workers() if w.is_late]

@@ -32,7 +32,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn, lane_facts, open_turns, read_lane
+from holdfast.stores.sql.lookups import find_turn, is_living, lane_facts, open_turns, read_lane
 from holdfast.stores.sql.plan import Plan, every, one
 
 
@@ -145,8 +145,8 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
     row = yield from one(sql.HOLD, command.channel)
     if row is None:
         return Facts(now=now)
-    is_alive = row[3] is not None and row[3] > now
-    return Facts(now=now, hold=ChannelHoldRow(*row[:3]), is_holder_alive=is_alive)
+    hold = ChannelHoldRow(*row[:3])
+    return Facts(now=now, hold=hold, is_holder_alive=is_living(row[3]))
 
 
 def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:

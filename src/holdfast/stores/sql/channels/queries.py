@@ -14,7 +14,7 @@ from holdfast.ports.outbox import OutboxCount, OutboxQuery
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn
+from holdfast.stores.sql.lookups import find_turn, is_living
 from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 
 
@@ -86,7 +86,7 @@ class SqlChannelReader:
 
     async def holder(self, channel: str) -> ChannelHoldRow | None:
         """Return who receives for a channel; None if no live worker does."""
-        return await self._run(lambda now: _holder(channel, now))
+        return await self._run(lambda _: _holder(channel))
 
 
 def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]]:
@@ -169,8 +169,8 @@ def _cursor(view: str) -> Plan[tuple[int, int] | None]:
     return (row[0], row[1]) if row is not None else None
 
 
-def _holder(channel: str, now: float) -> Plan[ChannelHoldRow | None]:
+def _holder(channel: str) -> Plan[ChannelHoldRow | None]:
     row = yield from one(sql.HOLD, channel)
-    if row is None or row[3] is None or row[3] <= now:
+    if row is None or not is_living(row[3]):
         return None
     return ChannelHoldRow(*row[:3])

@@ -1,5 +1,6 @@
 """Every statement about the outbox, pairings, receivers and chats, with the reason it is there."""
 
+from holdfast.stores.sql.entries import EXPIRED
 from holdfast.stores.sql.plan import Statement
 
 _OUTBOX = (
@@ -85,7 +86,7 @@ DUE_MESSAGES = Statement(
     f"where {_WAITS} and o.channel = ?1 and o.next_at <= ?3 "
     "and not exists (select 1 from outbox p where p.channel = o.channel and p.chat = o.chat "
     "and p.thread = o.thread and p.state in ('pending', 'sending') and p.pos < o.pos) "
-    "and (w.id is null or w.alive_until <= ?3 "
+    f"and (w.id is null or w.alive_until = {EXPIRED} "
     "or (o.state = 'pending' and (o.owner = ?2 or o.next_at <= ?4))) "
     "order by o.next_at, o.pos limit ?5",
 )

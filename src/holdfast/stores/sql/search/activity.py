@@ -15,9 +15,7 @@ Rank = tuple[float, int]
 """The time of a session's last activity, and the session's number in the log."""
 
 
-def sessions_by_activity(
-    tenant: Tenant, query: SessionQuery, now: float
-) -> Plan[list[SessionView]]:
+def sessions_by_activity(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     """Return a page of sessions, the most recently active first.
 
     If the view lags far behind, because it is off or being built, the newest session comes first
@@ -25,14 +23,14 @@ def sessions_by_activity(
     """
     tail = yield from _tail()
     if tail is None:
-        return (yield from sessions(tenant, query, now))
+        return (yield from sessions(tenant, query))
     before = yield from _rank(query.after, tail)
     found: list[SessionView] = []
     while len(found) < query.limit:
         rows = yield from _rows(tenant, query, tail, before)
         for row, rank in rows:
             before = rank
-            view = yield from session_view(row, now)
+            view = yield from session_view(row)
             if query.status is None or view.status == query.status:
                 found.append(view)
             if len(found) == query.limit:
