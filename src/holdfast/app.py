@@ -150,9 +150,9 @@ async def open_application(
         services = ChannelServices(settings, _transcriber(settings, upstreams))
         upstreams = trace_calls(upstreams, meter)
         gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
-        compactor = Compactor(
-            gateway, upstreams.provider, upstreams.context_tokens, settings.context
-        )
+        has_windows = any(one.context_tokens is not None for one in settings.upstreams)
+        windows = upstreams.context_tokens if has_windows else None
+        compactor = Compactor(gateway, upstreams.provider, windows, settings.context)
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
