@@ -44,10 +44,11 @@ from holdfast.engine.turns.approvals import ApprovalService, Approver, waits_for
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
+    COMPARED_ROLES,
     MatchedInput,
-    has_no_history,
     match_input,
     match_stored_history,
+    read_role,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests
@@ -530,8 +531,11 @@ def _comparison(
         return True, True
     if headers.key is None and headers.session_id is None:
         return target.session_id is not None, True
-    is_whole = headers.history == "whole" or headers.sends_everything
-    return not is_whole and has_no_history(items), False
+    if headers.history == "whole" or headers.sends_everything or len(items) != 1:
+        return False, False
+    # One message of a user repeats nothing.
+    item = items[0]
+    return item.kind == "message" and read_role(item.body).role not in COMPARED_ROLES, False
 
 
 async def body_hash(request: Request) -> bytes:
