@@ -90,13 +90,22 @@ def new_meter(
     """Return a meter that counts the commits of a store, and exports traces if configured."""
     from holdfast.observability.metrics import PrometheusMeter
     from holdfast.observability.tracing import TracingMeter, tracing_meter
+    from holdfast.stores.commit.group_commit import COMMANDS, SECONDS
 
     meter = PrometheusMeter()
     if tracer_provider is not None:
         meter = TracingMeter(tracer_provider, has_content=settings.otel.content)
     elif settings.otel.endpoint:
         meter = tracing_meter(settings.otel.endpoint, has_content=settings.otel.content)
-    store.on_commit(meter.committed)
+    commits = store.commits
+    meter.add_histogram(
+        "holdfast_commit_seconds", "Duration of commits.", SECONDS,
+        lambda: (commits.by_seconds, commits.seconds),
+    )  # fmt: skip
+    meter.add_histogram(
+        "holdfast_commit_commands", "Commands that share a commit.", COMMANDS,
+        lambda: (commits.by_commands, commits.commands),
+    )  # fmt: skip
     wal = wal_path(settings.store.url)
     if wal is not None:
         meter.add_gauge(

@@ -478,15 +478,19 @@ async def test_a_turn_behind_a_queue_shares_the_commit_that_hands_the_lane_over(
         caller = StoreClient(store)
         await caller.enlist()
         running = await caller.start("a", key="k")
-        commits: list[int] = []
-        store.on_commit(lambda count, _: commits.append(count))
+        counts = store.commits
+        before = sum(counts.by_commands), counts.commands
+
+        def grown() -> tuple[int, int]:
+            return sum(counts.by_commands) - before[0], counts.commands - before[1]
+
         first = await caller.wait("b", key="k")
-        assert commits == [1], "nobody is handed the lane before it: it must be known soon"
+        assert grown() == (1, 1), "nobody is handed the lane before it: it must be known soon"
         named = Successor(first.turn.id, RunId("run_b"))
         second, ended = await asyncio.gather(
             caller.wait("c", key="k"), caller.finish(running, "answered", successor=named)
         )
-        assert commits == [1, 2]
+        assert grown() == (2, 3)
         assert ended.successor is not None
         assert ended.successor.turn.id == first.turn.id
         assert second.turn.position > first.turn.position
