@@ -90,13 +90,22 @@ def new_meter(
     """Return a meter that counts the commits of a store, and exports traces if configured."""
     from holdfast.observability.metrics import PrometheusMeter
     from holdfast.observability.tracing import TracingMeter, tracing_meter
+    from holdfast.stores.commit.group_commit import COMMANDS, SECONDS
 
     meter = PrometheusMeter()
     if tracer_provider is not None:
         meter = TracingMeter(tracer_provider, has_content=settings.otel.content)
     elif settings.otel.endpoint:
         meter = tracing_meter(settings.otel.endpoint, has_content=settings.otel.content)
-    store.on_commit(meter.committed)
+    commits = store.commits
+    meter.add_histogram(
+        "holdfast_commit_seconds", "Duration of commits.", SECONDS,
+        lambda: (commits.by_seconds, commits.seconds),
+    )  # fmt: skip
+    meter.add_histogram(
+        "holdfast_commit_commands", "Commands that share a commit.", COMMANDS,
+        lambda: (commits.by_commands, commits.commands),
+    )  # fmt: skip
     wal = wal_path(settings.store.url)
     if wal is not None:
         meter.add_gauge(
@@ -152,9 +161,9 @@ async def open_application(
         services = ChannelServices(settings, _transcriber(settings, upstreams))
         upstreams = trace_calls(upstreams, meter)
         gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
-        compactor = Compactor(
-            gateway, upstreams.provider, upstreams.context_tokens, settings.context
-        )
+        has_windows = any(one.context_tokens is not None for one in settings.upstreams)
+        windows = upstreams.context_tokens if has_windows else None
+        compactor = Compactor(gateway, upstreams.provider, windows, settings.context)
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-"""Buckets for storage and short requests."""
+"""Buckets for short requests."""
 TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 """Buckets for model calls, which take seconds to minutes."""
 MAX_LABEL_SETS = 200
@@ -28,7 +28,6 @@ WAITING = "requires_action"
 """The outcome of a run whose turn waits for the client's tools or an approval."""
 MAX_UNSORTED = 1024
 """The most histogram values that may wait to be sorted into buckets."""
-COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 Labels = tuple[str, ...]
 
@@ -103,6 +102,27 @@ class _Gauge:
         return GaugeMetricFamily(self._name, self._help_text, value=self._read())
 
 
+class _ReadHistogram:
+    """A histogram without labels that another part counts, and that is read at each scrape."""
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        buckets: tuple[float, ...],
+        read: Callable[[], tuple[list[int], float]],
+    ) -> None:
+        self._name, self._help_text, self._buckets, self._read = name, help_text, buckets, read
+
+    def collect(self) -> "Metric":
+        from prometheus_client.core import HistogramMetricFamily
+
+        counts, total = self._read()
+        family = HistogramMetricFamily(self._name, self._help_text, labels=())
+        family.add_metric((), list(_cumulative(self._buckets, counts)), total)
+        return family
+
+
 class PrometheusMeter:
     """The metrics of one gateway, in a registry of its own."""
 
@@ -139,10 +159,6 @@ class PrometheusMeter:
         self._tools = _Histogram(
             "holdfast_tool_seconds", "Duration of tool calls.", TURN_SECONDS, ("tool", "outcome")
         )
-        self._commit = _Histogram("holdfast_commit_seconds", "Duration of commits.", SECONDS)
-        self._batch = _Histogram(
-            "holdfast_commit_commands", "Commands that share a commit.", COMMANDS
-        )
         self._recovered = _Counter(
             "holdfast_sessions_recovered", "Sessions recovered after a lease was lost."
         )
@@ -152,8 +168,8 @@ class PrometheusMeter:
         )  # fmt: skip
         self._add_channel_metrics()
         self._histograms = (
-            self._turn_seconds, self._first_token, self._lane_wait, self._upstream, self._commit,
-            self._batch, self._requests, self._tools, self._inbox_lag,
+            self._turn_seconds, self._first_token, self._lane_wait, self._upstream,
+            self._requests, self._tools, self._inbox_lag,
         )  # fmt: skip
         # Keyed weakly: a turn that ends without being counted is removed with its request.
         self._queued: dict[ref[RequestContext], float] = {}
@@ -161,7 +177,7 @@ class PrometheusMeter:
         self._label_sets: set[Labels] = set()
         self._tool_names: set[str] = set()
         self._outbox = (0, 0.0)
-        self._gauges = self._queue_gauges()
+        self._read: list[_Gauge | _ReadHistogram] = [*self._queue_gauges()]
 
     def _add_channel_metrics(self) -> None:
         self._received = _Counter(
@@ -206,7 +222,17 @@ class PrometheusMeter:
 
     def add_gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a value that is read at each scrape."""
-        self._gauges.append(_Gauge(name, help_text, read))
+        self._read.append(_Gauge(name, help_text, read))
+
+    def add_histogram(
+        self,
+        name: str,
+        help_text: str,
+        buckets: tuple[float, ...],
+        read: Callable[[], tuple[list[int], float]],
+    ) -> None:
+        """Add a histogram whose counts by bucket and sum are read at each scrape."""
+        self._read.append(_ReadHistogram(name, help_text, buckets, read))
 
     def _oldest_queued(self) -> float:
         return time.monotonic() - min(self._queued.values()) if self._queued else 0.0
@@ -328,13 +354,6 @@ class PrometheusMeter:
         if len(self._tools.unsorted) > MAX_UNSORTED:
             self._sort()
 
-    def committed(self, commands: int, seconds: float) -> None:
-        """Count a commit."""
-        self._commit.unsorted.append((seconds, ()))
-        self._batch.unsorted.append((commands, ()))
-        if len(self._commit.unsorted) > MAX_UNSORTED:
-            self._sort()
-
     def recovered(self, sessions: int) -> None:
         """Count recovered sessions."""
         self._recovered.counts[()] += sessions
@@ -351,11 +370,11 @@ class PrometheusMeter:
 
     def collect(self) -> "Iterable[Metric]":
         """Return all metrics for the Prometheus library."""
-        metrics: tuple[_Counter | _Histogram | _Gauge, ...] = (
+        metrics: tuple[_Counter | _Histogram | _Gauge | _ReadHistogram, ...] = (
             self._accepted, self._ended, self._turns, self._turn_seconds, self._first_token,
             self._tokens, self._lane_wait, self._healed, self._compacted, self._upstream,
-            self._tools, self._commit, self._batch, self._recovered, self._requests,
-            self._received, self._sends, self._inbox_lag, *self._gauges,
+            self._tools, self._recovered, self._requests,
+            self._received, self._sends, self._inbox_lag, *self._read,
         )  # fmt: skip
         return [metric.collect() for metric in metrics]
 

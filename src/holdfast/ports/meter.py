@@ -52,10 +52,6 @@ class Meter(Protocol):
         """Count an attempt to send a message of the outbox."""
         ...
 
-    def committed(self, commands: int, seconds: float) -> None:
-        """Record the number of commands and the duration of a transaction."""
-        ...
-
     def recovered(self, sessions: int) -> None:
         """Count sessions that were recovered after a worker died."""
         ...
@@ -98,9 +94,6 @@ class NoMeter:
         """Do nothing."""
 
     def channel_sent(self, channel: str, outcome: str) -> None:
-        """Do nothing."""
-
-    def committed(self, commands: int, seconds: float) -> None:
         """Do nothing."""
 
     def recovered(self, sessions: int) -> None:

@@ -1,6 +1,7 @@
 """Metrics and per-tenant limits."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -31,7 +32,9 @@ async def test_turns_runs_commits_and_requests_are_counted() -> None:
         text = (await client.get("/metrics")).text
     assert 'holdfast_turns_accepted_total{admission="started",source="user"} 1.0' in text
     assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in text
-    assert "holdfast_commit_seconds_count" in text
+    counts = re.findall(r"^holdfast_commit_(?:seconds|commands)_count (\S+)$", text, re.MULTILINE)
+    assert len(counts) == 2
+    assert min(map(float, counts)) >= 2
     assert 'holdfast_upstream_seconds_count{outcome="completed",upstream="demo"} 1.0' in text
     assert 'route="/v1/chat/completions",status="200"' in text
 

@@ -83,3 +83,16 @@ def test_the_outbox_has_a_depth_and_an_age() -> None:
     lines = meter.render().decode().splitlines()
     assert "holdfast_outbox_messages 3.0" in lines
     assert "holdfast_outbox_oldest_seconds 12.5" in lines
+
+
+def test_a_histogram_of_another_part_is_read_at_each_scrape(meter: PrometheusMeter) -> None:
+    counts, total = [2, 0, 0], 1.5
+    meter.add_histogram("one_seconds", "One.", (1, 5), lambda: (counts, total))
+    assert 'one_seconds_bucket{le="1.0"} 2.0' in text_of(meter)
+    counts[1] += 3
+    counts[2] += 1
+    text = text_of(meter)
+    assert 'one_seconds_bucket{le="5.0"} 5.0' in text
+    assert 'one_seconds_bucket{le="+Inf"} 6.0' in text
+    assert "one_seconds_count 6.0" in text
+    assert "one_seconds_sum 1.5" in text

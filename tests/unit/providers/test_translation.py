@@ -18,6 +18,7 @@ from holdfast.providers.openai_chat.messages import UNSUPPORTED_PART
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
 from holdfast.providers.openai_chat.params import to_chat_params
 from holdfast.providers.openai_responses.params import to_responses_params
+from tests.unit.providers.chat_upstream import check
 
 Json = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -154,7 +155,7 @@ def messages(
     cache = ChatInputWriter(TranslationCache())
     history = [msgspec.json.encode(item) for item in items]
     if is_strict:
-        cache.check(history, "u")
+        check(cache.translations, history)
     form = ChatForm("u", alternates=alternates)
     written = cache.write(history, form, instructions=instructions)
     sent: list[Json] = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))

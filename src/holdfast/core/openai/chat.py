@@ -313,15 +313,6 @@ def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
     return {"content": found, "refusal": None} if found else None
 
 
-def finish_reason(message: Message, incomplete_reason: str | None) -> str:
-    """Return the finish reason of a completion."""
-    if incomplete_reason == "max_output_tokens":
-        return "length"
-    if incomplete_reason == "content_filter":
-        return "content_filter"
-    return "tool_calls" if message.get("tool_calls") else "stop"
-
-
 def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return usage in the Chat format."""
     if usage is None:

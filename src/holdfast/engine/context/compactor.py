@@ -101,6 +101,8 @@ class Compactor:
     ) -> None:
         self._gateway = gateway
         self._windows: Windows = windows or (lambda _: None)
+        self.has_windows = windows is not None
+        """Whether any model's window may be known: configured, or learned from a rejection."""
         self.settings = settings or ContextSettings()
         self.model_limits = ModelLimits()
         self._summarizer = Summarizer(route, gateway.meter)
@@ -121,8 +123,6 @@ class Compactor:
             return False
         if self._windows(attempt.model) is not None:
             return False
-        if not self.model_limits.has_windows:
-            return True
         return self.model_limits.of(attempt.provider.name, attempt.model).window is None
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
@@ -147,6 +147,7 @@ class Compactor:
         options = read_context_options(attempt.request.fields)
         before = self._tokens(attempt, attempt.history)
         self.model_limits.rejected(attempt.provider.name, attempt.model, failure, before)
+        self.has_windows = True
         if options.truncation == "disabled" and not options.compacts:
             return None
         bounds = self._bounds(attempt, options)

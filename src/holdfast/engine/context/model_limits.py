@@ -41,8 +41,6 @@ class ModelLimits:
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
         self._known: SizedLru[ModelKey, LearnedLimits] = SizedLru(max_models)
-        self.has_windows = False
-        """Whether any model's window was learned."""
 
     def of(self, upstream: str, model: str) -> LearnedLimits:
         """Return what is known about a model."""
@@ -71,4 +69,3 @@ class ModelLimits:
         if window >= MIN_WINDOW and (known.window is None or window < known.window):
             known = msgspec.structs.replace(known, window=window)
             self._known.put((upstream, model), known, 1)
-            self.has_windows = True

@@ -152,7 +152,7 @@ class ModelCaller:
     ) -> CallAttempt:
         """Return the first attempt, including the changes of heals in earlier runs of this turn."""
         model, allows_opaque, is_plain = request.model, True, False
-        left_out = run.left_out
+        left_out, fitter = run.left_out, self._fitter
         if run.turn.attempts > 1:
             await self._load_heals(run, progress)
             for heal in progress.heals:
@@ -175,8 +175,8 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
-        is_unbounded = self._fitter is None or self._fitter.is_unbounded(attempt)
-        if is_unbounded and attempt.provider.state_use(model) is None:
+        may_be_bounded = fitter is not None and (fitter.has_windows or request.fields)
+        if not may_be_bounded and attempt.provider.state_use(model) is None:
             return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 

@@ -31,6 +31,9 @@ class CompactionResult(msgspec.Struct, frozen=True):
 class ContextFitter(Protocol):
     """Keeps requests within the context windows of models."""
 
+    has_windows: bool
+    """Whether any model's window may be known; if not, only fields of a request can limit it."""
+
     def strip_gateway_fields(self, request: TurnRequest) -> TurnRequest:
         """Return a request without the fields that are meant for the gateway."""
         ...

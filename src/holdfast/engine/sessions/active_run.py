@@ -34,7 +34,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
 from holdfast.engine.sessions.waiters import WaiterRegistry
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store
 
 _run_log = log.logger("run.ended")
@@ -93,13 +93,13 @@ class ActiveRun:
 
     def __init__(
         self,
-        started: Started,
         store: Store,
         registry: WaiterRegistry,
-        meter: Meter | None = None,
+        meter: Meter,
+        started: Started,
         on_lost: Callable[[], object] | None = None,
     ) -> None:
-        self._meter: Meter = meter or NoMeter()
+        self._meter = meter
         self.turn = started.turn
         self.session = started.session
         self.fence = started.fence

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -90,6 +91,8 @@ class Gateway:
         self.worker = Worker(
             store, self._registry, ids=ids, settings=self.settings, meter=self.meter
         )
+        self.begin = partial(ActiveRun, store, self._registry, self.meter)
+        """Returns the run of a turn that has its lane; `on_lost` is called if it loses the lane."""
         self._lanes = LaneQueue(self, self._registry, self._submit_cancellable, self._release_lane)
         self._runtimes = runtimes
         self._handler: Handler | None = None
@@ -199,10 +202,6 @@ class Gateway:
 
     # ── running ─────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, started: Started, on_lost: Callable[[], object] | None = None) -> ActiveRun:
-        """Return the run of a turn that has its lane; `on_lost` is called if it loses the lane."""
-        return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
-
     async def enter(
         self, admission: Started | Queued, on_lost: Callable[[], object] | None = None
     ) -> ActiveRun:
@@ -212,7 +211,7 @@ class Gateway:
             if isinstance(started, Queued):
                 since = self._registry.claims.get(started.turn.id, -1)
                 started = await self._lanes.wait(started, since=since)
-            return ActiveRun(started, self.store, self._registry, self.meter, on_lost)
+            return self.begin(started, on_lost)
         except BaseException as exc:
             self._registry.release_turn(admission.turn.id)
             is_ended = isinstance(

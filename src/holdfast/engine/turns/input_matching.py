@@ -37,7 +37,8 @@ TAIL_ITEMS = 16
 """How many items of a log are read first, in addition to twice the items of the request."""
 MeetRun = Callable[[Session], Awaitable[Meeting]]
 """Decides about a request that finds a run in its session."""
-_COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
+COMPARED_ROLES = frozenset({ASSISTANT, *INSTRUCTION_ROLES})
+"""Roles of messages that are compared with the log; a single message of any other is new."""
 SEARCHED_TURNS = 100
 """How many of a session's last turns are searched for queued tool outputs."""
 
@@ -56,7 +57,7 @@ class _Content(msgspec.Struct):
     content: Any = None
 
 
-_read_role = msgspec.json.Decoder(_Role).decode
+read_role = msgspec.json.Decoder(_Role).decode
 _read_content = msgspec.json.Decoder(_Content).decode
 
 
@@ -88,14 +89,6 @@ async def _compute(
     if count <= INLINE_ITEMS:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
-
-
-def has_no_history(items: Sequence[NewItem]) -> bool:
-    """Whether the input is one message of a user, so that it repeats nothing."""
-    for item in items:
-        if item.kind != "message" or _read_role(item.body).role in _COMPARED_ROLES:
-            return False
-    return len(items) == 1
 
 
 async def match_input(
@@ -186,7 +179,7 @@ def _leading_instructions(items: Sequence[NewItem]) -> list[NewItem]:
     """Return a request's leading system and developer messages, marked as instructions."""
     lead: list[NewItem] = []
     for item in items:
-        if item.kind != "message" or _read_role(item.body).role not in INSTRUCTION_ROLES:
+        if item.kind != "message" or read_role(item.body).role not in INSTRUCTION_ROLES:
             break
         lead.append(msgspec.structs.replace(item, is_instruction=True))
     return lead
@@ -347,7 +340,7 @@ async def _is_cut(
         return stored.startswith(shown) or shown.startswith(stored)
     query = ItemQuery(after=answer.seq - 1, limit=1, view="log")
     [item] = await read.items(outline.session, query)
-    if _read_role(item.body).role != ASSISTANT:
+    if read_role(item.body).role != ASSISTANT:
         return False
     stored = comparable_text(text_of(_read_content(item.body).content)).strip()
     return len(shown) < len(stored) and stored.startswith(shown)
@@ -443,7 +436,7 @@ def _sent_items(items: Sequence[NewItem]) -> list[SentItem]:
 def _sent(item: NewItem) -> SentItem:
     if item.kind != "message":
         return SentItem(item.fingerprint, item.kind, call_id=item.call_id)
-    role = _read_role(item.body).role
+    role = read_role(item.body).role
     text = text_of(_read_content(item.body).content) if role == ASSISTANT else ""
     return SentItem(item.fingerprint, item.kind, role, text)
 

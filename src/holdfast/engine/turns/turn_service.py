@@ -8,7 +8,7 @@ its caller waits for the answer in a task that ends only with the server.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +39,14 @@ from holdfast.engine.streaming.stream_reader import MAX_RESUMES, StreamReader
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.engine.turns.in_flight import RunsInFlight
 from holdfast.ports.store import ResponseView
+
+
+class Client(Protocol):
+    """The connection of a caller."""
+
+    async def wait_disconnected(self, *, or_half_closed: bool = False) -> None:
+        """Return when the client has disconnected, or has shut down its sending side."""
+        ...
 
 
 class TurnTicket(msgspec.Struct, eq=False):
@@ -75,15 +83,19 @@ class TurnTicket(msgspec.Struct, eq=False):
         reader.resume = self.resume
         return reader
 
-    def answer(self) -> Awaitable[TurnResult]:
+    def answer(self, client: Client | None = None) -> Awaitable[TurnResult]:
         """Return an awaitable for the committed result; it raises the error if there is none.
 
         A deferred turn is executed by the caller's own task. Otherwise the turn has a task of its
-        own, and cancelling the caller does not stop it.
+        own, and cancelling the caller does not stop it; with a `client`, the turn is cancelled if
+        that leaves.
         """
         if self.unstarted is not None:
             (admission, request), self.unstarted = self.unstarted, None
             return self._service.execute(self, admission, request, None)
+        return self._result() if client is None else self._result_or_abandon(client)
+
+    def _result(self) -> "asyncio.Future[TurnResult]":
         waiter: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if self.outcome is not None:
@@ -104,8 +116,21 @@ class TurnTicket(msgspec.Struct, eq=False):
             else:
                 waiter.set_result(outcome)
 
+    async def _result_or_abandon(self, client: Client) -> TurnResult:
+        answer = self._result()
+        disconnect = asyncio.ensure_future(client.wait_disconnected(or_half_closed=True))
+        try:
+            first: set[asyncio.Future[Any]] = {answer, disconnect}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                await self.abandon()
+            return await answer
+        finally:
+            disconnect.cancel()
+            await asyncio.gather(disconnect, return_exceptions=True)
+
     async def abandon(self) -> None:
-        """Cancel the turn because its client has disconnected, if that is the policy."""
+        """Cancel the turn because its client has disconnected."""
         await self._service.cancel(self.turn, code="client_left")
 
 

@@ -48,7 +48,7 @@ class ChatApi:
         if turn_request.is_stream:
             chunks = ChatChunks(turn_request, with_trace=headers.with_trace)
             return self._turns.stream(request, ticket, chunks)
-        answer = await self._turns.answer(request, ticket)
+        answer = await ticket.answer(request if self._turns.cancels_on_disconnect else None)
         value = completion(answer.response)
         if headers.with_trace:
             value["tool_trace"] = tool_trace(map(msgspec.json.decode, answer.response.output))

@@ -102,7 +102,8 @@ class ResponsesApi:
         if turn_request.is_background:
             facts = await self._facts(await self._view(request, ticket.response_id))
         else:
-            facts = (await self._turns.answer(request, ticket)).response
+            client = request if self._turns.cancels_on_disconnect else None
+            facts = (await ticket.answer(client)).response
         reply = Reply(write_response(facts), headers=[JSON, *request.session_headers])
         reply.delivers = ticket.turn.id, ticket.step
         return reply

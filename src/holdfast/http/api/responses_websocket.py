@@ -193,7 +193,7 @@ class _Connection:
         self._tasks.clear()
         if self._request.budget is not None:
             self._request.budget.release(sum(self._reserved.values()))
-        if self._turns.streams.on_disconnect == "cancel":
+        if self._turns.cancels_on_disconnect:
             for ticket in self._tickets:
                 await ticket.abandon()
 

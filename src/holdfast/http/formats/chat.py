@@ -11,7 +11,6 @@ from holdfast.core.openai.chat import (
     Message,
     call_of,
     chat_usage,
-    finish_reason,
     logprobs_of,
     message_of,
     plain_text,
@@ -22,6 +21,11 @@ from holdfast.core.tools.approval_words import approval_text
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
+FINISH_REASONS: dict[str | None, str] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+}
+"""The finish reasons of incomplete answers, by the reason that the Responses API has."""
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _CANCELLED = {"message": "the turn was cancelled", "code": TurnCancelled.code}
 """The error at the end of a cancelled turn's stream; a failed turn has its own."""
@@ -56,7 +60,9 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
                 "index": 0,
                 "message": message,
                 "logprobs": logprobs,
-                "finish_reason": finish_reason(message, reason),
+                "finish_reason": FINISH_REASONS.get(
+                    reason, "tool_calls" if "tool_calls" in message else "stop"
+                ),
             }
         ],
         "usage": chat_usage(usage),
@@ -198,7 +204,8 @@ class _ChunkWriter:
             yield b"data: %s\n\n" % _encode(body)
             return
         reason = (response.get("incomplete_details") or {}).get("reason")
-        yield self.chunk({}, finish_reason({"tool_calls": self._calls or None}, reason))
+        finish = FINISH_REASONS.get(reason, "tool_calls" if self._calls else "stop")
+        yield self.chunk({}, finish)
         if _wants_usage(self._request):
             usage = chat_usage(response.get("usage"))
             yield b"data: %s\n\n" % _encode({**self._head, "choices": [], "usage": usage})

@@ -1,7 +1,7 @@
 """Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -41,13 +41,13 @@ from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
 from holdfast.engine.streaming.stream_reader import StreamReader
 from holdfast.engine.turns.approvals import ApprovalService, Approver, waits_for_approval
-from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
+    COMPARED_ROLES,
     MatchedInput,
-    has_no_history,
     match_input,
     match_stored_history,
+    read_role,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests
@@ -106,6 +106,7 @@ class TurnSubmitter:
         self.gateway = gateway
         self.turn_service = turn_service
         self.streams = streams or StreamSettings()
+        self.cancels_on_disconnect = self.streams.on_disconnect == "cancel"
         self._reset = reset
         self._keyless = KeylessRequests()
 
@@ -119,7 +120,7 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again.
 
-        A turn that is answered as a whole is executed by `answer`, which must be called
+        The `answer` of a turn that is answered as a whole executes it, and must be called
         immediately.
         """
         is_new, is_compared = _comparison(headers, target, items)
@@ -194,7 +195,7 @@ class TurnSubmitter:
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
                 # Nothing cancels the task of a request whose turns continue after a disconnect.
-                is_deferred = not is_live and self.streams.on_disconnect == "complete"
+                is_deferred = not (is_live or self.cancels_on_disconnect)
                 ticket = await self.turn_service.accept(
                     accept, turn_request, is_live=is_live, is_deferred=is_deferred
                 )
@@ -448,26 +449,8 @@ class TurnSubmitter:
 
     async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
         client.is_gone = True
-        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
+        if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
-
-    def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
-        """Wait for a turn's answer; cancel the turn on a disconnect if so configured."""
-        if self.streams.on_disconnect == "complete":
-            return ticket.answer()
-        return self._answer_or_abandon(request, ticket)
-
-    async def _answer_or_abandon(self, request: Request, ticket: TurnTicket) -> TurnResult:
-        answer = asyncio.ensure_future(ticket.answer())
-        disconnect = asyncio.ensure_future(request.wait_disconnected(or_half_closed=True))
-        try:
-            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                await ticket.abandon()
-            return await answer
-        finally:
-            disconnect.cancel()
-            await asyncio.gather(disconnect, return_exceptions=True)
 
 
 def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
@@ -530,8 +513,11 @@ def _comparison(
         return True, True
     if headers.key is None and headers.session_id is None:
         return target.session_id is not None, True
-    is_whole = headers.history == "whole" or headers.sends_everything
-    return not is_whole and has_no_history(items), False
+    if headers.history == "whole" or headers.sends_everything or len(items) != 1:
+        return False, False
+    # One message of a user repeats nothing.
+    item = items[0]
+    return item.kind == "message" and read_role(item.body).role not in COMPARED_ROLES, False
 
 
 async def body_hash(request: Request) -> bytes:

@@ -9,10 +9,9 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
-from types import TracebackType
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -149,12 +148,56 @@ class PooledClient:
         # An aborted transport is closed in the next iteration of the loop.
         await asyncio.sleep(0)
 
-    def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
-        """Send the request and return its response; leaving the block frees the connection.
+    @asynccontextmanager
+    async def exchange(self, request: HttpRequest) -> AsyncIterator["HttpExchange"]:
+        """Send the request and yield its response; leaving the block frees the connection.
 
         Every failure of the connection is a `ProviderFailure`.
         """
-        return HttpExchange(self, request)
+        answer = await self.open(request)
+        is_failed = True
+        try:
+            yield answer
+            is_failed = False
+        finally:
+            answer.leave(is_failed=is_failed)
+
+    async def open(self, request: HttpRequest) -> "HttpExchange":
+        """Send the request and return its response as soon as its head has arrived.
+
+        Afterwards either `take_whole` returns the body, or the caller must call `leave`.
+        """
+        origin, pieces = self.serialize(request)
+        is_repeatable = request.may_repeat or request.method in _SAFE
+        for attempts_left in range(MAX_STALE_CONNECTIONS, -1, -1):
+            pooled = self.take_idle(origin, is_repeatable) if attempts_left else None
+            connection = pooled or await self.connect(origin)
+            connection.send(request.method, pieces)
+            try:
+                while not connection.has_head:
+                    await connection.wait_for_data(self.timeouts.first_byte_seconds)
+                inflater = None
+                if connection.may_be_encoded:
+                    inflater = _inflater(connection.headers.get("content-encoding", ""))
+                return HttpExchange(self, connection, origin, connection.status, inflater)
+            except Disconnected:
+                self.drop(connection)
+                if pooled is None or not is_repeatable or not connection.is_untouched:
+                    raise broken(
+                        "the upstream closed the connection without an answer",
+                        "upstream_disconnected",
+                    ) from None
+            except TimeoutError as exc:
+                self.drop(connection)
+                raise broken(
+                    f"no answer from the upstream within {self.timeouts.first_byte_seconds:g} s",
+                    "upstream_first_byte_timeout",
+                    status=504,
+                ) from exc
+            except BaseException:
+                self.drop(connection)
+                raise
+        raise AssertionError("the last attempt returns or raises")
 
     def serialize(self, request: HttpRequest) -> tuple[ServerAddress, list[bytes]]:
         """Return the server of a request and the bytes to send."""
@@ -259,58 +302,15 @@ class PooledClient:
         return connection
 
 
-class HttpExchange:
-    """One request and its response; leaving it pools or closes the connection."""
+class HttpExchange(msgspec.Struct, eq=False):
+    """A response whose head has arrived; leaving it pools or closes the connection."""
 
-    def __init__(self, client: PooledClient, request: HttpRequest) -> None:
-        self._client = client
-        self._request = request
-        self._inflater: _Inflater | None = None
-        self._is_stopped = False
-
-    async def __aenter__(self) -> "HttpExchange":
-        await self.open()
-        return self
-
-    async def open(self) -> None:
-        """Send the request and wait for the head of its response.
-
-        Afterwards either `take_whole` returns the body, or the caller must call `leave`.
-        """
-        client, request = self._client, self._request
-        self._origin, pieces = client.serialize(request)
-        is_repeatable = request.may_repeat or request.method in _SAFE
-        for attempts_left in range(MAX_STALE_CONNECTIONS, -1, -1):
-            pooled = client.take_idle(self._origin, is_repeatable) if attempts_left else None
-            connection = pooled or await client.connect(self._origin)
-            connection.send(request.method, pieces)
-            try:
-                while not connection.has_head:
-                    await connection.wait_for_data(client.timeouts.first_byte_seconds)
-                if connection.may_be_encoded:
-                    self._inflater = _inflater(connection.headers.get("content-encoding", ""))
-            except Disconnected:
-                client.drop(connection)
-                if pooled is None or not is_repeatable or not connection.is_untouched:
-                    raise broken(
-                        "the upstream closed the connection without an answer",
-                        "upstream_disconnected",
-                    ) from None
-            except TimeoutError as exc:
-                client.drop(connection)
-                raise broken(
-                    f"no answer from the upstream within {client.timeouts.first_byte_seconds:g} s",
-                    "upstream_first_byte_timeout",
-                    status=504,
-                ) from exc
-            except BaseException:
-                client.drop(connection)
-                raise
-            else:
-                self._connection = connection
-                self.status = connection.status
-                return
-        raise AssertionError("the last attempt returns or raises")
+    _client: PooledClient
+    _connection: UpstreamConnection
+    _origin: ServerAddress
+    status: int
+    _inflater: "_Inflater | None"
+    _is_stopped: bool = False
 
     def take_whole(self) -> bytes | None:
         """Return the body and free the connection; None if more of the body has to be read.
@@ -326,14 +326,6 @@ class HttpExchange:
         else:
             self._client.drop(connection)
         return body
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.leave(is_failed=kind is not None)
 
     def leave(self, *, is_failed: bool) -> None:
         """Free the connection, whether the body was read to its end or not."""

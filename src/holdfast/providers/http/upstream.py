@@ -1,8 +1,8 @@
 """One upstream server: its address, our credentials there, and requests to it."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from holdfast.core.healing.redaction import redact
 from holdfast.ports.request_context import note_first_token
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.failure_log import log_failure
-from holdfast.providers.http.client import HttpAnswer, HttpExchange, HttpRequest, PooledClient
+from holdfast.providers.http.client import HttpAnswer, HttpRequest, PooledClient
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
 from holdfast.providers.items.seal_owner import SealOwner, account_of
@@ -79,11 +79,9 @@ class Upstream:
             may_repeat=may_repeat,
         )
 
-    @asynccontextmanager
-    async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpAnswer]:
-        """Send a request; yield its response, whatever the status."""
-        async with self._client.exchange(request) as answer:
-            yield answer
+    def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
+        """Send a request and return its response, whatever the status."""
+        return self._client.exchange(request)
 
     def _log_failure(
         self, request: HttpRequest, path: str, started_at: float, failure: ProviderFailure
@@ -116,8 +114,7 @@ class Upstream:
         )
         started_at = time.monotonic()
         try:
-            answer = HttpExchange(self._client, request)
-            await answer.open()
+            answer = await self._client.open(request)
             content = answer.take_whole()
             if content is None:
                 content = await answer.read_rest()

@@ -30,25 +30,19 @@ _NAME_DIGEST = 8
 NewId = Callable[[str], str]
 
 
-class IdAllocator:
+class IdAllocator(msgspec.Struct, eq=False):
     """Allocates the ids of one answer: the server's own if they are unique, else new ones.
 
     The same id of the server always gets the same id.
     """
 
-    def __init__(
-        self,
-        new_id: NewId,
-        is_used: Callable[[str], bool] = lambda _: False,
-        answer_seq: int = 0,
-    ) -> None:
-        self._new_id = new_id
-        self._answer_seq = answer_seq
-        """The place of the answer's first item in its session's log; 0 if unknown."""
-        self._is_used = is_used
-        """Returns whether the session already has a call with this id."""
-        self._items: dict[str, str] = {}
-        self._calls: dict[tuple[int, str], str] = {}
+    _new_id: NewId
+    _is_used: Callable[[str], bool] = lambda _: False
+    """Returns whether the session already has a call with this id."""
+    _answer_seq: int = 0
+    """The place of the answer's first item in its session's log; 0 if unknown."""
+    _items: dict[str, str] = {}
+    _calls: dict[tuple[int, str], str] = {}
 
     def item(self, kind: str, server_id: Any, index: int) -> str:
         """Return the id of an item of this answer."""

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
-from holdfast.core.model.config_items import Settings, with_settings
+from holdfast.core.model.config_items import Settings, updated_settings, with_settings
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
+from holdfast.providers.openai_chat.messages import translate
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
 from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
 from holdfast.providers.openai_chat.whole_completion import read_text_completion
@@ -86,7 +87,16 @@ class ChatProvider:
 
     def check(self, call: ModelCall) -> None:
         """Raise for fields and new items that Chat cannot express."""
-        settings = self._input.check(call.items, self.name)
+        settings: Settings = {}
+        translations = self._input.translations
+        for place, body in enumerate(call.items):
+            found = translations.peek(body) or translations.translate(body, place, self.name)
+            if not found.is_complete:
+                # Translated again, to raise what was lost.
+                item = msgspec.json.decode(body)
+                translate(item, f"input[{place}]", self.name, is_strict=True)
+            if found.update is not None:
+                settings = updated_settings(settings, found.update)
         if call.fields or call.chat_fields or settings:
             _instructions(call, self.name)
             self._params(call, settings)

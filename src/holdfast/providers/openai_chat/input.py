@@ -397,19 +397,6 @@ class ChatInputWriter:
         new, _ = self._translated(items, done, form.upstream)
         return any(found.call_id == call_id for found in new)
 
-    def check(self, items: Sequence[bytes], upstream: str) -> Settings:
-        """Raise for new items that Chat cannot express; return the settings that they carry."""
-        settings: Settings = {}
-        peek = self.translations.peek
-        for place, body in enumerate(items):
-            found = peek(body) or self.translations.translate(body, place, upstream)
-            if not found.is_complete:
-                # Translated again, to raise what was lost.
-                translate(_decode(body), f"input[{place}]", upstream, is_strict=True)
-            if found.update is not None:
-                settings = updated_settings(settings, found.update)
-        return settings
-
     def _translated(
         self, history: SharedPrefix[bytes], start: int, upstream: str
     ) -> tuple[list[Translation], bool]:

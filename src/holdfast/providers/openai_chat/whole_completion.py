@@ -73,8 +73,13 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
     }
     body = _encode(item)
     usage = usage_detail = None
-    if completion.usage is not None:
-        usage, usage_detail = _usage(completion.usage)
+    counted = completion.usage
+    if counted is not None:
+        usage = Usage(counted.prompt_tokens, 0, counted.completion_tokens, 0)
+        usage_detail = usage_value(usage)
+        is_total = counted.total_tokens in (0, usage.input_tokens + usage.output_tokens)
+        if counted.prompt_tokens_details or counted.completion_tokens_details or not is_total:
+            usage, usage_detail = _detailed_usage(counted)
     tier = completion.service_tier
     return Answer(
         items=[body],
@@ -85,13 +90,10 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
     )
 
 
-def _usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
+def _detailed_usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
     """Return the token counts, and the usage in the Responses format with all server details."""
     given, made = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    if not (prompt or completion) and usage.total_tokens in (0, given + made):
-        tokens = Usage(given, 0, made, 0)
-        return tokens, usage_value(tokens)
     cached = prompt.get("cached_tokens") if prompt is not None else None
     reasoning = completion.get("reasoning_tokens") if completion is not None else None
     detail = {

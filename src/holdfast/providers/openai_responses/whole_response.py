@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.core.model.items import OUTPUT_SUFFIX
+from holdfast.core.model.items import OUTPUT_SUFFIX, message
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import complete_usage
-from holdfast.ports.provider import Answer
+from holdfast.ports.provider import Answer, TextAnswer
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
 from holdfast.providers.items.ids import MAX_ITEM_ID, MIN_UNIQUE, IdAllocator
@@ -52,11 +52,32 @@ class _ValidRefusal(msgspec.Struct, gc=False, tag="refusal"):
     refusal: str
 
 
+class _PlainText(msgspec.Struct, gc=False, tag="output_text"):
+    text: str
+    annotations: list[Any]
+    logprobs: tuple[()] | None = None
+
+
+_UniqueId = Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
+
+
+class _PlainMessage(msgspec.Struct, gc=False):
+    """A message that needs no change, and is one text without log probabilities."""
+
+    type: Literal["message"]
+    id: _UniqueId
+    role: Literal["assistant"]
+    status: str
+    content: tuple[_PlainText]
+    call_id: None = None
+    encrypted_content: None = None
+
+
 class _ValidMessage(msgspec.Struct, gc=False):
     """A message that needs no change: its id is unique, and it has no encrypted content."""
 
     type: Literal["message"]
-    id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
+    id: _UniqueId
     role: str
     status: str
     content: list[_ValidText | _ValidRefusal]
@@ -84,6 +105,7 @@ class _CompleteUsage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 _read_response = msgspec.json.Decoder(Response).decode
+_read_plain_message = msgspec.json.Decoder(_PlainMessage).decode
 _read_valid_message = msgspec.json.Decoder(_ValidMessage).decode
 _read_complete_usage = msgspec.json.Decoder(_CompleteUsage).decode
 
@@ -110,9 +132,10 @@ class WholeOutput:
             response = _read_response(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise _unreadable() from exc
-        return self._finish(response)
+        return self._finish(response, _text_answer(response.output))
 
-    def _finish(self, response: Response) -> FinishedAnswer:
+    def _finish(self, response: Response, plain: TextAnswer | None = None) -> FinishedAnswer:
+        """Return the answer of a response; `plain` is its only item, if that is known."""
         status: Literal["completed", "incomplete"]
         match response.status:
             case "completed" | None if not response.error:
@@ -133,9 +156,10 @@ class WholeOutput:
                 f"the upstream's answer has more than {MAX_OUTPUT_ITEMS} items",
                 "upstream_answer_too_long",
             )
-        items: list[bytes] = []
-        for index, raw in enumerate(response.output):
-            items.append(self._item(raw, index))
+        items = [plain.item.body] if plain is not None else []
+        if plain is None:
+            for index, raw in enumerate(response.output):
+                items.append(self._item(raw, index))
         details = response.incomplete_details
         usage, usage_detail = _usage(response.usage)
         answer = Answer(
@@ -145,6 +169,7 @@ class WholeOutput:
             usage=usage,
             usage_detail=usage_detail,
             fields=_copied_fields(response),
+            plain=plain,
         )
         return FinishedAnswer(answer, response.id)
 
@@ -185,6 +210,20 @@ class WholeOutput:
         if isinstance(encrypted, str) and encrypted:
             item["encrypted_content"] = self._owner.mark(encrypted)
         return item, is_changed
+
+
+def _text_answer(output: list[msgspec.Raw]) -> TextAnswer | None:
+    """Return an output that is one plain message, as nearly all are, or None for any other."""
+    if len(output) != 1:
+        return None
+    try:
+        said = _read_plain_message(output[0])
+    except msgspec.DecodeError:
+        return None
+    if "\0" in said.id:
+        return None
+    text = said.content[0].text
+    return TextAnswer(message("assistant", text, bytes(output[0]), said.id), text)
 
 
 def _unreadable() -> Exception:

@@ -7,11 +7,14 @@ turn and the arrival of the next one then share a commit.
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
 from holdfast.core.transaction.changes import Decision
@@ -23,7 +26,20 @@ MIN_SPLIT_BATCH = 16
 MAX_DELAY = 0.002
 """Seconds that a command may wait for others if the wait delays nothing."""
 
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The upper bounds by which transactions are counted."""
+
 Result = Decision[Any] | BaseException
+
+
+class CommitCounts(msgspec.Struct):
+    """The transactions so far, by their duration and by the number of commands in them."""
+
+    by_seconds: list[int] = msgspec.field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    by_commands: list[int] = msgspec.field(default_factory=lambda: [0] * (len(COMMANDS) + 1))
+    seconds: float = 0.0
+    commands: int = 0
 
 
 Settle = Callable[[list[Result] | None, BaseException | None], None]
@@ -83,8 +99,7 @@ class GroupCommitter:
         """Whether the first command of each event loop iteration is committed without waiting."""
         self._committed: list[Command[Any]] = []
         """The command that was committed this way in this iteration."""
-        self.on_commit: Callable[[int, float], None] | None = None
-        """Called after each transaction with the number of commands and the seconds it took."""
+        self.commits = CommitCounts()
 
     def submit(self, command: Command[Any]) -> "asyncio.Future[Decision[Any]]":
         """Return a future of the decision on `command`, done once it is durable."""
@@ -197,8 +212,12 @@ class GroupCommitter:
         if results is None:
             error = error or StoreUnavailable("the store stopped during a commit")
             results = [error] * len(waiting)
-        elif self.on_commit is not None:
-            self.on_commit(len(waiting), time.monotonic() - began)
+        else:
+            commits, count, seconds = self.commits, len(waiting), time.monotonic() - began
+            commits.by_seconds[bisect_left(SECONDS, seconds)] += 1
+            commits.by_commands[bisect_left(COMMANDS, count)] += 1
+            commits.seconds += seconds
+            commits.commands += count
         for done, result in zip(waiting, results, strict=True):
             if done.done():
                 continue

@@ -324,6 +324,8 @@ class SqlStore:
         self._driver = driver
         self._tokens = tokens
         self._committer = GroupCommitter(driver)
+        self.commits = self._committer.commits
+        """Counts of transactions, for metrics."""
         self._listeners: list[Listener] = []
         self._outbox_listeners: list[tuple[Callable[[], None], Collection[str]]] = []
         self.tell_outbox: Callable[[], None] | None = None
@@ -407,10 +409,6 @@ class SqlStore:
         """Pass a wake-up on to all listeners of this process."""
         for listener in self._listeners:
             listener(woken, aborted)
-
-    def on_commit(self, note: Callable[[int, float], None]) -> None:
-        """Call `note` after every transaction with its number of commands and its seconds."""
-        self._committer.on_commit = note
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""

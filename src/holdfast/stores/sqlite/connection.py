@@ -123,37 +123,30 @@ class ManagedConnection:
         self._connection: sqlite3.Connection | None = None
         self.file: object = None
         """The file that the connection was opened to."""
-        self._patience: int | None = None
-        """The busy timeout to restore, in milliseconds, while it is set to 0."""
+        self.impatient: sqlite3.Connection | None = None
+        """The connection while it has no busy timeout, so that it never waits for a lock."""
+        self._busy_milliseconds = 0
+        """The busy timeout to restore."""
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection with its busy timeout; open it if needed."""
         if self._connection is None:
-            self._connection, self._patience = self._connect(), None
+            self._connection = self._connect()
             self.file = self.identity()
             if self._is_read_only:
                 self._connection.execute("pragma query_only = on")
-        if self._patience is not None:
-            self._connection.execute(f"pragma busy_timeout = {self._patience}")
-            self._patience = None
+        if self.impatient is not None:
+            self._connection.execute(f"pragma busy_timeout = {self._busy_milliseconds}")
+            self.impatient = None
         return self._connection
-
-    def begin_at_once(self) -> sqlite3.Connection | None:
-        """Begin a write transaction without waiting; return None if the file is locked."""
-        try:
-            connection = self._connection if self._patience is not None else self.at_once()
-            if connection is not None:
-                connection.execute("begin immediate")
-        except sqlite3.Error:
-            return None
-        return connection
 
     def at_once(self) -> sqlite3.Connection | None:
         """Return the open connection without a busy timeout; None if it has to be opened."""
         connection = self._connection
-        if connection is not None and self._patience is None:
-            (self._patience,) = connection.execute("pragma busy_timeout").fetchone()
+        if connection is not None and self.impatient is None:
+            (self._busy_milliseconds,) = connection.execute("pragma busy_timeout").fetchone()
             connection.execute("pragma busy_timeout = 0")
+            self.impatient = connection
         return connection
 
     def check(self) -> None:
@@ -172,6 +165,6 @@ class ManagedConnection:
     def close(self) -> None:
         """Close the connection for good."""
         if self._connection is not None:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self.impatient = self._connection, None, None
             with contextlib.suppress(sqlite3.Error):
                 connection.close()

@@ -32,7 +32,6 @@ from holdfast.stores.sqlite.connection import (
     ManagedConnection,
 )
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
-from holdfast.stores.sqlite.wait_time import WaitTimer
 
 ResultT = TypeVar("ResultT")
 
@@ -132,7 +131,6 @@ class SqliteDriver(SqlDriver):
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
         self._reading = pace or DiskLatencyGate()
-        self._commit_wait, self._read_wait = WaitTimer(), WaitTimer()
         self._rows = self._rows_moved = 0
         """Rows written by this connection: in all, and until the last checkpoint."""
 
@@ -151,16 +149,17 @@ class SqliteDriver(SqlDriver):
         return await self._writer.run(lambda: self._commit(commands))
 
     def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
-        writer, pace = self._thread_writer, self._pace
+        writer, pace, link = self._thread_writer, self._pace, self._write_link
         assert writer is not None
         work: _Work = partial(self._commit, commands)
         is_quick = pace.paused_until == 0.0 or pace.is_quick()
         if is_quick and is_short(commands) and writer.try_acquire():
             results: list[Result] | None = None
             try:
-                connection = self._write_link.begin_at_once()
+                connection = link.impatient or link.at_once()
                 if connection is not None:
-                    self._commit_wait.start()
+                    connection.execute("begin immediate")
+                    pace.start()
                     try:
                         results = self._transact(connection, commands)
                     except Exception as exc:  # noqa: BLE001 - it is answered, to its own command
@@ -168,7 +167,9 @@ class SqliteDriver(SqlDriver):
                             results = [_explain(exc)]
                         work = partial(self._commit_each, commands)
                     finally:
-                        pace.note(self._commit_wait.stop())
+                        pace.stop()
+            except sqlite3.Error:
+                pass  # the file is locked: the thread waits for it
             finally:
                 writer.give_back()
             if results is not None:
@@ -387,14 +388,14 @@ class SqliteDriver(SqlDriver):
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return the result in a tuple, or None if the read has to run in the thread."""
-        self._read_wait.start()
+        self._reading.start()
         try:
             connection = self._read_link.at_once()
             return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
-            self._reading.note(self._read_wait.stop())
+            self._reading.stop()
 
     def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.core.model.items import NewItem
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
+from holdfast.stores.sqlite.wait_time import ready_seconds
 
 MAX_ROWS = 512
 """A transaction with more rows is slow on every disk."""
@@ -19,6 +20,10 @@ MAX_BYTES = 1024 * 1024
 """A transaction with more bytes is slow too: 30 MB take a tenth of a second."""
 QUICK_SECONDS = 0.001
 """The longest average wait for the disk on the event loop."""
+NOTABLE_SECONDS = 0.001
+"""A shorter wait counts completely: it is short enough for the event loop in any case."""
+MEASURED_WAITS = 64
+"""After a notable wait, this many further waits are measured exactly."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 16.0
 _WEIGHT = 0.125
@@ -48,13 +53,18 @@ def is_short(commands: Sequence[Command[Any]]) -> bool:
 
 
 class DiskLatencyGate:
-    """Tracks how long inline transactions wait for the disk; pauses them while it is slow.
+    """Measures how long inline transactions wait for the disk; pauses them while it is slow.
 
-    Only time spent waiting counts: the CPU time is needed in any case.
+    Only time spent waiting counts: the CPU time is needed in any case, and another thread would
+    have to wait for a CPU as well. The system knows that wait, but to ask it costs more than a
+    short commit, so it is asked only after a notable wait.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._began = self._worked = self._ready = 0.0
+        self._measured = 1
+        """How many of the next waits are measured without the time spent waiting for a CPU."""
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self.paused_until = 0.0
@@ -64,14 +74,33 @@ class DiskLatencyGate:
         """Whether transactions may run on the event loop."""
         return self.paused_until == 0.0 or self._now() >= self.paused_until
 
-    def note(self, waited: float) -> None:
-        """Record how long an inline transaction waited."""
+    def start(self) -> None:
+        """Start measuring a transaction, in the thread that runs it."""
+        if self._measured:
+            self._ready = ready_seconds()
+        self._worked = time.thread_time()
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        """Record and return the seconds that the transaction has waited since `start`.
+
+        If a notable wait was not measured exactly, the disk's share is unknown. It then counts as
+        `NOTABLE_SECONDS`, and the next waits are measured exactly.
+        """
+        waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
+        is_measured = self._measured > 0
+        if waited > NOTABLE_SECONDS:
+            waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
+            self._measured = MEASURED_WAITS
+        elif is_measured:
+            self._measured -= 1
+        waited = waited if waited > 0.0 else 0.0
         self._waited += (waited - self._waited) * _WEIGHT
-        if self._waited <= QUICK_SECONDS:
-            if self.paused_until != 0.0:
-                self.paused_until, self._pause = 0.0, FIRST_PAUSE
-            return
-        # After a pause, the first transaction alone decides whether it is over.
-        self._waited = QUICK_SECONDS
-        self.paused_until = self._now() + self._pause
-        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        if self._waited > QUICK_SECONDS:
+            # After a pause, the first transaction alone decides whether it is over.
+            self._waited = QUICK_SECONDS
+            self.paused_until = self._now() + self._pause
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        elif self.paused_until != 0.0:
+            self.paused_until, self._pause = 0.0, FIRST_PAUSE
+        return waited

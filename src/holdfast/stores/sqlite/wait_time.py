@@ -1,20 +1,14 @@
-"""Measure how long a thread waited for the disk, without the time it waited for a CPU.
+"""Ask the system how long a thread was ready without a CPU.
 
 On a busy machine a thread waits longer for a CPU than for a fast disk. Another thread would have to
-wait for a CPU as well, so that time is no reason to move work to one. The system call costs more
-than a short commit, so it is made only while waits are long.
+wait for a CPU as well, so that time is no reason to move work to one.
 """
 
 import os
 import threading
-import time
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds ready without one, and the number of time slices."""
-NOTABLE_SECONDS = 0.001
-"""A shorter wait counts completely: it is short enough for the event loop in any case."""
-MEASURED_WAITS = 64
-"""After a notable wait, this many further waits are measured exactly."""
 
 
 class _File:
@@ -59,36 +53,3 @@ def ready_seconds() -> float:
         return int(os.pread(file, 64, 0).split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0
-
-
-class WaitTimer:
-    """Measures consecutive waits."""
-
-    __slots__ = ("_began", "_measured", "_ready", "_worked")
-
-    def __init__(self) -> None:
-        self._began = self._worked = self._ready = 0.0
-        self._measured = 1
-        """How many of the next waits are measured without the time spent waiting for a CPU."""
-
-    def start(self) -> None:
-        """Start measuring, in the thread that will wait."""
-        if self._measured:
-            self._ready = ready_seconds()
-        self._worked = time.thread_time()
-        self._began = time.perf_counter()
-
-    def stop(self) -> float:
-        """Return the seconds waited since `start`.
-
-        If a notable wait was not measured exactly, the disk's share is unknown. It then counts as
-        `NOTABLE_SECONDS`, and the next waits are measured exactly.
-        """
-        waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
-        is_measured, is_notable = self._measured > 0, waited > NOTABLE_SECONDS
-        if is_notable:
-            waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
-            self._measured = MEASURED_WAITS
-        elif is_measured:
-            self._measured -= 1
-        return waited if waited > 0.0 else 0.0

@@ -16,6 +16,7 @@ from holdfast.providers.openai_chat.input import (
 )
 from tests.own_calls import own_calls
 from tests.properties.test_valid_requests import logs
+from tests.unit.providers.chat_upstream import check
 
 Json = dict[str, Any]
 FORM = ChatForm("u")
@@ -95,7 +96,7 @@ def test_a_whole_history_without_a_session_is_translated_once() -> None:
 def test_checking_new_items_serializes_nothing_and_translates_them_for_the_request() -> None:
     cache = ChatInputWriter(TranslationCache())
     items = share(conversation(3))
-    cache.check(items, "u")
+    check(cache.translations, items)
     assert items.shared.forms == ()
     assert cache.translations.translated == len(items)
     cache.write(items, FORM)
@@ -133,11 +134,11 @@ def test_translations_in_use_stay_while_others_are_forgotten() -> None:
     items = conversation(5)
     for number in range(100):
         before = cache.translations.translated
-        cache.check(items, "u")
+        check(cache.translations, items)
         assert cache.translations.translated - before == (0 if number else len(items))
-        cache.check(conversation(5, "x" * 100 + str(number)), "u")
+        check(cache.translations, conversation(5, "x" * 100 + str(number)))
     before = cache.translations.translated
-    cache.check(conversation(5, "x" * 100 + "1"), "u")
+    check(cache.translations, conversation(5, "x" * 100 + "1"))
     assert cache.translations.translated - before == 10
 
 

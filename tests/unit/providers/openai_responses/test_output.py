@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Usage
+from holdfast.core.openai.chat import plain_text
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.items.seal_owner import SealOwner
@@ -47,6 +49,55 @@ def test_items_with_unique_ids_keep_their_bytes() -> None:
     body = b'{ "type":"message", "id":"msg_%s", %s, "x":"\\u00e9" }' % (LONG.encode(), said)
     answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
     assert answer.items == [body]
+
+
+def a_text(text: str = "Sunny.", **more: Any) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": [], **more.pop("part", {})}
+    return {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "status": "completed",
+            "content": [part], **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        a_text(),
+        a_text(""),
+        a_text("\u00fcml\u00e4ut \u2603"),
+        a_text(" a\r\nb \0 e\u0301 "),
+        a_text(part={"logprobs": [], "annotations": [{"type": "url_citation"}]}),
+        a_text(status="incomplete", phase="final", name=7),
+    ],
+)
+def test_one_text_is_read_once_and_exactly_as_the_log_reads_it(item: Json) -> None:
+    answer = an_output().whole(whole(item)).answer
+    assert answer.plain is not None
+    assert answer.items[0] is answer.plain.item.body
+    assert [answer.plain.item] == [read_item(body) for body in answer.items]
+    assert answer.plain.text == plain_text(answer.items)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        a_text(id="1"),
+        a_text(id=f"msg_{LONG}\0"),
+        a_text(role="user"),
+        a_text(part={"logprobs": [{"token": "a"}]}),
+        a_text(part={"type": "refusal", "refusal": "No."}),
+        a_text(content=[]),
+        a_text(content=[a_text()["content"][0]] * 2),
+        a_text(encrypted_content="x"),
+        a_call(f"call_{LONG}"),
+    ],
+)
+def test_any_other_item_is_left_to_the_general_reader(item: Json) -> None:
+    assert an_output().whole(whole(item)).answer.plain is None
+
+
+def test_several_items_are_left_to_the_general_reader() -> None:
+    answer = an_output().whole(whole(a_text(), a_text(id=f"other_{LONG}"))).answer
+    assert answer.plain is None
+    assert len(answer.items) == 2
 
 
 def test_short_ids_are_replaced() -> None:

@@ -64,6 +64,21 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     driver.may_end.set()
     await asyncio.gather(first, *rest)
     assert driver.batches == [1, 5]
+    counts = committer.commits
+    assert counts.by_commands == [1, 0, 0, 1, 0, 0, 0, 0, 0, 0], "by the bounds 1 and 8"
+    assert (sum(counts.by_seconds), counts.commands) == (2, 6)
+    assert counts.seconds > 0.0
+
+
+async def test_a_commit_that_fails_is_not_counted() -> None:
+    class Failing(BatchDriver):
+        async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+            raise OSError
+
+    committer = GroupCommitter(Failing())
+    with pytest.raises(OSError):  # noqa: PT011 - any
+        await submitted(committer, "s")
+    assert (sum(committer.commits.by_commands), committer.commits.commands) == (0, 0)
 
 
 class Patient(Held):

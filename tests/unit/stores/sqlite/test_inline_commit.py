@@ -19,6 +19,7 @@ from holdfast.stores.commit.executors import ThreadExecutor
 from holdfast.stores.sql.store import INLINE_READ_ROWS, SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite import driver as sqlite
+from holdfast.stores.sqlite import inline_commit, wait_time
 from holdfast.stores.sqlite.connection import DatabaseFile
 from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.stores.sqlite.inline_commit import (
@@ -26,6 +27,8 @@ from holdfast.stores.sqlite.inline_commit import (
     LONGEST_PAUSE,
     MAX_BYTES,
     MAX_ROWS,
+    MEASURED_WAITS,
+    NOTABLE_SECONDS,
     DiskLatencyGate,
     is_short,
 )
@@ -149,14 +152,82 @@ def test_short_is_what_adds_a_few_rows(commands: list[Command[Any]], expected: b
     assert is_short(commands) is expected
 
 
-def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> None:
-    now = 0.0
+def test_time_spent_ready_without_a_cpu_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = iter([5.0, 65.0])
+    monkeypatch.setattr(inline_commit, "ready_seconds", lambda: next(ready))
+    gate = DiskLatencyGate()
+    gate.start()
+    threading.Event().wait(0.01)
+    assert gate.stop() == 0.0
+
+
+def test_a_wait_is_measured_in_full_where_ready_time_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wait_time, "SCHEDSTAT", "/does/not/exist")
+    monkeypatch.setattr(wait_time, "_schedstat", wait_time._Schedstat())
+    assert wait_time.ready_seconds() == 0.0
+    gate = DiskLatencyGate()
+    began = time.perf_counter()
+    gate.start()
+    threading.Event().wait(0.01)
+    waited = gate.stop()
+    assert NOTABLE_SECONDS < waited <= time.perf_counter() - began
+
+
+class _Clock:
+    """The time, of which no CPU takes a part, and how often the system was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.ready = 0.0
+        self.asked = 0
+        monkeypatch.setattr(inline_commit, "ready_seconds", self._ready)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+
+    def _ready(self) -> float:
+        self.asked += 1
+        return self.ready
+
+    def wait(self, gate: DiskLatencyGate, seconds: float, *, ready: float = 0.0) -> float:
+        gate.start()
+        self.now += seconds
+        self.ready += ready
+        return gate.stop()
+
+
+def test_the_system_is_not_asked_while_waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gate = _Clock(monkeypatch), DiskLatencyGate()
+    assert clock.wait(gate, NOTABLE_SECONDS / 2) == pytest.approx(NOTABLE_SECONDS / 2)
+    asked = clock.asked
+    for _ in range(3):
+        assert clock.wait(gate, NOTABLE_SECONDS / 2) == pytest.approx(NOTABLE_SECONDS / 2)
+    assert clock.asked == asked
+
+
+def test_after_an_unexpected_wait_the_next_ones_are_measured_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, gate = _Clock(monkeypatch), DiskLatencyGate()
+    clock.wait(gate, 0.0)
+    # How much of it was the disk is not known: by itself it must not count as slow.
+    assert clock.wait(gate, 1.0, ready=0.75) == NOTABLE_SECONDS
+    assert clock.wait(gate, 1.0, ready=0.75) == pytest.approx(0.25)
+    for _ in range(MEASURED_WAITS - 1):
+        clock.wait(gate, 0.0)
+    assert clock.wait(gate, 1.0, ready=0.5) == pytest.approx(0.5)
+
+
+def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, now = _Clock(monkeypatch), 0.0
     pace = DiskLatencyGate(lambda: now)
     for _ in range(100):
-        pace.note(0.0005)
-    pace.note(0.003)
+        clock.wait(pace, 0.0005)
+    clock.wait(pace, 0.003)
     assert pace.is_quick(), "once is nothing"
-    pace.note(0.1)
+    clock.wait(pace, 0.1)
     assert not pace.is_quick()
     pause = FIRST_PAUSE
     for _ in range(8):
@@ -164,13 +235,13 @@ def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> 
         assert not pace.is_quick()
         now += 0.01
         assert pace.is_quick(), "it is tried again"
-        pace.note(0.1)
+        clock.wait(pace, 0.1)
         assert not pace.is_quick()
         pause = min(pause * 2, LONGEST_PAUSE)
     now += pause
-    pace.note(0.0)
+    clock.wait(pace, 0.0)
     assert pace.is_quick()
-    pace.note(1.0)
+    clock.wait(pace, 1.0)
     now += FIRST_PAUSE
     assert pace.is_quick(), "a quick one begins the counting anew"
 
@@ -407,15 +478,19 @@ async def test_a_turn_behind_a_queue_shares_the_commit_that_hands_the_lane_over(
         caller = StoreClient(store)
         await caller.enlist()
         running = await caller.start("a", key="k")
-        commits: list[int] = []
-        store.on_commit(lambda count, _: commits.append(count))
+        counts = store.commits
+        before = sum(counts.by_commands), counts.commands
+
+        def grown() -> tuple[int, int]:
+            return sum(counts.by_commands) - before[0], counts.commands - before[1]
+
         first = await caller.wait("b", key="k")
-        assert commits == [1], "nobody is handed the lane before it: it must be known soon"
+        assert grown() == (1, 1), "nobody is handed the lane before it: it must be known soon"
         named = Successor(first.turn.id, RunId("run_b"))
         second, ended = await asyncio.gather(
             caller.wait("c", key="k"), caller.finish(running, "answered", successor=named)
         )
-        assert commits == [1, 2]
+        assert grown() == (2, 3)
         assert ended.successor is not None
         assert ended.successor.turn.id == first.turn.id
         assert second.turn.position > first.turn.position
