@@ -41,7 +41,9 @@ def test_the_short_form_measures_every_section(tmp_path: Path) -> None:
         for keys in ("known", "first", "hot")
     }
     bare = [row for row in report["sections"]["gateway"] if row["system"] == "bare turn"]
-    assert {row["upstream"] for row in bare} == {"responses", "chat"}
+    assert {(row["upstream"], row["keys"]) for row in bare} == {
+        (upstream, keys) for upstream in ("responses", "chat") for keys in ("known", "hot")
+    }
     assert all(row["failures"] == 0 and row["requests_per_second"] > 0 for row in served + bare)
     assert not report["notes"]
     assert (tmp_path / "gateway.svg").read_text().startswith("<svg")
@@ -60,6 +62,22 @@ def test_goals_are_judged_by_measured_values_only() -> None:
     assert found["µs of CPU per turn, 32 clients, chat upstream"] is True
     assert found["µs of CPU per turn, 32 clients, responses upstream"] is None
     assert found["seconds to start"] is None
+
+
+def test_a_hot_key_is_judged_with_and_without_what_a_bare_turn_costs_there() -> None:
+    report = Report()
+    for system, keys, cpu in (
+        ("holdfast", "known", 300.0),
+        ("holdfast", "hot", 600.0),
+        ("bare turn", "known", 50.0),
+        ("bare turn", "hot", 250.0),
+    ):
+        report.add("gateway", **{**TURN, "system": system, "keys": keys, "cpu_us": cpu})
+    found = {goal.name: goal for goal in goals(report.sections)}
+    name = "CPU on one hot key, times many keys, 32 clients"
+    assert (found[name].measured, found[name].is_reached) == ("2", False)
+    less = found[f"{name}, each less a bare turn"]
+    assert (less.measured, less.is_reached) == ("1.4", True)
 
 
 def test_the_worst_operation_stands_for_its_axis_among_the_goals() -> None:

@@ -107,8 +107,9 @@ def _measure_system(
     try:
         with start(folder, upstream) as server:
             if system not in ("holdfast", BEFORE):
-                for clients in (2,) if is_short else FEW_CLIENTS:
-                    _measure(report, system, server, folder, load, "known", clients)
+                for keys in ("known", "hot") if system == "bare turn" else ("known",):
+                    for clients in (2,) if is_short else FEW_CLIENTS:
+                        _measure(report, system, server, folder, load, keys, clients)
                 return
             load = msgspec.structs.replace(load, prefix=f"{secrets.token_hex(3)}-")
             prepare(server, load, 16 if is_short else KNOWN_KEYS)

@@ -1,7 +1,8 @@
 """The minimum work of a durable turn: a request, two synced commits, one upstream call, an answer.
 
-It has no sessions, fences, queue or checks; it shows the cost of sockets and commits on this
-machine. Commits of one loop iteration are one transaction, as in the gateway: `python -m
+It has no sessions, fences or checks; it shows the cost of sockets and commits on this machine.
+Commits of one loop iteration are one transaction, as in the gateway. Turns of one key follow each
+other: one that arrives meanwhile is committed with the end of another. `python -m
 benchmarks.servers.bare_turn PORT UPSTREAM_PORT PATH DATABASE`.
 """
 
@@ -33,10 +34,14 @@ class Committer:
 
     def add(self, row: tuple[bytes, int, bytes], done: Callable[[], None]) -> None:
         """Add a row to the next commit; call `done` when it is durable."""
-        if not self._rows:
+        if not self._waiting:
             asyncio.get_running_loop().call_soon(self._commit)
         self._rows.append(row)
         self._waiting.append(done)
+
+    def add_to_next(self, row: tuple[bytes, int, bytes]) -> None:
+        """Add a row to the next commit that another row causes."""
+        self._rows.append(row)
 
     def _commit(self) -> None:
         rows, waiting = self._rows, self._waiting
@@ -83,11 +88,17 @@ class Upstream(asyncio.Protocol):
         )
 
 
+Lanes = dict[bytes, deque[Callable[[], None]]]
+"""The keys that have a turn in progress, each with the turns that wait behind it."""
+
+
 class Client(asyncio.Protocol):
     """One client connection: each request is committed, forwarded, committed and answered."""
 
-    def __init__(self, committer: Committer, take: Callable[[], Upstream], path: bytes) -> None:
-        self._committer, self._take, self._path = committer, take, path
+    def __init__(
+        self, committer: Committer, take: Callable[[], Upstream], path: bytes, lanes: Lanes
+    ) -> None:
+        self._committer, self._take, self._path, self._lanes = committer, take, path, lanes
         self._key = self._body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -110,13 +121,27 @@ class Client(asyncio.Protocol):
         if not body:
             self._answer(b"{}")
             return
-        self._committer.add((self._key, 0, body), lambda: self._call(body))
+        row, waiting = (self._key, 0, body), self._lanes.get(self._key)
+        if waiting is None:
+            self._lanes[self._key] = deque()
+            self._committer.add(row, lambda: self._call(body))
+        else:
+            waiting.append(lambda: self._call(body))
+            self._committer.add_to_next(row)
 
     def _call(self, body: bytes) -> None:
         self._take().send(self._path, body, self._keep)
 
     def _keep(self, answer: bytes) -> None:
-        self._committer.add((self._key, 1, answer), lambda: self._answer(answer))
+        self._committer.add((self._key, 1, answer), lambda: self._end(answer))
+
+    def _end(self, answer: bytes) -> None:
+        self._answer(answer)
+        waiting = self._lanes[self._key]
+        if waiting:
+            waiting.popleft()()
+        else:
+            del self._lanes[self._key]
 
     def _answer(self, body: bytes) -> None:
         self._transport.write(
@@ -135,8 +160,9 @@ async def main(port: int, upstream_port: int, path: str, database: str) -> None:
         )
         pool.append(connection)
     committer = Committer(database)
+    lanes: Lanes = {}
     server = await loop.create_server(
-        lambda: Client(committer, pool.popleft, path.encode()), "127.0.0.1", port
+        lambda: Client(committer, pool.popleft, path.encode(), lanes), "127.0.0.1", port
     )
     await server.serve_forever()
 

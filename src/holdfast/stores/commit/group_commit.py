@@ -91,6 +91,8 @@ class GroupCommitter:
         """How many queued commands may wait for others."""
         self._delay: asyncio.TimerHandle | None = None
         """Ends the wait of the commands that may wait."""
+        self._delay_ends_at = 0.0
+        """When the first of the queued commands that may wait has waited long enough."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -114,6 +116,8 @@ class GroupCommitter:
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
         if type(command) is Accept and self._can_wait is not None and self._can_wait(command):
+            if not self._patient:
+                self._delay_ends_at = loop.time() + MAX_DELAY
             self._patient += 1
             if self._delay is None:
                 self._delay = loop.call_later(MAX_DELAY, self._end_delay)
@@ -133,10 +137,19 @@ class GroupCommitter:
     def _end_delay(self) -> None:
         """Commit the commands that have waited for others as soon as possible."""
         self._delay = None
-        if self._queue:
-            self._is_urgent = True
-            if not self._is_scheduled:
-                self._drain()
+        if not self._queue:
+            return
+        loop = self._loop
+        if loop is not None and self._patient and not self._is_urgent:
+            seconds = self._delay_ends_at - loop.time()
+            if seconds > 0:
+                # The timer was set for commands that have joined a commit since: a commit now would
+                # take from these the one that they can join.
+                self._delay = loop.call_later(seconds, self._end_delay)
+                return
+        self._is_urgent = True
+        if not self._is_scheduled:
+            self._drain()
 
     async def close(self) -> None:
         """Accept no more commands; finish the accepted ones."""

@@ -159,6 +159,40 @@ async def test_turns_that_join_a_queue_do_not_delay_the_next_command(
         await asyncio.sleep(0)  # once per round of the loop
 
 
+async def test_a_turn_waits_for_a_commit_to_join_as_long_as_the_one_before_it_could(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(group_commit, "MAX_DELAY", 100.0)
+    driver = AtOnce()
+    committer = GroupCommitter(driver)
+
+    async def move(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        for _ in range(3):  # due timers, and what they schedule
+            await asyncio.sleep(0)
+
+    earlier = committer.submit(arrival("earlier"))
+    committer.submit(command("end"))
+    assert earlier.done()
+    await move(75)
+    later = committer.submit(arrival("later"))
+    await move(50)  # the timer of the earlier one
+    assert not later.done(), "a commit of its own, although it may wait for another 50 seconds"
+    committer.submit(command("next end"))
+    assert later.done()
+    assert driver.batches == [2, 2]
+    last = committer.submit(arrival("last"))
+    await move(99)
+    assert not last.done()
+    await move(2)
+    assert last.done()
+    assert driver.batches == [2, 2, 1]
+
+
 class TwoLines(Held):
     """A driver that takes two batches at once."""
 
