@@ -123,7 +123,9 @@ def file_size(path: Path) -> int:
 
 async def open_configured_store(settings: Settings) -> SqlStore:
     """Open and migrate the configured store."""
-    return await open_store(settings.store.url, clock=SystemClock())
+    store = await open_store(settings.store.url, clock=SystemClock())
+    store.limit_cache(settings.store.cache_bytes)
+    return store
 
 
 async def read_configured_store(settings: Settings) -> SqlStore:
@@ -145,7 +147,7 @@ async def open_application(
     from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
-    store = await open_store(settings.store.url, clock=clock)
+    store = await open_configured_store(settings)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:

@@ -78,11 +78,15 @@ class StoreSettings:
     url: str = field(default_factory=default_store_url)
     """`sqlite:///file.db` (relative to this file), `sqlite:////absolute/path.db`,
     `postgresql://…` or `memory:`."""
+    cache_bytes: int = 128 * 1024 * 1024
+    """Bytes of memory for the contexts of recent sessions; 0 reads every context from the store."""
 
     def __post_init__(self) -> None:
         from holdfast.stores.open import check_url
 
         check_url(self.url)
+        if self.cache_bytes < 0:
+            raise InvalidSetting("store.cache_bytes must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ RANGES = [
     ("[server]\nport = 70000", 2, "65535"),
     ("[server]\ngrace_seconds = -1", 2, "negative"),
     ("[lanes]\nlease_seconds = 0", 2, "positive"),
+    ("[store]\ncache_bytes = -1", 2, "negative"),
     ("[lanes]\nmax_waiting = -1", 2, "negative"),
     ("[lanes]\nmax_attempts = 0", 2, "at least 1"),
     ("[sessions]\nkeep_alive_seconds = 0", 2, "positive"),

@@ -28,7 +28,10 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.stores.cache.transcript_cache import TranscriptCache
 
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
+"""Enough for 8,000 sessions of 25 short messages."""
+MAX_CONTEXT_BYTES = 16 * 1024 * 1024
+"""A larger context is not cached: to read or to project it would block the event loop."""
 ITEM_BYTES = 320
 """About what an item costs beside its text."""
 MAX_LARGE = 256
@@ -57,6 +60,7 @@ class ContextCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
+        self._max_context_bytes = min(max_bytes // 2, MAX_CONTEXT_BYTES)
         self._entries: OrderedDict[SessionId, CachedContext] = OrderedDict()
         self._bytes = 0
         self.large: OrderedDict[SessionId, None] = OrderedDict()
@@ -68,6 +72,11 @@ class ContextCache:
     def held_bytes(self) -> int:
         """About how much memory they take."""
         return self._bytes
+
+    def limit(self, max_bytes: int) -> None:
+        """Bound the memory that they take; 0 keeps no context."""
+        self._max_bytes = max_bytes
+        self._max_context_bytes = min(max_bytes // 2, MAX_CONTEXT_BYTES)
 
     def note(self, changes: Sequence[Change]) -> None:
         """Apply what was committed here: append new items, cut hidden ones, drop erased ones."""
@@ -96,7 +105,7 @@ class ContextCache:
             if known.record_no != session.record_no:
                 # A record may hide items that were appended with it.
                 self._apply(known, change)
-            if self._bytes > self._max_bytes or known.size * 2 > self._max_bytes:
+            if self._bytes > self._max_bytes or known.size > self._max_context_bytes:
                 self._make_room(session.id)
 
     def _note_erasure(self, change: Change) -> None:
@@ -189,8 +198,8 @@ class ContextCache:
         self._make_room(session.id)
 
     def _make_room(self, newest: SessionId) -> None:
-        """Forget the oldest contexts, and the newest one if it would push out most others."""
-        if newest in self._entries and self._entries[newest].size * 2 > self._max_bytes:
+        """Forget the oldest contexts, and the newest one if it is too large."""
+        if newest in self._entries and self._entries[newest].size > self._max_context_bytes:
             self.drop(newest)
             self.large[newest] = None
             if len(self.large) > MAX_LARGE:

@@ -340,6 +340,10 @@ class SqlStore:
         """Full-text search."""
         self._is_closed = False
 
+    def limit_cache(self, max_bytes: int) -> None:
+        """Bound the memory that cached contexts take; 0 caches none."""
+        self._transcripts.limit(max_bytes)
+
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; also used by `holdfast doctor`."""
         self._check_open()

@@ -19,7 +19,12 @@ from holdfast.core.projection.growing_list import SharedPrefix, share
 from holdfast.core.transaction.changes import Entry, LogAppended
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.cache.context_cache import ITEM_BYTES, MAX_LARGE, ContextCache
+from holdfast.stores.cache.context_cache import (
+    ITEM_BYTES,
+    MAX_CONTEXT_BYTES,
+    MAX_LARGE,
+    ContextCache,
+)
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
 from holdfast.testing.store_client import StoreClient, text_of
@@ -198,6 +203,30 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
     assert session.id in held.large
     held.keep(session, share([_item("s", 1, 500)]))
     assert session.id not in held.large
+
+
+async def test_a_context_that_would_block_the_loop_is_not_held_however_large_the_cache(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    session = _session(await callers[0].reserve("k"), "s")
+    held = ContextCache(max_bytes=100 * MAX_CONTEXT_BYTES)
+    held.keep(session, share([_item("s", 1, MAX_CONTEXT_BYTES // 2 - ITEM_BYTES)]))
+    assert held.find(session) is not None
+    held.keep(session, share([_item("s", 1, MAX_CONTEXT_BYTES // 2)]))
+    assert held.find(session) is None
+    assert session.id in held.large
+
+
+async def test_a_limit_of_nothing_holds_nothing(callers: tuple[StoreClient, StoreClient]) -> None:
+    store = callers[0].store
+    assert isinstance(store, SqlStore)
+    store.limit_cache(0)
+    session = await callers[0].reserve("k")
+    for number in range(2):
+        await callers[0].converse(f"asked {number}", "answered", session_id=session.id)
+        session = await callers[0].session(session)
+        assert len(await store.read.context(session)) == 2 * number + 2
+        assert store._transcripts.held_bytes == 0
 
 
 async def test_changes_of_one_commit_may_be_noted_in_any_order(
