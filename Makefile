@@ -7,7 +7,9 @@ SERVE_READY := $(VENV)/.serve-ready
 READY := $(VENV)/.ready
 # Branch coverage of `core`: `make test` fails below 95 %; `make test COVERAGE=` runs without it.
 # Measuring doubles the time of a test, so only these tests are measured: they suffice for it.
-MEASURED := tests/unit tests/properties tests/contract tests/integration tests/tools
+MEASURED := tests/unit tests/properties tests/contract tests/tools tests/importing \
+	$(wildcard tests/integration/test_chat_*.py tests/integration/test_failure_modes_*.py) \
+	$(wildcard tests/integration/test_compaction_*.py tests/integration/test_upstreams.py)
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
 # Targets that run at the same time do not mix their output, if this version of make supports it.
@@ -27,7 +29,7 @@ serve: $(SERVE_READY)  ## run a gateway on SQLite with the demo model
 
 test: $(READY)  ## run everything that CI runs
 	$(MAKE) --jobs=2 $(WHOLE_OUTPUTS) lint coverage
-	$(BIN)/pytest -n 3 --dist worksteal $(MEASURED:%=--ignore=%)
+	$(BIN)/pytest -n 4 --dist worksteal $(MEASURED:%=--ignore=%)  # most of them wait for processes
 
 coverage: $(READY)  ## run the tests that measure the coverage of core
 	$(BIN)/pytest -n 3 --dist worksteal $(COVERAGE) $(MEASURED)

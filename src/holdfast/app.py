@@ -23,7 +23,7 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Store
 from holdfast.settings import Settings
-from holdfast.stores.open import open_store, sqlite_path
+from holdfast.stores.open import open_store, open_store_to_read, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 from holdfast.tools.builtin import BuiltinTools
 from holdfast.tools.memory import SessionMemory
@@ -135,6 +135,11 @@ async def open_configured_store(settings: Settings) -> SqlStore:
     store = await open_store(settings.store.url, clock=SystemClock())
     store.limit_cache(settings.store.cache_bytes)
     return store
+
+
+async def read_configured_store(settings: Settings) -> SqlStore:
+    """Open the configured store, whose schema is current, to read only."""
+    return await open_store_to_read(settings.store.url, clock=SystemClock())
 
 
 @asynccontextmanager

@@ -10,10 +10,11 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -36,8 +37,8 @@ def _environment(env: dict[str, str] | None) -> dict[str, str]:
     return {**kept, "TERM": "xterm-256color", **(env or {})}
 
 
-def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) -> Outcome:
-    """Run a command without a terminal."""
+def in_own_process(*arguments: str, said: str = "", env: dict[str, str] | None = None) -> Outcome:
+    """Run a command without a terminal, in a process of its own."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         input=said,
@@ -48,6 +49,43 @@ def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) 
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) -> Outcome:
+    """Run a command without a terminal, in this process: a start takes most of a command's time."""
+    environment = dict(os.environ)
+    streams = sys.stdin, sys.stdout, sys.stderr
+    with _written_pipe(said) as stdin, _text_file() as stdout, _text_file() as stderr:
+        try:
+            os.environ.clear()
+            os.environ.update(_environment(env))
+            sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
+            code = execute(arguments)
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = streams
+            os.environ.clear()
+            os.environ.update(environment)
+        return Outcome(code, _content(stdout), _content(stderr))
+
+
+def _written_pipe(text: str) -> TextIO:
+    """Return the end of a pipe in which a text waits to be read."""
+    content = text.encode()
+    assert len(content) <= select.PIPE_BUF
+    read_end, write_end = os.pipe()
+    os.write(write_end, content)
+    os.close(write_end)
+    return open(read_end, encoding="utf-8")
+
+
+def _text_file() -> TextIO:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", newline="")
+
+
+def _content(file: TextIO) -> str:
+    file.flush()
+    file.seek(0)
+    return file.read()
 
 
 def _take_terminal() -> None:

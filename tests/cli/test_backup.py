@@ -18,7 +18,7 @@ from holdfast.stores.postgres.backup import address_of
 from holdfast.stores.sql.entries import pack_states, read_items
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import GatewayUnderTest
-from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
+from tests.cli.terminals import Outcome, in_own_process, in_pipe, in_process, in_terminal
 from tests.importing.picture import picture
 from tests.postgres import client_tools
 
@@ -146,7 +146,7 @@ TOOLS = client_tools()
 
 def dump(target: Path, url: str, *options: str, tools: Path = TOOLS) -> Outcome:
     """Back a database up."""
-    return in_pipe("backup", str(target), "--store", url, *options, env={"PATH": str(tools)})
+    return in_own_process("backup", str(target), "--store", url, *options, env={"PATH": str(tools)})
 
 
 async def _talk(url: str) -> None:

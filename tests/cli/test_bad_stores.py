@@ -1,13 +1,16 @@
 """Stores that cannot be used, and secrets in their names: one line that says which."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.cli.conftest import GatewayUnderTest
@@ -35,6 +38,12 @@ def _file(path: Path, kind: str) -> Path:
         connection.close()
     elif kind == "folder":
         path.mkdir()
+    elif kind == "foreign":
+        connection = sqlite3.connect(path)
+        connection.executescript(
+            "create table notes (id integer primary key); insert into notes values (1)"
+        )
+        connection.close()
     elif kind == "text":
         path.write_text("this was never a database, and is long enough to be looked at")
     else:
@@ -69,7 +78,177 @@ def test_a_store_of_an_earlier_version_is_refused_and_the_way_to_upgrade_named(
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", ["folder", "text", "newer", "older"])
+def _files(folder: Path) -> dict[str, bytes]:
+    """Return all files of a folder, but not the index of a WAL, which readers write too."""
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")
+    }
+
+
+def _kill_a_writer(path: Path) -> None:
+    """Let a process write to a database and die, so that its WAL stays behind."""
+    text = (
+        f"import os, sqlite3; db = sqlite3.connect({str(path)!r}, isolation_level=None); "
+        "db.execute('pragma journal_mode = wal'); "
+        "db.execute('create table noted (a)'); db.execute('drop table noted'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
+    assert Path(f"{path}-wal").stat().st_size > 0
+
+
+def _set_journal(path: Path, mode: str) -> None:
+    if mode == "killed":
+        _kill_a_writer(path)
+        return
+    connection = sqlite3.connect(path)
+    assert connection.execute(f"pragma journal_mode = {mode}").fetchone() == (mode,)
+    connection.close()
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal", "killed"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_a_database_of_another_application_is_refused_and_not_changed(
+    command: tuple[str, ...], journal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path / "notes.db", "foreign")
+    _set_journal(path, journal)
+    before = _files(tmp_path)
+    outcome = in_process(capsys, *command, "--store", f"sqlite:///{path}")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert f"{path}: the file is a database of another application" in outcome.err
+    assert _files(tmp_path) == before
+
+
+def test_the_doctor_says_that_a_file_is_not_a_store_and_fixes_nothing_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path / "notes.db", "foreign")
+    path.chmod(0o644)
+    before = _files(tmp_path)
+    for options in ((), ("--fix",)):
+        outcome = in_process(capsys, "doctor", *options, "--json", "--store", f"sqlite:///{path}")
+        assert outcome.code == 1
+        [finding] = json.loads(outcome.out)
+        assert (finding["code"], finding["mended"]) == ("store_foreign", False)
+        assert f"{path}: the file is a database of another application" in finding["detail"]
+    assert (_files(tmp_path), path.stat().st_mode & 0o777) == (before, 0o644)
+
+
+@pytest.mark.parametrize("columns", ["id int, at text", "version text"])
+def test_a_table_named_like_ours_does_not_make_a_file_a_store(
+    columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute(f"create table schema_versions ({columns})")
+    connection.close()
+    before = _files(tmp_path)
+    for command, code in ((("keys", "create"), 1), (("doctor",), 1), (("backup", "x.db"), 1)):
+        outcome = in_process(capsys, *command, "--store", f"sqlite:///{path}")
+        assert outcome.code == code
+        assert "a database of another application" in outcome.out + outcome.err
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["no bytes", "no tables", "no tables in WAL mode"])
+def test_an_empty_file_or_database_becomes_a_store(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "store.db"
+    path.touch()
+    if kind != "no bytes":
+        connection = sqlite3.connect(path)
+        connection.executescript("create table a (b); drop table a;")
+        connection.close()
+        _set_journal(path, "wal" if kind.endswith("mode") else "delete")
+    url = f"sqlite:///{path}"
+    assert "has no tables yet" in in_process(capsys, "doctor", "--store", url).out
+    assert in_process(capsys, "keys", "create", "--store", url).code == 0
+    assert in_process(capsys, "keys", "list", "--store", url).out.count("key_") == 1
+
+
+async def _execute(url: str, *statements: str) -> list[str]:
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+        rows = await connection.fetch("select tablename from pg_tables where schemaname = 'public'")
+    finally:
+        await connection.close()
+    return sorted(row[0] for row in rows)
+
+
+def test_a_postgresql_database_is_shared_with_other_tables(
+    bare_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_execute(bare_postgres_url, "create table notes (id int)"))
+    assert "has no tables yet" in in_process(capsys, "doctor", "--store", bare_postgres_url).out
+    assert in_process(capsys, "keys", "create", "--store", bare_postgres_url).code == 0
+    tables = asyncio.run(_execute(bare_postgres_url))
+    assert {"notes", "sessions", "schema_versions"} <= set(tables)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("sessions", "token text"), ("schema_versions", "id int"), ("schema_versions", "version int")],
+)
+def test_postgresql_tables_of_others_with_our_names_are_refused_and_not_changed(
+    name: str, columns: str, bare_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_execute(bare_postgres_url, f"create table {name} ({columns})"))
+    for command in COMMANDS:
+        outcome = in_process(capsys, *command, "--store", bare_postgres_url)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert f"names of Holdfast's ({name})" in outcome.err
+    looked = in_process(capsys, "doctor", "--json", "--store", bare_postgres_url)
+    assert [found["code"] for found in json.loads(looked.out)] == ["store_foreign"]
+    copied = in_process(capsys, "backup", "copy.dump", "--store", bare_postgres_url)
+    assert (copied.code, "the database has no store" in copied.err) == (1, True)
+    assert asyncio.run(_execute(bare_postgres_url)) == [name]
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal", "killed"])
+def test_commands_do_not_change_a_store_of_an_earlier_version(
+    journal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    path = Path(shutil.copy(GOLDEN, folder / "store.db"))
+    _set_journal(path, journal)
+    before = _files(folder)
+    url = f"sqlite:///{path}"
+    for command in (
+        *COMMANDS,
+        ("doctor",),
+        ("doctor", "--deep"),
+        ("backup", str(tmp_path / "copy.db")),
+    ):
+        in_process(capsys, *command, "--store", url)
+        assert _files(folder) == before, command
+    assert in_process(capsys, "upgrade", url, f"sqlite:///{tmp_path}/new.db").code == 0
+    assert _files(folder) == before
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal", "killed"])
+def test_looking_at_a_store_does_not_change_it(
+    journal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    path = folder / "store.db"
+    url = f"sqlite:///{path}"
+    assert in_process(capsys, "keys", "create", "--store", url).code == 0
+    _set_journal(path, journal)
+    before = _files(folder)
+    for command in (
+        ("doctor", "--deep", "--store", url),
+        ("backup", str(tmp_path / "copy.db"), "--store", url),
+    ):
+        assert in_process(capsys, *command).code == (command[0] == "doctor" and journal == "delete")
+        assert _files(folder) == before, command
+
+
+@pytest.mark.parametrize("kind", ["folder", "text", "newer", "older", "foreign"])
 def test_the_doctor_and_the_backup_name_it_too(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import GatewayUnderTest
-from tests.cli.terminals import COMMAND, Terminal, in_pipe
+from tests.cli.terminals import COMMAND, Terminal, in_own_process, in_pipe
 from tests.store_urls import sqlite_url
 
 
@@ -67,7 +67,7 @@ def test_new_starts_the_next_generation_with_the_rest_of_the_line(
 def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(
     gateway: GatewayUnderTest,
 ) -> None:
-    outcome = in_pipe("chat", "piped", said="I am Ada\n\nwho am I?\n", env=gateway.env)
+    outcome = in_own_process("chat", "piped", said="I am Ada\n\nwho am I?\n", env=gateway.env)
     assert (outcome.code, outcome.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     first, second = outcome.out.splitlines()
     assert first.endswith("You said: 'I am Ada'.")
@@ -235,7 +235,7 @@ def test_an_invalid_key_prints_one_line(gateway: GatewayUnderTest) -> None:
         outcome.err
         == f"holdfast: x-session-key must not contain control characters (gateway {gateway.url})\n"
     )
-    outcome = in_pipe("chat", "a\udcffb", said="hi\n", env=gateway.env)
+    outcome = in_own_process("chat", "a\udcffb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
     assert (
         outcome.err

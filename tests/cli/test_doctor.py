@@ -33,7 +33,7 @@ from holdfast.stores.sql.entries import (
     read_items,
 )
 from holdfast.stores.sql.schema_info import StoreInspection
-from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
+from tests.cli.terminals import Terminal, in_own_process, in_pipe, in_process, in_terminal
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/doctor.md"
 OF_THE_TEST_SERVER = {"durability_weak"}
@@ -352,7 +352,7 @@ def test_a_run_that_takes_too_long_is_reported(store_under_test: StoreUnderTest)
         assert view is not None
         await asyncio.to_thread(plant_turn, store_under_test, "lane", worker, view.session)
         outcome = await asyncio.to_thread(
-            in_pipe, "doctor", "--store", store_under_test.url, "--json"
+            in_own_process, "doctor", "--store", store_under_test.url, "--json"
         )
         return {one["code"] for one in json.loads(outcome.out)} - OF_THE_TEST_SERVER
 

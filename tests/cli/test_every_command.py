@@ -12,7 +12,7 @@ import typer
 from benchmarks.__main__ import SECTIONS
 
 from holdfast.cli.app import app
-from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
+from tests.cli.terminals import Terminal, in_own_process, in_process, in_terminal, lines_of
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -62,13 +62,13 @@ def test_an_unknown_option_prints_one_line_and_exits_with_2(
 
 
 def test_the_version_is_printed_in_a_terminal_and_in_a_pipe() -> None:
-    assert in_terminal("--version").out == in_pipe("--version").out
-    assert in_pipe("--version").out.startswith("holdfast ")
+    assert in_terminal("--version").out == in_own_process("--version").out
+    assert in_own_process("--version").out.startswith("holdfast ")
 
 
 def test_shell_completion_knows_the_commands() -> None:
     # Else the shell is guessed from the processes above, of which none need be one.
-    script = in_pipe(
+    script = in_own_process(
         "--show-completion", "bash", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     )
     assert script.code == 0

@@ -13,7 +13,7 @@ import pytest
 from holdfast.stores.sql.entries import HEAD_FIELDS, pack_body, read_body
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import GatewayUnderTest
-from tests.cli.terminals import in_pipe, in_process, in_terminal
+from tests.cli.terminals import in_own_process, in_pipe, in_process, in_terminal
 
 
 def list_everything(url: str) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def test_a_jsonl_export_shows_what_hides_each_item(
     gateway: GatewayUnderTest,
 ) -> None:
     said = gateway.say("lines", "hello")
-    out = in_pipe("sessions", "export", "lines", env=gateway.env)
+    out = in_own_process("sessions", "export", "lines", env=gateway.env)
     head, session, *entries = [json.loads(line) for line in out.out.splitlines()]
     assert (out.code, out.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     assert (head["object"], head["version"]) == ("session.export", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.cli.terminals import in_pipe, in_process, in_terminal, lines_of
+from tests.cli.terminals import in_own_process, in_pipe, in_process, in_terminal, lines_of
 
 
 async def _make(store: str) -> None:
@@ -28,7 +28,7 @@ def test_keys_are_created_listed_and_revoked(
     assert shown.code == 0
     assert any(line.startswith(key["id"]) and "live" in line for line in lines_of(shown))
     assert key["key"] not in shown.out
-    revoked = in_pipe("keys", "revoke", key["id"], "--store", store)
+    revoked = in_own_process("keys", "revoke", key["id"], "--store", store)
     assert (revoked.code, revoked.out) == (0, f"{key['id']} is revoked\n")
     listed = in_pipe("keys", "list", "--store", store)
     assert listed.out.splitlines()[1].split("\t") == [key["id"], "acme", "-", "-", "revoked"]

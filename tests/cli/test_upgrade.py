@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.stores.postgres.driver import MIGRATION_LOCK
 from tests.acceptance.gateway_process import running_gateway
-from tests.cli.terminals import in_pipe, in_process, in_terminal
+from tests.cli.terminals import in_own_process, in_pipe, in_process, in_terminal
 from tests.migration.first_schema_store import create_file
 
 
@@ -44,7 +44,7 @@ def _execute(path: Path, *statements: str) -> None:
 
 def test_in_a_pipe_only_the_result_is_printed_and_in_json_when_asked(old: Path) -> None:
     new = old.with_name("new.db")
-    done = in_pipe("upgrade", _url(old), _url(new), "--json")
+    done = in_own_process("upgrade", _url(old), _url(new), "--json")
     assert (done.code, done.err) == (0, "")
     copied = json.loads(done.out)
     assert (copied["sessions"], copied["api_keys"], copied["items"]) == (6, 2, 211)

@@ -36,17 +36,22 @@ PLACES_OF_CONTROLS = """(composer) => [
 """Where the model picker and the button are."""
 
 
+IS_SETTLED = """() => !document.querySelector('.live-state, .is-pending')
+  && [...document.querySelectorAll('.composer button')].some(
+    (one) => one.textContent.trim() === 'Send' && one.checkVisibility())"""
+"""Whether no answer is on its way; all of it is read at one moment."""
+
+
 def send(page: Page, text: str) -> None:
-    """Write a message and send it."""
+    """Write a message and send it; it is shown then."""
     page.get_by_label("Message", exact=True).fill(text)
     page.get_by_label("Message", exact=True).press("Enter")
+    expect(page.locator("main")).to_contain_text(text.splitlines()[0])
 
 
 def settled(page: Page) -> None:
     """Wait until no answer is on its way."""
-    expect(page.locator(".live-state")).to_have_count(0)
-    expect(page.locator(".is-pending")).to_have_count(0)
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    page.wait_for_function(IS_SETTLED)
 
 
 def chat_session(page: Page) -> str:
@@ -179,6 +184,7 @@ def test_a_message_sent_while_the_gateway_is_down_arrives_once(
     send(page, "while you were away")
     expect(page.locator(".live-state")).to_contain_text("reconnecting")
     gateway.process.start()
+    expect(page.locator(".item.assistant")).to_have_count(2)
     settled(page)
     expected = [
         "before",
@@ -310,6 +316,8 @@ def test_a_message_waits_behind_the_answer_of_somebody_else(page: Page, gateway:
     expect(page.locator(".is-pending")).to_contain_text("my own question")
     expect(page.locator(".is-live")).to_contain_text("Once upon")
     gateway.model.gate.set()
+    # Between the two answers, none is on its way.
+    expect(page.locator(".item.assistant").last).to_contain_text("You said: my own question")
     settled(page)
     expected = ["hello", "You said: hello", "tell me a story", STORY]
     expected += ["my own question", "You said: my own question"]
@@ -358,8 +366,8 @@ def test_an_answer_that_ends_while_the_gateway_stops_is_shown(page: Page, gatewa
     expect(page.locator(".live-state")).to_contain_text("saving")
     gateway.process.stop()
     gateway.process.start()
-    settled(page)
     expect(page.locator(".item.assistant")).to_contain_text("a single word.")
+    settled(page)
     assert gateway.texts(session) == ["tell me a story", STORY]
 
 

@@ -54,6 +54,7 @@ def test_hostile_text_is_shown_as_text(page: Page, gateway: Gateway, session: st
     show(page, gateway, f"/sessions/{session}")
     expect(page.get_by_text("<script>window.attacked = 1</script>").first).to_be_visible()
     items = page.locator(".items")
+    expect(items.locator(".item")).to_have_count(2 + 2 * len(ATTACKS))
     expect(items).to_contain_text("admin[U+202E]txt.exe [U+2066]hidden[U+2069]")
     assert page.evaluate("window.attacked") is None
     assert items.locator("script, svg, iframe, style").count() == 0

@@ -1,5 +1,6 @@
 """Approvals, channels, the outbox and schedules in a real browser."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,11 +101,11 @@ def test_an_approval_in_a_chat_lets_the_answer_go_on(page: Page, gateway: Gatewa
     expect(card).to_have_count(0)
     expect(page.locator(".item.assistant")).to_have_count(1)
     expect(page.locator(".live-state")).to_have_count(0)
-    turns = gateway.get(f"/v1/sessions/{session}/turns")["data"]
-    assert [turn["status"] for turn in turns] == ["completed"]
+    turns = f"/v1/sessions/{session}/turns"
+    wait_for(lambda: [turn["status"] for turn in gateway.get(turns)["data"]] == ["completed"])
     page.goto(f"{gateway.url}/console#/sessions/{session}/timeline")
     bar = page.locator(".timeline svg")
-    assert "for tools or an approval" in str(bar.get_attribute("aria-label"))
+    expect(bar).to_have_attribute("aria-label", re.compile("for tools or an approval"))
     expect(bar.locator(".piece.commit")).to_have_count(1)
 
 

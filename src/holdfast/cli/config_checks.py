@@ -26,7 +26,7 @@ from holdfast.schedules.times import next_time, time_name
 from holdfast.settings import Settings
 from holdfast.settings.target import server_url
 from holdfast.stores.inspect import inspect_store
-from holdfast.stores.open import open_store
+from holdfast.stores.open import open_store_to_read
 from holdfast.tools.builtin import DESCRIPTIONS
 
 CHECK_SECONDS = 15.0
@@ -103,7 +103,7 @@ async def _has_stored_key(url: str) -> bool:
         inspection = await inspect_store(url)
         if not inspection.exists or inspection.is_bare or inspection.pending or inspection.refusal:
             return False
-        store = await open_store(url, clock=SystemClock())
+        store = await open_store_to_read(url, clock=SystemClock())
         try:
             return any(key.revoked_at is None for key in await store.read.api_keys())
         finally:

@@ -39,6 +39,7 @@ HoldfastError
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
     ├── StoreClosed         closed in this process, for good
+    ├── ForeignDatabase     the tables are of another application
     ├── SchemaTooNew
     ├── SchemaTooOld        `holdfast upgrade` copies the store into a new one
     └── DurabilityRefused
@@ -362,6 +363,12 @@ class StoreClosed(StoreError):
     """The store was closed in this process; trying again here will not help."""
 
     code = "store_closed"
+
+
+class ForeignDatabase(StoreError):
+    """The database has tables of another application where a store would have its own."""
+
+    code = "foreign_database"
 
 
 class SchemaTooNew(StoreError):

@@ -46,6 +46,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="the database file is damaged",
         remedy="stop the gateway, keep the file, and restore the latest backup",
     ),
+    "store_foreign": FindingKind(
+        severity="problem",
+        meaning="the database is not a Holdfast store: another application's tables are in it",
+        remedy="select another store with --store; nothing was changed",
+    ),
     "store_in_memory": FindingKind(
         severity="warning",
         meaning="the store is in memory and is lost with its process",

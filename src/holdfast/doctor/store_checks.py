@@ -36,6 +36,10 @@ def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
     if not inspection.exists:
         yield Finding(code="store_missing", subject=location, detail=location)
         return
+    if inspection.is_foreign:
+        detail = f"{location}: {inspection.refusal}"
+        yield Finding(code="store_foreign", subject=location, detail=detail)
+        return
     if inspection.is_bare and not inspection.damage and inspection.refusal is None:
         detail = f"{location} has no tables yet"
         yield Finding(code="store_missing", subject=location, detail=detail)

@@ -3,13 +3,14 @@
 import shutil
 import sqlite3
 from pathlib import Path
-from urllib.parse import quote
 
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import ForeignDatabase, StoreUnavailable
 from holdfast.stores.open import MEMORY, check_known, sqlite_path
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.schema_info import StoreInspection, missing_from, steps_left
+from holdfast.stores.sqlite.connection import connect_to_read
 from holdfast.stores.sqlite.driver import DIALECT
+from holdfast.stores.sqlite.schema import applied_steps
 
 
 async def inspect_store(url: str) -> StoreInspection:
@@ -53,7 +54,7 @@ def _inspect_file(path: Path) -> StoreInspection:
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     connection: sqlite3.Connection | None = None
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        connection = connect_to_read(str(path))
         return _examine(connection, path)
     except sqlite3.OperationalError as exc:
         raise StoreUnavailable(f"{path} cannot be opened: {exc}") from exc
@@ -66,10 +67,11 @@ def _inspect_file(path: Path) -> StoreInspection:
 
 def _examine(connection: sqlite3.Connection, path: Path) -> StoreInspection:
     checked = [row[0] for row in connection.execute("pragma quick_check(10)")]
+    try:
+        applied = applied_steps(connection)
+    except ForeignDatabase as exc:
+        return StoreInspection(kind="sqlite", is_foreign=True, refusal=exc.message, path=str(path))
     found = _columns(connection)
-    applied = []
-    if "schema_versions" in found:
-        applied = connection.execute(migrations.READ_VERSIONS).fetchall()
     pending, refusal = steps_left(applied)
     is_current = not pending and refusal is None
     (mode,) = connection.execute("pragma journal_mode").fetchone()

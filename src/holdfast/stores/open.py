@@ -2,17 +2,19 @@
 
 import os
 import sqlite3
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
-from holdfast.core.errors import InvalidSetting, StoreUnavailable
+from holdfast.core.errors import ForeignDatabase, InvalidSetting, StoreError, StoreUnavailable
 from holdfast.ports.clock import Clock
 from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import FileTokens, ProcessTokens
-from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.connection import DatabaseFile, connect_to_read
 from holdfast.stores.sqlite.driver import SqliteDriver
+from holdfast.stores.sqlite.schema import check_usable
 
 MEMORY = "memory:"
 
@@ -31,6 +33,21 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
         return await _open_sqlite(sqlite_path(url), clock)
     check_known(url)
     return await _open_postgres(url)
+
+
+async def open_store_to_read(url: str, *, clock: Clock) -> SqlStore:
+    """Open a store whose schema is current, to read only: a SQLite file is not changed."""
+    if not url.startswith("sqlite:"):
+        return await open_store(url, clock=clock)
+    path = sqlite_path(url)
+    file = DatabaseFile(str(path))
+    driver = SqliteDriver(
+        partial(connect_to_read, str(path)),
+        identity=file.identity,
+        clock=clock,
+        writer=ThreadExecutor("holdfast-reader"),
+    )
+    return SqlStore(driver, _file_tokens(path))
 
 
 def check_url(url: str) -> None:
@@ -100,6 +117,10 @@ async def _open_memory(clock: Clock) -> SqlStore:
 
 async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     _make_room(path)
+    try:
+        check_usable(path)
+    except StoreError as exc:
+        raise type(exc)(f"{path}: {exc.message}") from exc
     file = DatabaseFile(str(path))
     driver = SqliteDriver(
         file.connect,
@@ -110,13 +131,17 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     )
     try:
         await driver.migrate()
-    except StoreUnavailable as exc:
+    except (StoreUnavailable, ForeignDatabase) as exc:
         await driver.close()
-        raise StoreUnavailable(f"{path}: {exc.message}") from exc
+        raise type(exc)(f"{path}: {exc.message}") from exc
     except BaseException:
         await driver.close()
         raise
-    return SqlStore(driver, FileTokens(path.with_name(path.name + "-workers")))
+    return SqlStore(driver, _file_tokens(path))
+
+
+def _file_tokens(path: Path) -> FileTokens:
+    return FileTokens(path.with_name(path.name + "-workers"))
 
 
 def _make_room(path: Path) -> None:

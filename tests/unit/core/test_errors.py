@@ -36,6 +36,7 @@ CODES = {
     "ProviderFailure": "provider_failure",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
+    "ForeignDatabase": "foreign_database",
     "SchemaTooNew": "schema_too_new",
     "SchemaTooOld": "schema_too_old",
     "DurabilityRefused": "durability_refused",

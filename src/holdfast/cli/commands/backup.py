@@ -65,7 +65,7 @@ def _database_copy(url: str) -> Copy:
     from holdfast.stores.postgres.backup import dump
 
     inspection = asyncio.run(inspect_store(url))
-    if inspection.is_bare:
+    if inspection.is_bare or inspection.is_foreign:
         raise CommandFailed("the database has no store")
     # A store of another version is copied too: an upgrade needs a backup first.
     is_current = not inspection.pending and inspection.refusal is None

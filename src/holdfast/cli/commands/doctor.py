@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 FATAL = frozenset(
-    {"store_missing", "store_damaged", "schema_too_new", "schema_too_old", "store_in_memory"}
-)
+    {"store_missing", "store_damaged", "store_foreign", "store_in_memory",
+     "schema_too_new", "schema_too_old"}
+)  # fmt: skip
 """Findings after which the store cannot be opened."""
 
 
@@ -75,7 +76,7 @@ async def _check(
     settings: "Settings", *, is_fixing: bool, is_deep: bool
 ) -> "tuple[list[Finding], set[Finding]]":
     """Return the findings, and which of them were fixed."""
-    from holdfast.app import open_configured_store
+    from holdfast.app import open_configured_store, read_configured_store
     from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.fixing import fix, fix_before_open
     from holdfast.doctor.store_checks import check_contents, check_inspection
@@ -89,7 +90,8 @@ async def _check(
         failures |= fix_before_open(findings)
     if any(finding.code in FATAL for finding in findings) or (is_outdated and not is_fixing):
         return findings, {one for one in findings if _is_fixed(one, failures, is_fixing)}
-    store = await open_configured_store(settings)
+    open_it = open_configured_store if is_fixing else read_configured_store
+    store = await open_it(settings)
     try:
         contents = [
             finding

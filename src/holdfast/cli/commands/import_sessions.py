@@ -121,7 +121,8 @@ async def _store_exists(url: str) -> bool:
     if not inspection.exists or inspection.is_bare:
         return False
     if inspection.refusal is not None:
-        raise CommandFailed(inspection.refusal)
+        where = f"{inspection.path}: " if inspection.path else ""
+        raise CommandFailed(f"{where}{inspection.refusal}")
     if inspection.pending:
         raise CommandFailed(
             f"a dry run changes nothing, and the store needs {len(inspection.pending)} "

@@ -17,6 +17,7 @@ from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.errors import explain, meaning
+from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
 from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
 from holdfast.stores.postgres.optimistic_batch import CachedDecisions, decide_batch_from_cache
 from holdfast.stores.postgres.row_locks import lock
@@ -305,7 +306,12 @@ class PostgresDriver(SqlDriver):
             "select pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=2 * MIGRATION_LOCK_SECONDS
         )
         await connection.execute(migrations.CREATE_VERSIONS.format_map(TYPES))
-        applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
+        try:
+            applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
+        except asyncpg.UndefinedColumnError as exc:
+            raise foreign(self._connector.target.shown, ["schema_versions"]) from exc
+        if not applied:
+            check_names(await read_columns(connection), applied, self._connector.target.shown)
         now = self._clock.observe(await connection.fetchval(READ_CLOCK))
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(TYPES):

@@ -2,7 +2,8 @@
 
 import time
 
-from holdfast.stores.postgres.connect import Connector, close_quietly
+from holdfast.core.errors import ForeignDatabase
+from holdfast.stores.postgres.connect import Connection, Connector, close_quietly
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.schema_info import (
@@ -19,18 +20,39 @@ COLUMNS = (
 CLOCK = "select extract(epoch from clock_timestamp())::double precision"
 
 
+async def read_columns(connection: Connection) -> dict[str, set[str]]:
+    """Return the tables of the schema that a store would use, with their columns."""
+    found: dict[str, set[str]] = {}
+    for table, column in await connection.fetch(COLUMNS):
+        found.setdefault(table, set()).add(column)
+    return found
+
+
+def check_names(found: dict[str, set[str]], applied: list[tuple[int, str]], where: str) -> None:
+    """Raise if tables of another application have the names of ours; others do not matter."""
+    if taken := migrations.taken_names(found, applied):
+        raise foreign(where, taken)
+
+
+def foreign(where: str, tables: list[str]) -> ForeignDatabase:
+    """Return the error for tables of another application with the names of ours."""
+    return ForeignDatabase(
+        f"{where} has tables of another application with the names of Holdfast's "
+        f"({', '.join(tables[:3])}); use another database or schema"
+    )
+
+
 async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspection:
     """Inspect the database that a URL names."""
-    connection = await Connector(target=read_target(url)).connect()
+    target = read_target(url)
+    connection = await Connector(target=target).connect()
     try:
         before = time.time()
         theirs = await connection.fetchval(CLOCK)
         ahead = theirs - (before + time.time()) / 2
-        found: dict[str, set[str]] = {}
-        for table, column in await connection.fetch(COLUMNS):
-            found.setdefault(table, set()).add(column)
+        found = await read_columns(connection)
         applied: list[tuple[int, str]] = []
-        if "schema_versions" in found:
+        if found.get("schema_versions", set()) >= migrations.VERSION_COLUMNS:
             applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
         settings = {
             name: await connection.fetchval("select current_setting($1)", name)
@@ -38,6 +60,10 @@ async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspec
         }
     finally:
         await close_quietly(connection)
+    try:
+        check_names(found, applied, target.shown)
+    except ForeignDatabase as exc:
+        return StoreInspection(kind="postgres", is_foreign=True, refusal=exc.message)
     pending, refusal = steps_left(applied)
     is_current = not pending and refusal is None
     return StoreInspection(

@@ -21,6 +21,8 @@ class StoreInspection:
     """Why this version cannot use the store's schema; None if it can."""
     is_first_schema: bool = False
     """Whether the store has the schema before the log, which `holdfast upgrade` copies."""
+    is_foreign: bool = False
+    """Whether the tables are those of another application."""
     missing: tuple[str, ...] = ()
     """Tables and columns that an up-to-date schema has and this one lacks."""
     damage: tuple[str, ...] = ()

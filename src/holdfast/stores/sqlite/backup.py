@@ -9,6 +9,8 @@ from urllib.parse import quote
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.health_checks import ALL_ENTRIES, broken_logs
+from holdfast.stores.sqlite.connection import connect_to_read
+from holdfast.stores.sqlite.schema import applied_steps
 
 PAGES_AT_ONCE = 2000
 
@@ -41,7 +43,7 @@ def back_up(source: Path, target: Path, progress: Progress) -> int:
 
 
 def _copy(source: Path, target: Path, progress: Progress) -> None:
-    origin = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)
+    origin = connect_to_read(str(source))
     try:
         # One read transaction sees one snapshot, whatever is written meanwhile.
         origin.execute("begin")
@@ -68,7 +70,7 @@ def _verify(copy: Path) -> None:
         found = [row[0] for row in connection.execute("pragma integrity_check(5)")]
         if found != ["ok"]:
             raise StoreError(f"the copy is damaged: {found[0]}")
-        if not connection.execute(migrations.READ_VERSIONS).fetchall():
+        if not applied_steps(connection):
             raise StoreError("the copy is not a Holdfast store")
         _check_logs(connection)
     finally:

@@ -44,6 +44,34 @@ def create_private(path: str) -> None:
         os.mknod(path, stat.S_IFREG | 0o600)
 
 
+def connect_to_read(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """Return a connection that leaves the bytes of the file, and the files beside it, as they are.
+
+    The last connection to a file in WAL mode removes the files beside it only if it may write, and
+    then moves a WAL into the database first. So it may write only if there is nothing to move.
+    """
+    path = os.path.abspath(path)
+    is_settled = not os.path.exists(f"{path}-journal") and _size(f"{path}-wal") == 0
+    connection = sqlite3.connect(
+        f"file:{quote(path)}?mode={'rw' if is_settled else 'ro'}",
+        uri=True,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=CACHED_STATEMENTS,
+    )
+    connection.execute("pragma query_only = on")
+    return connection
+
+
+def _size(path: str) -> int:
+    """Return the size of a file; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 class DatabaseFile:
     """A database file: created when first opened, not created again if it is removed."""
 

@@ -32,6 +32,7 @@ from holdfast.stores.sqlite.connection import (
     ManagedConnection,
 )
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
+from holdfast.stores.sqlite.schema import applied_steps
 
 ResultT = TypeVar("ResultT")
 
@@ -448,8 +449,8 @@ class SqliteDriver(SqlDriver):
             raise _explain(exc) from exc
 
     def _apply_pending(self, connection: sqlite3.Connection) -> None:
+        applied = applied_steps(connection)
         connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
-        applied = connection.execute(migrations.READ_VERSIONS).fetchall()
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(DIALECT):
                 connection.execute(statement)

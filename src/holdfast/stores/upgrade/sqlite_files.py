@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.open import make_private_directory
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask
 from holdfast.stores.sqlite.backup import flush, make_durable
+from holdfast.stores.sqlite.connection import connect_to_read
 from holdfast.stores.sqlite.driver import DIALECT
 from holdfast.stores.upgrade.databases import Row, refuse_target
 
@@ -31,9 +31,7 @@ class SqliteSource:
             raise StoreUnavailable(f"there is no store at {path}")
         self.name = str(path)
         with _errors_of(self.name):
-            self._connection = sqlite3.connect(
-                f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None
-            )
+            self._connection = connect_to_read(str(path))
             # All queries see one snapshot, even if a process still writes.
             self._connection.execute("begin")
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import InvalidInput, UnsupportedByUpstream
 from holdfast.core.openai.chat import message_of, messages_of, split_messages
 
 Json = dict[str, Any]
@@ -60,4 +60,85 @@ def test_a_legacy_call_and_its_output_are_a_pair() -> None:
 )
 def test_fields_of_the_wrong_type_are_refused(message: Json) -> None:
     with pytest.raises(InvalidInput, match=r"messages\[0\]"):
+        items_of(message)
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://x.test/a.png", "detail": "low"}}
+FILE = {"type": "file", "file": {"file_id": "file_1"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+TEXT = {"type": "text", "text": "look"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+CUSTOM = {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "ls"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "hello"}],
+        [{"role": "user", "name": "ada", "content": [TEXT, IMAGE, FILE, AUDIO]}],
+        [{"role": "assistant", "content": "", "refusal": "I will not."}],
+        [
+            {"role": "assistant", "content": None, "tool_calls": [CALL, CUSTOM]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "found"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "a.txt"},
+        ],
+        [
+            {"role": "assistant", "content": "one moment", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "found"},
+            {"role": "assistant", "content": "there it is"},
+        ],
+    ],
+    ids=["text", "parts", "refusal", "calls", "text and calls"],
+)
+def test_messages_are_the_same_after_becoming_items(messages: list[Json]) -> None:
+    assert messages_of(items_of(*messages)) == messages
+
+
+def test_text_parts_are_one_text() -> None:
+    said = {"role": "user", "content": [TEXT, TEXT]}
+    assert messages_of(items_of(said)) == [{"role": "user", "content": "look\nlook"}]
+    output = {"type": "function_call_output", "call_id": "c", "output": [TEXT, TEXT]}
+    assert messages_of([output])[0]["content"] == "looklook"
+    pictured = {**output, "output": [{"type": "input_image", "image_url": "https://x.test/b.png"}]}
+    image = {"type": "image_url", "image_url": {"url": "https://x.test/b.png"}}
+    assert messages_of([pictured])[0]["content"] == [image]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "web_search_call"},
+        {"type": "message", "role": "user", "content": [{"type": "input_image"}]},
+        {"type": "message", "role": "user", "content": [{"type": "hologram"}]},
+    ],
+    ids=["item", "image without address", "part"],
+)
+def test_what_chat_cannot_express_is_refused(item: Json) -> None:
+    with pytest.raises(UnsupportedByUpstream, match="a Chat server"):
+        messages_of([item])
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"role": "user"}, "has no content"),
+        ({"role": "user", "content": ["text"]}, "not an object"),
+        ({"role": "user", "content": [{"type": "text", "text": 1}]}, "without text"),
+        ({"role": "user", "content": [{"type": "file", "file": "x"}]}, "file that is not an obj"),
+        ({"role": "user", "content": [{"type": 1}]}, "type is not text"),
+        ({"role": "assistant", "content": 5}, "neither text nor parts"),
+        ({"role": "assistant", "refusal": 5}, "refusal that is not text"),
+        ({"role": "assistant", "tool_calls": "x"}, "must be a list"),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "no function name"),
+        ({"role": "assistant", "tool_calls": [{**CALL, "id": 1}]}, "has no id"),
+        ({"role": "tool", "content": "x"}, "needs a tool_call_id"),
+        ({"role": "narrator", "content": "x"}, "unknown role 'narrator'"),
+        ({"content": "x"}, "needs a role"),
+    ],
+    ids=str,
+)
+def test_a_message_that_cannot_be_read_is_refused_with_its_place(
+    message: Json, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"messages\[0\].*{complaint}"):
         items_of(message)

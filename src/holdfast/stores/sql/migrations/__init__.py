@@ -6,7 +6,7 @@ too: `holdfast upgrade` copies it.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ CREATE_VERSIONS = (
     "create table if not exists schema_versions "
     "(version {int} primary key, name {text} not null, applied_at {real} not null)"
 )
+VERSION_COLUMNS = frozenset({"version", "name"})
+"""Columns without which a table `schema_versions` is not one of ours."""
 READ_VERSIONS = "select version, name from schema_versions"
 ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?1, ?2, ?3)"
 FIRST_SCHEMA = (
@@ -61,6 +63,17 @@ def table_names() -> set[str]:
     """Return the tables that all steps create, without the one that lists the steps."""
     text = "".join(step.text for step in all_migrations())
     return set(re.findall(r"^create table (\w+)", text, re.MULTILINE))
+
+
+def taken_names(found: Mapping[str, Set[str]], applied: Iterable[tuple[int, str]]) -> list[str]:
+    """Return the tables of others that have names of ours, in a schema that may have other tables.
+
+    `found` has the columns of each table.
+    """
+    versions = found.get("schema_versions")
+    if versions is not None and not versions >= VERSION_COLUMNS:
+        return ["schema_versions"]
+    return [] if any(applied) else sorted(table_names() & found.keys())
 
 
 def is_first_schema(applied: Iterable[tuple[int, str]]) -> bool:
