@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from holdfast.ports.channel import OperatorMessage
 from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
@@ -55,3 +58,18 @@ async def test_commands_of_bots_count_among_their_turns() -> None:
         await _say(room, "/new again", **{"from": bot})
         (listed,) = await room.service.listing()
         assert listed["received"] == {"accepted": 4, "command": 3, "ignored": 3}
+
+
+@pytest.mark.parametrize("word", ["start", "stop", "new"])
+async def test_a_word_below_a_message_of_ours_is_an_answer_and_no_command(word: str) -> None:
+    model = ScriptedModel()
+    async with open_chat_room("slack", model, allow_groups=("C1",)) as room:
+        question = OperatorMessage(chat="C1", text="Shall I start, stop, or make a new plan?")
+        await room.service.send("slack", question)
+        await room.until_text("Shall I start")
+        thread = room.slack.posted[0].ts
+        room.slack.say(word, channel="C1", thread=thread)
+        await room.until_text(f"[User7] {word}")
+        room.slack.say("<@UBOT> new", channel="C1", thread=thread)
+        await room.until_text("A new conversation")
+    assert len(model.shown) == 1

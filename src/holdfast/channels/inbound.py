@@ -204,7 +204,7 @@ class InboundHandler:
     def _parse_command(self, message: InboundMessage) -> ChatCommand | None:
         if message.quote and not message.text:
             return None
-        is_bare = self._capabilities.has_bare_commands and message.is_mention
+        is_bare = self._capabilities.has_bare_commands and message.is_named
         prefix = self._capabilities.command_prefix
         return parse_command(message.text, prefix, self._triggers, is_bare=is_bare)
 

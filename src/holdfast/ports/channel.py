@@ -49,6 +49,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the thread shares the session of its chat and only decides where the answer goes."""
     is_mention: bool = False
     """Whether a group message addresses the bot: by name, or as a reply to it."""
+    is_named: bool = False
+    """Whether the message began with the bot's name, which `text` does not contain any more."""
     is_bot: bool = False
     is_own: bool = False
     is_anonymous: bool = False
