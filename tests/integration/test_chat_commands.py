@@ -73,3 +73,20 @@ async def test_a_word_below_a_message_of_ours_is_an_answer_and_no_command(word: 
         room.slack.say("<@UBOT> new", channel="C1", thread=thread)
         await room.until_text("A new conversation")
     assert len(model.shown) == 1
+
+
+async def test_a_picture_that_comes_with_a_new_conversation_is_its_first_message() -> None:
+    model = ScriptedModel(lambda _: [said("seen")])
+    async with open_chat_room("telegram", model) as room:
+        room.telegram.say("old talk")
+        await room.until_text("seen")
+        room.telegram.files["p1"] = b"\x89PNG picture"
+        photo = [{"file_id": "p1", "file_size": 12}]
+        room.telegram.say("", caption="/new", photo=photo)
+        await room.until(lambda: room.texts().count("seen") == 2)
+        room.telegram.deliver_again()
+        room.telegram.say("and now?")
+        await room.until(lambda: room.texts().count("seen") == 3)
+    assert len(room.texts()) == 3, "the answer says enough"
+    assert "old talk" not in model.shown[1]
+    assert len(model.shown) == 3

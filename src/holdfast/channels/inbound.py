@@ -182,7 +182,7 @@ class InboundHandler:
         if command.name == "compact":
             return await self._compact(message, key)
         rest = await self._commands.run(command, message, key, self._key_of(message))
-        if rest:
+        if rest is not None:
             return await self._accept(replace(message, text=rest), key, suffix="rest")
         return "command"
 
