@@ -19,7 +19,9 @@ from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
 from holdfast.core.errors import (
     HoldfastError,
     IdempotencyMismatch,
+    InvalidInput,
     LaneFull,
+    NotFound,
     SessionBusy,
     SessionDeleted,
     StorageFull,
@@ -68,6 +70,10 @@ MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
 NO_CONVERSATION = "There is no conversation yet."
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
+UNUSABLE_TEXT = (
+    "This message cannot be answered, because the gateway is not set up correctly. "
+    "Please tell its operator."
+)
 
 Outcome = Literal[
     "accepted", "repeated", "command", "approval", "pairing", "ignored", "refused", "moved", "edit"
@@ -390,7 +396,11 @@ class InboundHandler:
         except (SessionDeleted, IdempotencyMismatch):
             return "repeated"
         except (LaneFull, TenantFull, StorageFull, SessionBusy) as exc:
-            return await self._refuse(message, exc)
+            return await self._refuse(message, accept, exc, BUSY_TEXT)
+        except (InvalidInput, NotFound) as exc:
+            # The channel's model or tools do not exist: no further try would help.
+            await self._dead_letter(message, exc)
+            return await self._refuse(message, accept, exc, UNUSABLE_TEXT)
         await self._approvals.deny_before(ticket, message.sender)
         if ticket.task is None:
             return "repeated"
@@ -468,7 +478,9 @@ class InboundHandler:
             for attachment in message.attachments[:MAX_FILES]
         ]
 
-    async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
+    async def _refuse(
+        self, message: InboundMessage, accept: Accept, exc: HoldfastError, reason: str
+    ) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""
         log.warning("channel.refused", channel=self._settings.name, code=exc.code)
         slot = int(self._gateway.clock.now() / REFUSAL_SECONDS * REFUSAL_SLOTS)
@@ -479,11 +491,12 @@ class InboundHandler:
             for number in range(slot, slot + REFUSAL_SLOTS + 1)
         ]
         text = OutboxMessage(
-            channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
+            channel=self._settings.name, chat=place.chat, thread=place.thread, text=reason
         )
         await self._queue(told[0], (text,), tuple(told[1:]))
         # Last: a message that is delivered again after this is not judged, or told of, again.
-        await self._queue(self._key_of(message), ())
+        assert accept.idempotency_key is not None
+        await self._queue(accept.idempotency_key, ())
         return "refused"
 
     async def _queue(
