@@ -104,8 +104,8 @@ class InboundHandler:
         self._triggers = triggers
         self._attend = attend
         self._tenant = Tenant(settings.tenant)
-        self._approvals = ChatApprovals(gateway, turns, settings, attend)
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
+        self._approvals = ChatApprovals(gateway, turns, settings, attend, self._commands.reply)
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
         self.moved_chats = MovedChats(gateway, settings)
