@@ -63,8 +63,10 @@ REFUSAL_SLOTS = 5
 """Parts of that time; a notice takes the place of those that follow, up to the same one."""
 EARLY_EDIT_SECONDS = 600.0
 """How old a message may be that comes after its own edit; platforms deliver again for minutes."""
+FOLLOWS_SECONDS = 60.0
+"""How old the message of a group may be for which its edit waits."""
 ALBUM_SECONDS = 2.0
-"""How long a part of an album waits to learn that another part mentions us."""
+"""How long a part of an album waits for the mention in another part, or an edit for its message."""
 ALBUM_POLL_SECONDS = 0.1
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
@@ -320,6 +322,8 @@ class InboundHandler:
             return "edit"
         is_known = await self._gateway.submit(command) is not None
         if is_known or not self._may_be_early(message):
+            if not is_known and self._may_follow(message):
+                await self._edit_when_known(command)
             return "edit"
         # The message itself will be a repeat; one that has just come is edited after all.
         as_message = replace(message, unique_id=message.original_id, is_edit=False)
@@ -337,7 +341,19 @@ class InboundHandler:
         if self._capabilities.is_polled or message.is_bot or message.first_sent_at is None:
             return False
         age = self._gateway.clock.now() - message.first_sent_at
-        return age <= EARLY_EDIT_SECONDS and (message.is_direct or message.was_mention)
+        return age <= EARLY_EDIT_SECONDS and (message.is_direct or message.was_mention is True)
+
+    def _may_follow(self, message: InboundMessage) -> bool:
+        """Whether a message of a group may still come behind its edit, and may be meant for us."""
+        if self._capabilities.is_polled or message.was_mention is not None:
+            return False
+        sent_at = message.first_sent_at
+        return sent_at is not None and self._gateway.clock.now() - sent_at <= FOLLOWS_SECONDS
+
+    async def _edit_when_known(self, command: EditWaiting) -> None:
+        """Wait a moment for the message of an edit that came first, then edit it."""
+        if await self._is_recorded(command.edited_key):
+            await self._gateway.submit(command)
 
     async def _compact(self, message: InboundMessage, key: Key) -> Outcome:
         """Accept a turn that compacts the conversation, behind those that wait."""

@@ -72,8 +72,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """For an edit: the unique id of the edited message."""
     first_sent_at: float | None = None
     """For an edit: when that message was sent, by the platform's clock, in seconds since 1970."""
-    was_mention: bool = False
-    """For an edit: whether the message is known to have addressed us before, too."""
+    was_mention: bool | None = None
+    """For an edit: whether the message addressed us before, too; None if that is not known."""
     answered_id: str = ""
     """The unique id of the message that it replies to, if it quotes that message."""
     moved_to: str = ""
