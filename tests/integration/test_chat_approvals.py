@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.channels.approvals import FORBIDDEN, NOT_WAITING, NOT_YET
+from holdfast.channels.approvals import FORBIDDEN, NOT_WAITING, NOT_YET, NOT_YET_IN_WORDS
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.core.transaction.outgoing import UNANSWERED, WITHDRAWN
@@ -107,6 +107,30 @@ async def test_a_button_works_again_after_another_call_has_ended() -> None:
         room.telegram.press(second, "Allow")
         await room.until_text("done")
     assert len(tools.calls) == 2
+
+
+async def test_words_while_another_call_runs_are_asked_for_again_and_not_for_the_model() -> None:
+    gate, model = Gate(), _model(calls=2)
+    async with _room("telegram", model) as (room, tools):
+        tools.bodies["echo"] = gate
+        room.telegram.say("go")
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == 2)
+        first, second = re.findall(r"yes (\w{4})", " ".join(room.texts()))
+        room.telegram.say(f"yes {first}")
+        await room.until(gate.entered.is_set)
+        room.telegram.say(f"`yes {second}`")
+        await room.until_text(NOT_YET_IN_WORDS)
+        gate.opened.set()
+        await room.until(lambda: sum("Approval needed" in one for one in room.texts()) == 3)
+        handled = room.telegram.confirmed[-1]
+        room.telegram.deliver_again()
+        await room.until(lambda: room.telegram.confirmed[-1] > handled)
+        assert len(tools.calls) == 1, "the repeated message is the one that came too early"
+        room.telegram.say(f"yes {second}")
+        await room.until_text("done")
+    assert len(tools.calls) == 2
+    assert sum(NOT_YET_IN_WORDS in text for text in room.texts()) == 1
+    assert not any(second in text for text in model.shown[-1])
 
 
 async def test_only_the_sender_and_approvers_can_answer_in_a_channel() -> None:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from holdfast.ports.channel import OperatorMessage
 from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 
@@ -55,3 +58,35 @@ async def test_commands_of_bots_count_among_their_turns() -> None:
         await _say(room, "/new again", **{"from": bot})
         (listed,) = await room.service.listing()
         assert listed["received"] == {"accepted": 4, "command": 3, "ignored": 3}
+
+
+@pytest.mark.parametrize("word", ["start", "stop", "new"])
+async def test_a_word_below_a_message_of_ours_is_an_answer_and_no_command(word: str) -> None:
+    model = ScriptedModel()
+    async with open_chat_room("slack", model, allow_groups=("C1",)) as room:
+        question = OperatorMessage(chat="C1", text="Shall I start, stop, or make a new plan?")
+        await room.service.send("slack", question)
+        await room.until_text("Shall I start")
+        thread = room.slack.posted[0].ts
+        room.slack.say(word, channel="C1", thread=thread)
+        await room.until_text(f"[User7] {word}")
+        room.slack.say("<@UBOT> new", channel="C1", thread=thread)
+        await room.until_text("A new conversation")
+    assert len(model.shown) == 1
+
+
+async def test_a_picture_that_comes_with_a_new_conversation_is_its_first_message() -> None:
+    model = ScriptedModel(lambda _: [said("seen")])
+    async with open_chat_room("telegram", model) as room:
+        room.telegram.say("old talk")
+        await room.until_text("seen")
+        room.telegram.files["p1"] = b"\x89PNG picture"
+        photo = [{"file_id": "p1", "file_size": 12}]
+        room.telegram.say("", caption="/new", photo=photo)
+        await room.until(lambda: room.texts().count("seen") == 2)
+        room.telegram.deliver_again()
+        room.telegram.say("and now?")
+        await room.until(lambda: room.texts().count("seen") == 3)
+    assert len(room.texts()) == 3, "the answer says enough"
+    assert "old talk" not in model.shown[1]
+    assert len(model.shown) == 3

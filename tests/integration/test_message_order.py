@@ -21,13 +21,19 @@ KEY = "agent:main:telegram:direct:7"
 GROUP = "agent:main:telegram:group:-8"
 
 
-def inbox(gateway: RunningGateway, *, is_polled: bool = False, **more: Any) -> InboundHandler:
+def inbox(
+    gateway: RunningGateway,
+    *,
+    is_polled: bool = False,
+    kind: type[InboundHandler] = InboundHandler,
+    **more: Any,
+) -> InboundHandler:
     """Return the inbox of one replica."""
     settings = ChannelSettings(
         name="phone", kind="telegram", direct="open", collect_seconds=0, on_busy="enqueue",
         allow_groups=("-8",), **more,
     )  # fmt: skip
-    return InboundHandler(
+    return kind(
         gateway.engine, gateway.turn_service, settings,
         Capabilities(max_units=1000, is_polled=is_polled), people={}, reset=NEVER, triggers=(),
         attend=lambda _: None,
@@ -83,6 +89,7 @@ async def test_an_edit_that_comes_before_its_message_takes_its_place() -> None:
         (False, {"text": "/new"}),
         (False, {"is_bot": True}),
         (False, {"is_direct": False, "place": ChatPlace("-8"), "is_mention": True}),
+        (False, {"is_direct": False, "place": ChatPlace("-8"), "was_mention": False}),
     ],
 )
 async def test_other_edits_of_unknown_messages_run_nothing(
@@ -105,6 +112,42 @@ async def test_an_early_edit_counts_in_a_group_whose_message_is_known_to_have_na
         place: dict[str, Any] = {"is_direct": False, "place": ChatPlace("-8"), "is_mention": True}
         await handler.handle(edit("m1", "hello", sent_at=now, was_mention=True, **place))
         assert handler.outcomes == {"accepted": 1}
+
+
+class _Waiting(InboundHandler):
+    """An inbox that shows when it waits for something that comes later."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.waits = asyncio.Event()
+
+    async def _is_recorded(self, key: str) -> bool:
+        self.waits.set()
+        return await super()._is_recorded(key)
+
+
+@pytest.mark.parametrize("is_mention", [True, False])
+async def test_an_early_edit_in_a_group_waits_for_its_message(
+    is_mention: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbound, "ALBUM_SECONDS", 60.0)
+    place: dict[str, Any] = {"is_direct": False, "place": ChatPlace("-8"), "is_mention": True}
+    model, clock = ScriptedModel(), ManualClock()
+    async with open_gateway(model, clock=clock) as gateway:
+        here, there = inbox(gateway, kind=_Waiting), inbox(gateway)
+        assert isinstance(here, _Waiting)
+        model.gate.clear()
+        await there.handle(message("m0", "first", **place))
+        await model.entered.acquire()
+        changed = edit("m1", "second", sent_at=clock.now(), **{**place, "is_mention": is_mention})
+        early = asyncio.create_task(here.handle(changed))
+        await here.waits.wait()
+        await there.handle(message("m1", "secnd", **place))
+        await early
+        model.gate.set()
+        await gateway.until_idle(GROUP)
+        assert (here.outcomes, there.outcomes) == ({"edit": 1}, {"accepted": 2})
+    assert [shown[-1] for shown in model.shown] == ["[7] first", "[7] second"]
 
 
 def part(number: int, *, is_mention: bool = False, sender: str = "7") -> InboundMessage:

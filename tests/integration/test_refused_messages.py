@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.channels.inbound import BUSY_TEXT, InboundHandler
+from holdfast.channels.inbound import BUSY_TEXT, UNUSABLE_TEXT, InboundHandler
 from holdfast.channels.settings import ChannelSettings
+from holdfast.core.errors import ModelNotFound
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import QueueMessages
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.channel import Capabilities, ChatPlace, InboundMessage
 from holdfast.ports.outbox import OutboxQuery
+from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
 from holdfast.testing.clock import ManualClock
 from tests.in_process import RunningGateway, ScriptedModel, open_gateway
@@ -88,3 +91,23 @@ async def test_a_refusal_is_told_although_the_process_is_killed_meanwhile(failin
         await inbox.handle(_message(4))
         assert await _told(gateway) == [BUSY_TEXT], "at most every ten minutes"
         assert inbox.outcomes["accepted"] == 2
+
+
+class _UnknownModel(ScriptedModel):
+    """The model of a channel that no upstream serves."""
+
+    def check(self, call: ModelCall) -> None:
+        raise ModelNotFound(f"The model {call.model!r} does not exist")
+
+
+@pytest.mark.parametrize("text", ["hello", "/new hello"])
+async def test_a_person_is_told_that_the_channel_has_no_usable_model(text: str) -> None:
+    async with open_gateway(_UnknownModel(), clock=ManualClock()) as gateway:
+        inbox = _inbox(gateway)
+        for number in (1, 2, 2):
+            await inbox.handle(msgspec.structs.replace(_message(number), text=text))
+        told = [one for one in await _told(gateway) if one == UNUSABLE_TEXT]
+        assert len(told) == 1, "at most every ten minutes"
+        dead = await gateway.engine.store.channels.dead_updates(10)
+        assert {update.update_id for update in dead} == {"m1", "m2"}
+        assert all("does not exist" in update.reason for update in dead)

@@ -17,9 +17,11 @@ from holdfast.core.errors import (
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
-from holdfast.schedules.service import Scheduler
+from holdfast.schedules import service
+from holdfast.schedules.service import MAX_RUNNING, Scheduler
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
-from tests.in_process import RunningGateway
+from holdfast.testing.clock import ManualClock
+from tests.in_process import RunningGateway, open_gateway
 
 BODY: dict[str, Any] = {
     "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
@@ -234,3 +236,41 @@ async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway)
     row = await _row(gateway)
     assert (row.is_paused, row.failures) == (True, 5)
     assert row.reason == "paused after 5 failures in a row: not accepted: no channel gone"
+
+
+async def test_a_changed_period_keeps_its_distance() -> None:
+    clock = ManualClock()
+    async with open_gateway(clock=clock) as gateway:
+        scheduler = Scheduler(gateway.engine, gateway.turn_service)
+        created = await scheduler.save(DEFAULT_TENANT, BODY)
+        clock.advance(1800.0)
+        await scheduler.save(DEFAULT_TENANT, {**BODY, "every": "2h"})
+        times = []
+        for _ in range(2):
+            row = await _row(gateway)
+            assert row.next_run_at is not None
+            times.append(row.next_run_at - created.created_at)
+            clock.advance(row.next_run_at - clock.now())
+            await _run_to_the_end(gateway, scheduler)
+    assert times == [7200.0, 14400.0]
+
+
+async def test_a_time_that_waits_for_a_free_place_was_not_missed(
+    gateway: RunningGateway, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.model.gate.clear()
+    names = [f"report{number}" for number in range(MAX_RUNNING)]
+    for name in (*names, "last"):
+        await scheduler.save(DEFAULT_TENANT, {**BODY, "name": name, "missed": "skip"})
+        await scheduler.run_now(DEFAULT_TENANT, name)
+        await scheduler.run_due()
+    assert (await _row(gateway, "last")).running_turn is None
+    monkeypatch.setattr(service, "LATE_SECONDS", -1.0)  # as if it had waited for long
+    await scheduler.run_due()
+    gateway.model.gate.set()
+    for name in names:
+        running = (await _row(gateway, name)).running_turn
+        assert running is not None
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, running)
+    await scheduler.run_due()
+    assert (await _row(gateway, "last")).running_turn is not None

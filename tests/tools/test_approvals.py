@@ -240,6 +240,8 @@ async def test_a_stream_shows_a_request_for_an_approval() -> None:
     [
         ("yes 4F7K", (True, "4F7K")), (" Yes, 4f7k. ", (True, "4F7K")),
         ("no 4F7K", (False, "4F7K")), ("DENY: 4F7K", (False, "4F7K")),
+        ("`yes 4F7K`", (True, "4F7K")), ("no `4F7K`", (False, "4F7K")),
+        ('"Yes 4f7k"', (True, "4F7K")),
         ("yes", None), ("yes please", None), ("is it yes 4F7K?", None), ("yes 4F7K now", None),
     ],
 )  # fmt: skip

@@ -1,10 +1,15 @@
 """Approvals in a chat, by buttons or text; only a permitted person can answer."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import ApprovalForbidden, ApprovalNotFound, SessionBusy
+from holdfast.core.errors import (
+    ApprovalForbidden,
+    ApprovalNotFound,
+    IdempotencyMismatch,
+    SessionBusy,
+)
 from holdfast.core.ids import Key, Tenant
 from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
 from holdfast.engine.sessions.gateway import Gateway
@@ -19,11 +24,14 @@ from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressResult
 
 NOT_YET = "Another call is still running. Press the button again when it has ended."
+NOT_YET_IN_WORDS = "Another call is still running. Send your answer again when it has ended."
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
 MAX_PENDING = 1000
 _ALLOW, _DENY = "allow:", "deny:"
+Reply = Callable[[InboundMessage, str, str], Awaitable[None]]
+"""Answers a message, once per key, with a text."""
 
 
 def approval_buttons(approval_id: str) -> tuple[Button, ...]:
@@ -48,11 +56,13 @@ class ChatApprovals:
         turns: TurnService,
         settings: ChannelSettings,
         attend: Callable[[TurnTicket], None],
+        reply: Reply,
     ) -> None:
         self._gateway = gateway
         self._service = ApprovalService(gateway, turns)
         self._settings = settings
         self._attend = attend
+        self._reply = reply
         self._tenant = Tenant(settings.tenant)
 
     def identity(self, sender: str) -> str:
@@ -73,23 +83,34 @@ class ChatApprovals:
         return is_person and message.sender in self._settings.approvers
 
     async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
-        """Act on a message with the code of a request; return whether it answered one."""
+        """Act on a message with the code of a request; return whether it answered one.
+
+        While other calls of the turn run, the person is asked to answer again later: the message
+        is not one for the model.
+        """
         words = read_answer(message.text)
         if words is None:
             return False
         approver = self._approver(message.sender, message.sender_name)
         for waiting in await self._waiting(message, key):
             if waiting.code == words[1] and may_answer(waiting, approver):
-                return await self._answer(waiting.id, approver, words[0], once)
+                try:
+                    return await self._answer(waiting.id, approver, words[0], once)
+                except SessionBusy:
+                    await self._reply(message, once, NOT_YET_IN_WORDS)
+                    return True
+                except IdempotencyMismatch:
+                    return True  # delivered again: the person was asked to answer later
         return False
 
     async def _waiting(self, message: InboundMessage, key: Key) -> list[PendingApproval]:
         """Return the requests that a message may answer: an approver's also in other chats."""
-        if message.sender in self._settings.approvers:
-            return await self._service.pending(self._tenant, limit=MAX_PENDING)
         view = await self._gateway.read.session(self._tenant, key=key)
+        later = await self._service.behind_calls(view.session) if view is not None else []
+        if message.sender in self._settings.approvers:
+            return [*later, *await self._service.pending(self._tenant, limit=MAX_PENDING)]
         if view is None or not waits_for_approval(view.session):
-            return []
+            return later
         return await self._service.of_session(self._tenant, view.session.id)
 
     async def press(self, press: ButtonPress, once: str) -> PressResult:

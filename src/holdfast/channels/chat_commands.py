@@ -22,12 +22,18 @@ class ChatCommands:
         self._prefix = prefix
         self._tenant = Tenant(settings.tenant)
 
-    async def run(self, command: ChatCommand, message: InboundMessage, key: Key, once: str) -> str:
-        """Run a command; return the text after it, which becomes the first message; else empty."""
+    async def run(
+        self, command: ChatCommand, message: InboundMessage, key: Key, once: str
+    ) -> str | None:
+        """Run a command; return the text of the message that follows from it, or None.
+
+        What comes with a new conversation, a text or files, is its first message.
+        """
         match command.name:
             case "new" | "reset":
-                await self._reset(message, key, once, is_silent=bool(command.rest))
-                return command.rest
+                is_message = bool(command.rest or message.attachments)
+                await self._reset(message, key, once, is_silent=is_message)
+                return command.rest if is_message else None
             case "stop":
                 await self._stop(message, key, once)
             case "status":
@@ -38,7 +44,7 @@ class ChatCommands:
                 await self.reply(message, once, text)
             case "help" | "start":
                 await self.reply(message, once, help_text(self._prefix))
-        return ""
+        return None
 
     def _message(self, message: InboundMessage, text: str) -> OutboxMessage:
         return OutboxMessage(

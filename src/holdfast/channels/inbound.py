@@ -19,7 +19,9 @@ from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
 from holdfast.core.errors import (
     HoldfastError,
     IdempotencyMismatch,
+    InvalidInput,
     LaneFull,
+    NotFound,
     SessionBusy,
     SessionDeleted,
     StorageFull,
@@ -61,13 +63,19 @@ REFUSAL_SLOTS = 5
 """Parts of that time; a notice takes the place of those that follow, up to the same one."""
 EARLY_EDIT_SECONDS = 600.0
 """How old a message may be that comes after its own edit; platforms deliver again for minutes."""
+FOLLOWS_SECONDS = 60.0
+"""How old the message of a group may be for which its edit waits."""
 ALBUM_SECONDS = 2.0
-"""How long a part of an album waits to learn that another part mentions us."""
+"""How long a part of an album waits for the mention in another part, or an edit for its message."""
 ALBUM_POLL_SECONDS = 0.1
 MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
 NO_CONVERSATION = "There is no conversation yet."
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
+UNUSABLE_TEXT = (
+    "This message cannot be answered, because the gateway is not set up correctly. "
+    "Please tell its operator."
+)
 
 Outcome = Literal[
     "accepted", "repeated", "command", "approval", "pairing", "ignored", "refused", "moved", "edit"
@@ -98,8 +106,8 @@ class InboundHandler:
         self._triggers = triggers
         self._attend = attend
         self._tenant = Tenant(settings.tenant)
-        self._approvals = ChatApprovals(gateway, turns, settings, attend)
         self._commands = ChatCommands(gateway, settings, capabilities.command_prefix)
+        self._approvals = ChatApprovals(gateway, turns, settings, attend, self._commands.reply)
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
         self.moved_chats = MovedChats(gateway, settings)
@@ -182,7 +190,7 @@ class InboundHandler:
         if command.name == "compact":
             return await self._compact(message, key)
         rest = await self._commands.run(command, message, key, self._key_of(message))
-        if rest:
+        if rest is not None:
             return await self._accept(replace(message, text=rest), key, suffix="rest")
         return "command"
 
@@ -204,7 +212,7 @@ class InboundHandler:
     def _parse_command(self, message: InboundMessage) -> ChatCommand | None:
         if message.quote and not message.text:
             return None
-        is_bare = self._capabilities.has_bare_commands and message.is_mention
+        is_bare = self._capabilities.has_bare_commands and message.is_named
         prefix = self._capabilities.command_prefix
         return parse_command(message.text, prefix, self._triggers, is_bare=is_bare)
 
@@ -314,6 +322,8 @@ class InboundHandler:
             return "edit"
         is_known = await self._gateway.submit(command) is not None
         if is_known or not self._may_be_early(message):
+            if not is_known and self._may_follow(message):
+                await self._edit_when_known(command)
             return "edit"
         # The message itself will be a repeat; one that has just come is edited after all.
         as_message = replace(message, unique_id=message.original_id, is_edit=False)
@@ -331,7 +341,19 @@ class InboundHandler:
         if self._capabilities.is_polled or message.is_bot or message.first_sent_at is None:
             return False
         age = self._gateway.clock.now() - message.first_sent_at
-        return age <= EARLY_EDIT_SECONDS and (message.is_direct or message.was_mention)
+        return age <= EARLY_EDIT_SECONDS and (message.is_direct or message.was_mention is True)
+
+    def _may_follow(self, message: InboundMessage) -> bool:
+        """Whether a message of a group may still come behind its edit, and may be meant for us."""
+        if self._capabilities.is_polled or message.was_mention is not None:
+            return False
+        sent_at = message.first_sent_at
+        return sent_at is not None and self._gateway.clock.now() - sent_at <= FOLLOWS_SECONDS
+
+    async def _edit_when_known(self, command: EditWaiting) -> None:
+        """Wait a moment for the message of an edit that came first, then edit it."""
+        if await self._is_recorded(command.edited_key):
+            await self._gateway.submit(command)
 
     async def _compact(self, message: InboundMessage, key: Key) -> Outcome:
         """Accept a turn that compacts the conversation, behind those that wait."""
@@ -390,7 +412,11 @@ class InboundHandler:
         except (SessionDeleted, IdempotencyMismatch):
             return "repeated"
         except (LaneFull, TenantFull, StorageFull, SessionBusy) as exc:
-            return await self._refuse(message, exc)
+            return await self._refuse(message, accept, exc, BUSY_TEXT)
+        except (InvalidInput, NotFound) as exc:
+            # The channel's model or tools do not exist: no further try would help.
+            await self._dead_letter(message, exc)
+            return await self._refuse(message, accept, exc, UNUSABLE_TEXT)
         await self._approvals.deny_before(ticket, message.sender)
         if ticket.task is None:
             return "repeated"
@@ -468,7 +494,9 @@ class InboundHandler:
             for attachment in message.attachments[:MAX_FILES]
         ]
 
-    async def _refuse(self, message: InboundMessage, exc: HoldfastError) -> Outcome:
+    async def _refuse(
+        self, message: InboundMessage, accept: Accept, exc: HoldfastError, reason: str
+    ) -> Outcome:
         """Record that a message was not accepted; say so at most every ten minutes."""
         log.warning("channel.refused", channel=self._settings.name, code=exc.code)
         slot = int(self._gateway.clock.now() / REFUSAL_SECONDS * REFUSAL_SLOTS)
@@ -479,11 +507,12 @@ class InboundHandler:
             for number in range(slot, slot + REFUSAL_SLOTS + 1)
         ]
         text = OutboxMessage(
-            channel=self._settings.name, chat=place.chat, thread=place.thread, text=BUSY_TEXT
+            channel=self._settings.name, chat=place.chat, thread=place.thread, text=reason
         )
         await self._queue(told[0], (text,), tuple(told[1:]))
         # Last: a message that is delivered again after this is not judged, or told of, again.
-        await self._queue(self._key_of(message), ())
+        assert accept.idempotency_key is not None
+        await self._queue(accept.idempotency_key, ())
         return "refused"
 
     async def _queue(

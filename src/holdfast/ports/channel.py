@@ -49,6 +49,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the thread shares the session of its chat and only decides where the answer goes."""
     is_mention: bool = False
     """Whether a group message addresses the bot: by name, or as a reply to it."""
+    is_named: bool = False
+    """Whether the message began with the bot's name, which `text` does not contain any more."""
     is_bot: bool = False
     is_own: bool = False
     is_anonymous: bool = False
@@ -70,8 +72,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """For an edit: the unique id of the edited message."""
     first_sent_at: float | None = None
     """For an edit: when that message was sent, by the platform's clock, in seconds since 1970."""
-    was_mention: bool = False
-    """For an edit: whether the message is known to have addressed us before, too."""
+    was_mention: bool | None = None
+    """For an edit: whether the message addressed us before, too; None if that is not known."""
     answered_id: str = ""
     """The unique id of the message that it replies to, if it quotes that message."""
     moved_to: str = ""

@@ -92,6 +92,8 @@ class Scheduler:
         self._tool_names = tool_names
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._held_back: dict[str, float] = {}
+        """Due times that wait until fewer schedules run, by schedule: they were not missed."""
 
     async def start(self) -> None:
         """Store the schedules of the configuration, then start running due ones."""
@@ -134,14 +136,21 @@ class Scheduler:
         for row in rows:
             if row.running_turn is not None:
                 running += await self._attempt(row, self._follow(row, now))
+        held_back: dict[str, float] = {}
         for row in rows:
-            is_due = row.next_run_at is not None and row.next_run_at <= now and not row.is_paused
-            if not is_due:
+            due = row.next_run_at
+            if due is None or due > now or row.is_paused:
                 continue
             if row.running_turn is not None:
                 await self._attempt(row, self._skip_if_running(row, now))
             elif running < MAX_RUNNING:
                 running += await self._attempt(row, self._claim(row, now))
+            elif now - due <= LATE_SECONDS or self._is_held_back(row):
+                held_back[row.id] = due
+        self._held_back = held_back
+
+    def _is_held_back(self, row: ScheduleRow) -> bool:
+        return self._held_back.get(row.id) == row.next_run_at
 
     async def _attempt(self, row: ScheduleRow, step: Awaitable[bool]) -> bool:
         """Run a step of one schedule; its failure must not stop the other schedules."""
@@ -186,7 +195,7 @@ class Scheduler:
         spec = read_spec(row.spec)
         due = row.next_run_at
         if now - due > LATE_SECONDS:
-            if spec.missed == "skip":
+            if spec.missed == "skip" and not self._is_held_back(row):
                 await self._skip(row, now, "skipped: missed while nothing ran")
                 return False
             due = latest_missed(spec, due, now, created_at=row.created_at)
@@ -369,13 +378,16 @@ class Scheduler:
 
     async def _save(self, tenant: Tenant, spec: ScheduleSpec, *, is_from_file: bool) -> ScheduleRow:
         now = self._gateway.clock.now()
+        known = await self._gateway.store.schedules.schedule(tenant, spec.name)
+        # A changed period is counted from the same time as all its later ones.
+        created_at = known.created_at if known is not None else now
         row = await self._gateway.submit(
             SaveSchedule(
                 id=self._gateway.ids.new("sch"),
                 tenant=tenant,
                 name=spec.name,
                 spec=write_spec(spec),
-                next_run_at=next_time(spec, now, created_at=now),
+                next_run_at=next_time(spec, now, created_at=created_at),
                 is_from_file=is_from_file,
             )
         )

@@ -13,6 +13,8 @@ LATE_SECONDS = 60.0
 MIN_PERIOD_SECONDS = 1.0
 MAX_PERIOD_SECONDS = 366 * 86400.0
 MAX_NAME = 64
+MAX_TEXT = 100_000
+"""Characters of a prompt or of instructions; the scheduler reads them with every look."""
 MAX_TIMEOUT_SECONDS = 30 * 86400.0
 MAX_KEEP_RUNS = 10_000
 CRON_FIELDS = 5
@@ -28,8 +30,7 @@ def check_spec(spec: ScheduleSpec) -> None:
         raise ValueError(
             f"name must be a word of at most {MAX_NAME} characters without '/', ':' and blanks"
         )
-    if not spec.prompt.strip():
-        raise ValueError("prompt must not be empty")
+    _check_texts(spec)
     to = spec.deliver
     if to is not None and not all(map(str.isprintable, (to.channel, to.to, to.thread))):
         raise ValueError("deliver must have no control characters")
@@ -47,6 +48,14 @@ def check_spec(spec: ScheduleSpec) -> None:
         raise ValueError(f"keep_runs must be from 1 to {MAX_KEEP_RUNS}")
     _zone(spec)
     next_time(spec, 0.0, created_at=0.0)
+
+
+def _check_texts(spec: ScheduleSpec) -> None:
+    if not spec.prompt.strip():
+        raise ValueError("prompt must not be empty")
+    for name, text in (("prompt", spec.prompt), ("instructions", spec.instructions)):
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"{name} has {len(text):,} characters; at most {MAX_TEXT:,}")
 
 
 def _is_name(name: str) -> bool:

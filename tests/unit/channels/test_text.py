@@ -89,6 +89,13 @@ def test_parts_fit_and_never_break_code_blocks_links_or_characters(limit: int) -
     assert all(f"line {number} 😀" in joined for number in range(30))
 
 
+@pytest.mark.parametrize("code", ["```print(1)```", "``` a ` b"])
+def test_code_within_a_line_begins_no_code_block(code: str) -> None:
+    words = [f"word number {number}" for number in range(40)]
+    parts = split_markdown("\n".join([code, *words]), 200)
+    assert "\n".join(parts).split("\n") == [code, *words], "nothing is added or repeated"
+
+
 def test_parts_leave_room_for_entities() -> None:
     text = "\n".join("if a < b && c > d:" for _ in range(200))
     parts = split_markdown(text, 400, escapes="&<>")

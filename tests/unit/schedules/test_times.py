@@ -126,6 +126,8 @@ def test_a_schedule_that_cannot_run_is_rejected(when: dict[str, str]) -> None:
         ({"every": "", "at": "9999-12-31T23:59:59"}, "at must be before"),
         ({"timezone": "Mars/Olympus"}, "timezone"), ({"timeout_seconds": float("inf")}, "timeout"),
         ({"keep_runs": 10**9}, "keep_runs"), ({"prompt": " "}, "prompt"),
+        ({"prompt": "x" * 100_001}, "prompt has 100,001 characters"),
+        ({"instructions": "x" * 100_001}, "instructions has"),
         ({"deliver": DeliverTo(channel="a", to="\0")}, "deliver"),
     ],
 )  # fmt: skip

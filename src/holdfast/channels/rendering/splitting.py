@@ -2,7 +2,8 @@
 
 import re
 
-_FENCE = re.compile(r"^(\s*)(```+|~~~+)(.*)$")
+_FENCE = re.compile(r"^(\s*)(```+(?!.*`)|~~~+)(.*)$")
+"""A line that opens or closes a code block; "```x```" in one line is code within the text."""
 _LINK = re.compile(r"!?\[[^\]\n]*\]\([^)\n]*\)|https?://\S+")
 SPARE_UNITS = 16
 """Room for a fence that has to be closed at the end of a part."""

@@ -171,6 +171,7 @@ def _to_message(
         group_kind="group" if is_group else "channel",
         is_thread_shared=is_group,
         is_mention=_mentions(event, message, account),
+        is_named=_named_at(text, account) > 0,
         is_bot=message.bot_id is not None,
         is_own=is_own,
         is_anonymous=not sender,
@@ -203,10 +204,14 @@ def _mentions(event: SlackEvent, message: SlackMessage, account: Account) -> boo
 
 def _without_mention(text: str, account: Account) -> str:
     """Return the text without our name at its beginning."""
-    match = _CONTROL.match(text.lstrip())
-    if match is None or match[1] != f"@{account.user}":
-        return text
-    return text.lstrip()[match.end() :].lstrip(" ,:")
+    end = _named_at(text, account)
+    return text[end:].lstrip(" ,:") if end else text
+
+
+def _named_at(text: str, account: Account) -> int:
+    """Return where our name at the beginning of a text ends; 0 if there is none."""
+    match = _CONTROL.match(text, len(text) - len(text.lstrip()))
+    return match.end() if match is not None and match[1] == f"@{account.user}" else 0
 
 
 def decode_text(text: str) -> str:

@@ -9,9 +9,10 @@ import msgspec
 from holdfast.core.model.items import NewItem
 
 _ANSWER = re.compile(
-    r"\s*(yes|y|ok|approve|allow|no|n|deny|reject)[\s,.:;-]+([A-Za-z0-9]{4})\s*[.!]?\s*",
+    r"[\s`'\"*]*(yes|y|ok|approve|allow|no|n|deny|reject)[\s`'\"*,.:;-]+([A-Z0-9]{4})[\s`'\"*.!]*",
     re.IGNORECASE,
 )
+"""The request shows its answers as code, so a copy of one may have the marks of code around it."""
 _YES = frozenset({"yes", "y", "ok", "approve", "allow"})
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """The alphabet of codes, without letters and digits that look alike."""

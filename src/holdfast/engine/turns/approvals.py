@@ -163,24 +163,36 @@ class ApprovalService:
     ) -> TurnId | None:
         """Return the turn that runs now and will wait for the approval of a call that is meant."""
         view = await self._gateway.read.session(tenant, session_id=session_id)
-        turn_id = view.session.active_turn_id if view is not None else None
-        if view is None or turn_id is None or view.session.is_held:
+        found = await self._running(view.session) if view is not None else None
+        is_before = found is not None and any(map(is_meant, found.calls))
+        return found.turn.id if found is not None and is_before else None
+
+    async def behind_calls(self, session: Session) -> list[PendingApproval]:
+        """Return the calls of one session that wait for an approval behind calls that run."""
+        found = await self._running(session)
+        return self._describe(found) if found is not None else []
+
+    async def _running(self, session: Session) -> _Held | None:
+        """Return the turn of a session that runs now, and its calls without an answer."""
+        if session.active_turn_id is None or session.is_held:
             return None
-        turn = await self._gateway.read.turn(tenant, turn_id)
-        if turn is None or turn.status != "running":
+        view = await self._gateway.read.turn(session.tenant, session.active_turn_id)
+        if view is None or view.status != "running":
             return None
-        calls = await self._unanswered(view.session, turn.turn)
-        return turn_id if any(map(is_meant, calls)) else None
+        calls = await self._unanswered(session, view.turn)
+        return _Held(session, view.turn, read_request(view.turn.request), calls)
 
     async def _of_session(self, tenant: Tenant, session: Session) -> list[PendingApproval]:
         held = await self._held(tenant, session)
-        if held is None:
-            return []
+        return self._describe(held) if held is not None else []
+
+    def _describe(self, held: _Held) -> list[PendingApproval]:
+        session = held.session
         return [
             PendingApproval(
                 id=call.id,
                 code=call.code or "",
-                tenant=tenant,
+                tenant=session.tenant,
                 session_id=session.id,
                 key=session.key,
                 turn_id=held.turn.id,

@@ -260,7 +260,11 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         return None
 
     def _send(self, body: dict[str, Any]) -> PlatformAnswer:
-        chat, text = int(body["chat_id"]), str(body.get("text", ""))
+        text = str(body.get("text", ""))
+        try:
+            chat = int(body["chat_id"])
+        except ValueError:
+            return _error(400, "Bad Request: chat not found")
         refusal = self._refusal(chat, text, body.get("parse_mode"))
         if refusal is not None:
             return refusal
