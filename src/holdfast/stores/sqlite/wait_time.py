@@ -1,8 +1,8 @@
 """Measure how long a thread waited for the disk, without the time it waited for a CPU.
 
 On a busy machine a thread waits longer for a CPU than for a fast disk. Another thread would have to
-wait for a CPU as well, so that time is no reason to move work to one. The system call costs more
-than a short commit, so it is made only while waits are long.
+wait for a CPU as well, so that time is no reason to move work to one. The system calls that tell
+cost more than a short commit, so they are made only while waits are long.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 SCHEDSTAT = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds ready without one, and the number of time slices."""
 NOTABLE_SECONDS = 0.001
-"""A shorter wait counts completely: it is short enough for the event loop in any case."""
+"""A shorter time counts completely: it is short enough for the event loop in any case."""
 MEASURED_WAITS = 64
 """After a notable wait, this many further waits are measured exactly."""
 
@@ -69,24 +69,25 @@ class WaitTimer:
     def __init__(self) -> None:
         self._began = self._worked = self._ready = 0.0
         self._measured = 1
-        """How many of the next waits are measured without the time spent waiting for a CPU."""
+        """How many of the next waits are measured without the time spent working or ready."""
 
     def start(self) -> None:
         """Start measuring, in the thread that will wait."""
         if self._measured:
-            self._ready = ready_seconds()
-        self._worked = time.thread_time()
+            self._ready, self._worked = ready_seconds(), time.thread_time()
         self._began = time.perf_counter()
 
     def stop(self) -> float:
         """Return the seconds waited since `start`.
 
-        If a notable wait was not measured exactly, the disk's share is unknown. It then counts as
+        If a notable time was not measured exactly, the disk's share is unknown. It then counts as
         `NOTABLE_SECONDS`, and the next waits are measured exactly.
         """
-        waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
-        is_measured, is_notable = self._measured > 0, waited > NOTABLE_SECONDS
-        if is_notable:
+        waited = time.perf_counter() - self._began
+        is_measured = self._measured > 0
+        if is_measured:
+            waited -= time.thread_time() - self._worked
+        if waited > NOTABLE_SECONDS:
             waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
             self._measured = MEASURED_WAITS
         elif is_measured:

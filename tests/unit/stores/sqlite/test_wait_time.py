@@ -40,23 +40,30 @@ def test_a_wait_is_measured_in_full_where_ready_time_is_unknown(
 
 
 class _Clock:
-    """The time, of which no CPU takes a part, and how often the system was asked."""
+    """The time, what of it a CPU takes, and how often the system was asked for either."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.ready = 0.0
+        self.now = self.ready = self.worked = 0.0
         self.asked = 0
         monkeypatch.setattr(wait_time, "ready_seconds", self._ready)
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+        monkeypatch.setattr(time, "thread_time", self._worked)
 
     def _ready(self) -> float:
         self.asked += 1
         return self.ready
 
-    def wait(self, timer: WaitTimer, seconds: float, *, ready: float = 0.0) -> float:
+    def _worked(self) -> float:
+        self.asked += 1
+        return self.worked
+
+    def wait(
+        self, timer: WaitTimer, seconds: float, *, ready: float = 0.0, worked: float = 0.0
+    ) -> float:
         timer.start()
         self.now += seconds
         self.ready += ready
+        self.worked += worked
         return timer.stop()
 
 
@@ -80,6 +87,17 @@ def test_after_an_unexpected_wait_the_next_ones_are_measured_in_full(
     for _ in range(MEASURED_WAITS - 1):
         clock.wait(timer, 0.0)
     assert clock.wait(timer, 1.0, ready=0.5) == pytest.approx(0.5)
+
+
+def test_work_is_not_waited_once_waits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timer = _Clock(monkeypatch), WaitTimer()
+    assert clock.wait(timer, 1.0, worked=1.0) == 0.0
+    # A short time counts completely, and a long one by itself must not count as slow.
+    short = NOTABLE_SECONDS / 2
+    assert clock.wait(timer, short, worked=short) == pytest.approx(short)
+    assert clock.wait(timer, 1.0, worked=1.0) == NOTABLE_SECONDS
+    assert clock.wait(timer, 1.0, worked=0.75, ready=0.125) == pytest.approx(0.125)
+    assert clock.wait(timer, 1.0, worked=1.0) == 0.0
 
 
 def test_each_thread_reads_its_own_file_and_closes_it(
