@@ -28,11 +28,18 @@ class PartialOutput:
 
     def add(self, events: Sequence[AnyEvent]) -> None:
         """Accumulate events."""
+        texts = self._texts
         for event in events:
             if not isinstance(event, Delta):
                 self._add_event(event)
-            elif event.type in _TEXT_DELTAS:
-                self._add_text(event.output_index, event.type, event.delta)
+                continue
+            kind, parts = event.type, texts.get(event.output_index)
+            if parts is not None and kind in parts:
+                # Nearly every event continues a text, so it is added without a further call.
+                parts[kind].write(event.delta)
+                self.has_changed = True
+            elif kind in _TEXT_DELTAS:
+                self._add_text(event.output_index, kind, event.delta)
 
     def _add_text(self, index: int, kind: str, text: str) -> None:
         parts = self._texts.setdefault(index, {})

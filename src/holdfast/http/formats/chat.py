@@ -27,6 +27,22 @@ FINISH_REASONS: dict[str | None, str] = {
 }
 """The finish reasons of incomplete answers, by the reason that the Responses API has."""
 _CALLS = frozenset({"function_call", "custom_tool_call"})
+_WRITTEN = frozenset(
+    {
+        "response.output_text.delta",
+        "response.refusal.delta",
+        "response.reasoning_text.delta",
+        "response.function_call_arguments.delta",
+        "response.custom_tool_call_input.delta",
+        "response.output_item.added",
+        "response.mcp_call.in_progress",
+        "response.output_item.done",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    }
+)
+"""The events that `_ChunkWriter.write` knows; the others are not decoded."""
 _CANCELLED = {"message": "the turn was cancelled", "code": TurnCancelled.code}
 """The error at the end of a cancelled turn's stream; a failed turn has its own."""
 
@@ -99,6 +115,8 @@ class ChatChunks:
                 # Nearly every event is one of these, so it is written without a further call.
                 writer.has_text = True
                 chunks.append(writer.before + _encode(delta.delta) + writer.after)
+                continue
+            if writer is not None and event.type not in _WRITTEN:
                 continue
             value = msgspec.json.decode(event.body)
             if writer is None:

@@ -21,7 +21,7 @@ MAX_BYTES = 1024 * 1024
 QUICK_SECONDS = 0.001
 """The longest average wait for the disk on the event loop."""
 NOTABLE_SECONDS = 0.001
-"""A shorter wait counts completely: it is short enough for the event loop in any case."""
+"""A shorter time counts completely: it is short enough for the event loop in any case."""
 MEASURED_WAITS = 64
 """After a notable wait, this many further waits are measured exactly."""
 FIRST_PAUSE = 1.0
@@ -56,15 +56,15 @@ class DiskLatencyGate:
     """Measures how long inline transactions wait for the disk; pauses them while it is slow.
 
     Only time spent waiting counts: the CPU time is needed in any case, and another thread would
-    have to wait for a CPU as well. The system knows that wait, but to ask it costs more than a
-    short commit, so it is asked only after a notable wait.
+    have to wait for a CPU as well. The system knows both, but to ask it costs more than a short
+    commit, so it is asked only after a notable wait.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began = self._worked = self._ready = 0.0
         self._measured = 1
-        """How many of the next waits are measured without the time spent waiting for a CPU."""
+        """How many of the next waits are measured without the time spent working or ready."""
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self.paused_until = 0.0
@@ -77,18 +77,19 @@ class DiskLatencyGate:
     def start(self) -> None:
         """Start measuring a transaction, in the thread that runs it."""
         if self._measured:
-            self._ready = ready_seconds()
-        self._worked = time.thread_time()
+            self._ready, self._worked = ready_seconds(), time.thread_time()
         self._began = time.perf_counter()
 
     def stop(self) -> float:
         """Record and return the seconds that the transaction has waited since `start`.
 
-        If a notable wait was not measured exactly, the disk's share is unknown. It then counts as
+        If a notable time was not measured exactly, the disk's share is unknown. It then counts as
         `NOTABLE_SECONDS`, and the next waits are measured exactly.
         """
-        waited = time.perf_counter() - self._began - (time.thread_time() - self._worked)
+        waited = time.perf_counter() - self._began
         is_measured = self._measured > 0
+        if is_measured:
+            waited -= time.thread_time() - self._worked
         if waited > NOTABLE_SECONDS:
             waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
             self._measured = MEASURED_WAITS

@@ -3,6 +3,8 @@
 import tracemalloc
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast.core.openai.stream_events import Delta
 from holdfast.engine.streaming.partial_output import PartialOutput
 from holdfast.providers.items.accumulator import ItemAccumulator
@@ -51,3 +53,29 @@ def test_an_item_of_many_small_deltas_takes_about_its_own_size() -> None:
     assert item is not None
     assert len(item["content"][0]["text"]) == 5 * COUNT
     assert held < 4 * 5 * COUNT
+
+
+def _delta(kind: str, text: str, index: int = 0) -> Delta:
+    return Delta(type=kind, item_id="msg_1", output_index=index, content_index=0, delta=text)
+
+
+def test_texts_are_collected_by_item_and_kind() -> None:
+    partial = PartialOutput()
+    changes: list[bool] = []
+    spoken, refused = "response.output_text.delta", "response.refusal.delta"
+    partial.add([_delta(spoken, "a"), _delta(refused, "no"), _delta(spoken, "b")])
+    partial.checkpoint()
+    changes.append(partial.has_changed)
+    partial.add([_delta("response.function_call_arguments.delta", "{}")])
+    changes.append(partial.has_changed)
+    partial.add([_delta(spoken, "c"), _delta(spoken, "other", 1), _delta(refused, "!")])
+    changes.append(partial.has_changed)
+    assert changes == [False, False, True]
+    contents = [msgspec.json.decode(item.body)["content"] for item in partial.unfinished()]
+    assert contents == [
+        [
+            {"type": "output_text", "text": "abc", "annotations": []},
+            {"type": "refusal", "refusal": "no!"},
+        ],
+        [{"type": "output_text", "text": "other", "annotations": []}],
+    ]

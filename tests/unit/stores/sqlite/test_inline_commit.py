@@ -176,23 +176,30 @@ def test_a_wait_is_measured_in_full_where_ready_time_is_unknown(
 
 
 class _Clock:
-    """The time, of which no CPU takes a part, and how often the system was asked."""
+    """The time, what of it a CPU takes, and how often the system was asked for either."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.ready = 0.0
+        self.now = self.ready = self.worked = 0.0
         self.asked = 0
         monkeypatch.setattr(inline_commit, "ready_seconds", self._ready)
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+        monkeypatch.setattr(time, "thread_time", self._worked)
 
     def _ready(self) -> float:
         self.asked += 1
         return self.ready
 
-    def wait(self, gate: DiskLatencyGate, seconds: float, *, ready: float = 0.0) -> float:
+    def _worked(self) -> float:
+        self.asked += 1
+        return self.worked
+
+    def wait(
+        self, gate: DiskLatencyGate, seconds: float, *, ready: float = 0.0, worked: float = 0.0
+    ) -> float:
         gate.start()
         self.now += seconds
         self.ready += ready
+        self.worked += worked
         return gate.stop()
 
 
@@ -216,6 +223,17 @@ def test_after_an_unexpected_wait_the_next_ones_are_measured_in_full(
     for _ in range(MEASURED_WAITS - 1):
         clock.wait(gate, 0.0)
     assert clock.wait(gate, 1.0, ready=0.5) == pytest.approx(0.5)
+
+
+def test_work_is_not_waited_once_waits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gate = _Clock(monkeypatch), DiskLatencyGate()
+    assert clock.wait(gate, 1.0, worked=1.0) == 0.0
+    # A short time counts completely, and a long one by itself must not count as slow.
+    short = NOTABLE_SECONDS / 2
+    assert clock.wait(gate, short, worked=short) == pytest.approx(short)
+    assert clock.wait(gate, 1.0, worked=1.0) == NOTABLE_SECONDS
+    assert clock.wait(gate, 1.0, worked=0.75, ready=0.125) == pytest.approx(0.125)
+    assert clock.wait(gate, 1.0, worked=1.0) == 0.0
 
 
 def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time(
