@@ -15,6 +15,7 @@ from website import configuration
 from holdfast.cli.app import app
 from holdfast.core.errors import FailureClass
 from holdfast.http.request.auth import OPEN_PATHS
+from holdfast.http.server.connection import KEEP_ALIVE_SECONDS
 from holdfast.observability.metrics import PrometheusMeter
 from holdfast.ports.provider import Answer
 from holdfast.settings import Settings, load
@@ -115,6 +116,8 @@ def test_nginx_buffers_no_stream_and_repeats_no_request_that_was_sent() -> None:
     assert directives["proxy_next_upstream"] == "error timeout"
     assert int(directives["proxy_read_timeout"].removesuffix("s")) >= 3600
     assert "$connection_upgrade" in text
+    # The gateway must not close an idle connection that nginx may be about to use.
+    assert int(directives["keepalive_timeout"].removesuffix("s")) < KEEP_ALIVE_SECONDS
 
 
 def metric_names() -> set[str]:
