@@ -66,6 +66,14 @@ def test_the_unit_runs_an_existing_command_and_waits_for_its_grace_time() -> Non
     assert service["Restart"] == "always"
 
 
+def test_the_drop_in_for_agents_switches_off_settings_of_the_unit() -> None:
+    unit = (DEPLOY / "holdfast.service").read_text().splitlines()
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    switched_off = re.findall(r"^(\w+)=false$", page, flags=re.MULTILINE)
+    assert switched_off
+    assert {f"{name}=true" for name in switched_off} <= set(unit)
+
+
 def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     steps = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
