@@ -15,6 +15,7 @@ from website import configuration
 from holdfast.cli.app import app
 from holdfast.core.errors import FailureClass
 from holdfast.http.request.auth import OPEN_PATHS
+from holdfast.http.server.connection import KEEP_ALIVE_SECONDS
 from holdfast.observability.metrics import PrometheusMeter
 from holdfast.ports.provider import Answer
 from holdfast.settings import Settings, load
@@ -63,6 +64,14 @@ def test_the_unit_runs_an_existing_command_and_waits_for_its_grace_time() -> Non
     server = load(DEPLOY / "holdfast.toml", environment={}).server
     assert float(service["TimeoutStopSec"]) > server.drain_seconds + server.grace_seconds
     assert service["Restart"] == "always"
+
+
+def test_the_drop_in_for_agents_switches_off_settings_of_the_unit() -> None:
+    unit = (DEPLOY / "holdfast.service").read_text().splitlines()
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    switched_off = re.findall(r"^(\w+)=false$", page, flags=re.MULTILINE)
+    assert switched_off
+    assert {f"{name}=true" for name in switched_off} <= set(unit)
 
 
 def test_the_image_copies_existing_files_and_runs_without_root() -> None:
@@ -115,6 +124,8 @@ def test_nginx_buffers_no_stream_and_repeats_no_request_that_was_sent() -> None:
     assert directives["proxy_next_upstream"] == "error timeout"
     assert int(directives["proxy_read_timeout"].removesuffix("s")) >= 3600
     assert "$connection_upgrade" in text
+    # The gateway must not close an idle connection that nginx may be about to use.
+    assert int(directives["keepalive_timeout"].removesuffix("s")) < KEEP_ALIVE_SECONDS
 
 
 def metric_names() -> set[str]:

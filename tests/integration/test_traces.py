@@ -334,3 +334,80 @@ async def test_a_turn_that_stops_for_tools_is_counted_once(provider: ProviderSim
     assert ended.endswith(" 1.0")
     assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in lines
     assert outcomes == ["requires_action", "completed"]
+
+
+async def test_tokens_of_every_model_call_of_a_turn_are_counted(
+    provider: ProviderSimulator,
+) -> None:
+    provider.add_answer(tool_calls=[{"name": "session_status", "arguments": "{}"}], times=1)
+    async with traced_gateway(provider) as gateway:
+        reply = await gateway.respond(tools=[{"type": "holdfast", "name": "session_status"}])
+        usage = reply.json()["usage"]
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+        calls = [span for span in gateway.spans() if span.name.startswith("chat")]
+    assert len(calls) == 2
+    counted = {
+        kind: [float(line.split()[-1]) for line in lines if f'tokens_total{{kind="{kind}"' in line]
+        for kind in ("input", "output")
+    }
+    assert counted == {"input": [usage["input_tokens"]], "output": [usage["output_tokens"]]}
+
+
+@pytest.mark.parametrize("way", ["reset", "interrupt", "cancel"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_turn_that_is_ended_while_it_runs_is_counted_and_traced(
+    provider: ProviderSimulator, way: str, is_stream: bool
+) -> None:
+    async with traced_gateway(provider) as gateway:
+        with provider.hold(times=1) as barrier:
+            running = asyncio.create_task(gateway.respond("one", stream=is_stream))
+            await barrier.wait_held_async()
+            listed = await gateway.client.get("/v1/sessions", params={"key": "k"})
+            [session] = listed.json()["data"]
+            if way == "reset":
+                done = await gateway.client.post(f"/v1/sessions/{session['id']}/reset", json={})
+            elif way == "cancel":
+                path = f"/v1/turns/{session['active_turn_id']}/cancel"
+                done = await gateway.client.post(path, json={})
+            else:
+                done = await gateway.client.post(
+                    "/v1/responses",
+                    json={"model": "gpt-4.1", "input": "two"},
+                    headers={"X-Session-Key": "k", "X-On-Busy": "interrupt"},
+                )
+            assert done.status_code == 200, done.text
+            reply = await running
+            await barrier.release_async()
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+        turns = [span for span in gateway.spans() if span.name == "turn"]
+    assert reply.status_code == (200 if is_stream else 409)
+    assert "holdfast_turns_in_flight 0.0" in lines
+    assert 'holdfast_runs_ended_total{outcome="cancelled"} 1.0' in lines
+    [counted] = [line for line in lines if "turns_total{" in line and 'outcome="cancelled"' in line]
+    assert counted.endswith(" 1.0")
+    outcomes = [attributes(span)["holdfast.outcome"] for span in turns]
+    assert outcomes.count("cancelled") == 1
+
+
+async def test_a_turn_that_is_cancelled_in_its_queue_has_a_whole_trace(
+    provider: ProviderSimulator,
+) -> None:
+    async with traced_gateway(provider) as gateway:
+        with provider.hold(times=1) as barrier:
+            first = asyncio.create_task(gateway.respond("one"))
+            await barrier.wait_held_async()
+            second = asyncio.create_task(gateway.respond("two"))
+            while "holdfast_turns_queued 1.0" not in (await gateway.client.get("/metrics")).text:
+                pass
+            listed = await gateway.client.get("/v1/sessions", params={"key": "k"})
+            [session] = listed.json()["data"]
+            turns = await gateway.client.get(f"/v1/sessions/{session['id']}/turns?order=desc")
+            queued = turns.json()["data"][0]["id"]
+            await gateway.client.post(f"/v1/turns/{queued}/cancel", json={})
+            assert (await second).status_code == 409
+            lines = (await gateway.client.get("/metrics")).text.splitlines()
+            await barrier.release_async()
+            assert (await first).status_code == 200
+        spans = [span for span in gateway.spans() if span.name == "turn"]
+    assert "holdfast_turns_queued 0.0" in lines
+    assert [attributes(span)["holdfast.outcome"] for span in spans] == ["cancelled", "completed"]

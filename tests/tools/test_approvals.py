@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.core.tools.approval_words import read_answer
 from holdfast.engine.settings import ToolSettings
+from holdfast.engine.turns.approvals import MAX_SESSIONS
+from holdfast.testing.store_client import StoreClient
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.approvals import chat_text, guarded_tools, pending_approvals
 from tests.tools.toolboxes import SERVER
@@ -67,6 +69,43 @@ async def test_a_denied_call_does_not_run_and_the_model_learns_why() -> None:
     assert not tools.calls
     assert last["output"][0]["error"].endswith("Reason: too risky")
     assert "not approved" in model.shown[-1][-1]
+
+
+async def test_pages_of_approvals_together_have_every_one_once() -> None:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
+        for number in range(5):
+            await gateway.respond("go", f"k{number}", tools=[SERVER])
+        whole = await pending_approvals(gateway)
+        pages: list[list[str]] = []
+        query: dict[str, str | int] = {"limit": 2}
+        while True:
+            page = (await gateway.client.get("/v1/approvals", params=query)).json()
+            pages.append([each["key"] for each in page["data"]])
+            assert page["has_more"] == (page["next_after"] is not None)
+            if not page["has_more"]:
+                break
+            query["after"] = page["next_after"]
+        wrong = await gateway.client.get("/v1/approvals", params={"after": "mcpr_1"})
+        nothing = await gateway.client.get("/v1/approvals", params={"key": "other"})
+    assert pages == [["k4", "k3"], ["k2", "k1"], ["k0"]]
+    assert [each["key"] for each in whole] == ["k4", "k3", "k2", "k1", "k0"]
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
+    assert nothing.json() == {"object": "list", "data": [], "has_more": False, "next_after": None}
+
+
+async def test_a_page_that_looked_at_many_sessions_says_where_the_next_one_begins() -> None:
+    async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
+        await gateway.respond("go", "last", tools=[SERVER])
+        other = StoreClient(gateway.engine.store, "zzz")  # its ids are listed first
+        await other.enlist(lease_seconds=3600.0)
+        for number in range(MAX_SESSIONS):
+            await other.start("run", key=f"busy{number}")
+        first = (await gateway.client.get("/v1/approvals")).json()
+        assert (first["data"], first["has_more"]) == ([], True)
+        query = {"after": first["next_after"]}
+        second = (await gateway.client.get("/v1/approvals", params=query)).json()
+    assert [each["key"] for each in second["data"]] == ["last"]
+    assert not second["has_more"]
 
 
 async def test_an_approval_can_be_given_through_the_api() -> None:

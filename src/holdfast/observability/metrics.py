@@ -269,11 +269,26 @@ class PrometheusMeter:
         if context.first_token_at is not None:
             seconds = context.first_token_at - context.started_at
             self._first_token.unsorted.append((seconds, labels))
-        usage = context.usage
+        usage, context.usage = context.usage, None
         if usage is not None:
             self._tokens.counts[("input", *labels)] += usage.input_tokens
             self._tokens.counts[("cached", *labels)] += usage.cached_tokens
             self._tokens.counts[("output", *labels)] += usage.output_tokens
+
+    def turn_left(self, outcome: str, *, has_run: bool) -> None:
+        """Count a run that lost its lane, and its turn if that was cancelled."""
+        if has_run:
+            self._ended.counts[(outcome,)] += 1
+        context = current_request.get()
+        if context is None:
+            return
+        self._running.discard(ref(context))
+        self._queued.pop(ref(context), None)
+        if has_run and outcome == "cancelled":
+            labels = self._limited_labels(
+                (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
+            )
+            self._turns.counts[(outcome, *labels)] += 1
 
     def _limited_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
         """Return labels for tenant, upstream and model; `other` if there are too many.
@@ -281,6 +296,8 @@ class PrometheusMeter:
         Clients choose the model's name, so it becomes `other` first: alerts by upstream keep
         working.
         """
+        if labels in self._label_sets:
+            return labels
         if len(self._label_sets) >= MAX_LABEL_SETS:
             labels = (*labels[:2], OTHER)
         if labels not in self._label_sets and len(self._label_sets) >= 2 * MAX_LABEL_SETS:

@@ -43,7 +43,7 @@ MAX_STEPS = 64
 """The most spans of one turn; further ones are dropped."""
 FLUSH_SECONDS = 2.0
 """How long the last spans may delay a stop."""
-NOT_ERRORS = frozenset({"completed", "cancelled", "requires_action"})
+NOT_ERRORS = frozenset({"completed", "cancelled", "merged", "requires_action"})
 """Outcomes of a turn that are no errors."""
 _NANOSECONDS = 1_000_000_000
 
@@ -188,9 +188,12 @@ class TracingMeter(PrometheusMeter):
     def run_ended(self, outcome: str) -> None:
         """Export the trace of the turn."""
         super().run_ended(outcome)
-        request = current_request.get()
-        if request is not None and request in self._traces:
-            self._traces.pop(request).end(request, outcome)
+        self._end(outcome)
+
+    def turn_left(self, outcome: str, *, has_run: bool) -> None:
+        """Export the trace of a turn that another command or another worker ends."""
+        super().turn_left(outcome, has_run=has_run)
+        self._end(outcome)
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Export the trace of a request that became no turn: unstored, rejected or repeated."""
@@ -209,6 +212,11 @@ class TracingMeter(PrometheusMeter):
         flush.join(FLUSH_SECONDS)
         if flush.is_alive():
             log.warning("otel.not_flushed", seconds=FLUSH_SECONDS)
+
+    def _end(self, outcome: str) -> None:
+        request = current_request.get()
+        if request is not None and request in self._traces:
+            self._traces.pop(request).end(request, outcome)
 
     def _add(self, name: str, seconds: float, attributes: Attributes | None = None) -> None:
         found = self.current()

@@ -18,6 +18,15 @@ class Meter(Protocol):
         """
         ...
 
+    def turn_left(self, outcome: str, *, has_run: bool) -> None:
+        """Count a turn that this process neither ended nor works on any more.
+
+        `cancelled`: a reset or another message ended it. `merged`: another turn answers it.
+        `failed`: it waited too long. `interrupted`: anything else. `has_run` says whether it had
+        its lane.
+        """
+        ...
+
     def lane_waited(self, seconds: float) -> None:
         """Record how long a turn waited for its lane."""
         ...
@@ -68,6 +77,9 @@ class NoMeter:
         """Do nothing."""
 
     def run_ended(self, outcome: str) -> None:
+        """Do nothing."""
+
+    def turn_left(self, outcome: str, *, has_run: bool) -> None:
         """Do nothing."""
 
     def lane_waited(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from holdfast.cli.output.terminal import CommandFailed, print_json, print_line, 
 
 app = typer.Typer(help="Approvals of tool calls.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Id or code of the approval.")]
+PAGE = 1000
 MAX_ARGUMENTS = 200
 """Characters of a call's arguments in the table; `--json` prints all of them."""
 
@@ -22,7 +23,7 @@ def list_approvals(
     as_json: JsonFlag = False,
 ) -> None:
     """List the tool calls that wait for an approval."""
-    waiting = connect(url, config).get("/v1/approvals", key=key)["data"]
+    waiting = _pending(connect(url, config), key)
     if as_json:
         print_json(waiting)
         return
@@ -56,8 +57,20 @@ def deny(
     _answer(connect(url, config), name, {"approve": False, "reason": reason})
 
 
+def _pending(client: GatewayClient, key: str | None = None) -> list[dict[str, Any]]:
+    """Return every approval that waits, from all pages."""
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        page = client.get("/v1/approvals", key=key, limit=PAGE, after=after)
+        found += page["data"]
+        after = page.get("next_after")
+        if after is None:
+            return found
+
+
 def _answer(client: GatewayClient, name: str, body: dict[str, Any]) -> None:
-    waiting = client.get("/v1/approvals")["data"]
+    waiting = _pending(client)
     named = [each for each in waiting if name == each["id"] or name.upper() == each["code"]]
     if len(named) > 1:
         raise CommandFailed(f"{len(named)} approvals have the code {name}; use the id")

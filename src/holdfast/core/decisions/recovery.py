@@ -20,10 +20,9 @@ from holdfast.core.errors import (
     TurnInterrupted,
     TurnNotFound,
 )
-from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Fence, Turn
 from holdfast.core.transaction.changes import Decision, refuse
-from holdfast.core.transaction.commands import Claim, Queued, Recover, Started
+from holdfast.core.transaction.commands import Claim, Queued, Recover, Recovered, Started
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
@@ -86,7 +85,7 @@ def _gather(draft: Draft, turn: Turn, facts: Facts) -> Turn | Queued:
     return Queued(turn, draft.session, ready) if waits else merge(draft, burst)
 
 
-def recover(command: Recover, facts: Facts) -> Decision[Session]:
+def recover(command: Recover, facts: Facts) -> Decision[Recovered]:
     """End or adopt what dead workers left in this session; leave live workers' turns alone."""
     session = facts.session
     if session is None or session.deleted_at is not None:
@@ -97,6 +96,7 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
         draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken
     )
     is_touched = settled.turn is not None
+    is_from_worker = is_touched and not session.is_held
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             continue
@@ -104,11 +104,11 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
         is_forsaken = is_own and turn.id in command.forsaken
         if is_forsaken or (turn.owner in facts.gone_owners and not is_own):
             _inherit(draft, turn, command)
-            is_touched = True
+            is_touched = is_from_worker = True
     if not is_touched:
-        return Decision(session)
+        return Decision(Recovered(session, is_from_worker))
     draft.wake()
-    return draft.decide(draft.session)
+    return draft.decide(Recovered(draft.session, is_from_worker))
 
 
 def _inherit(draft: Draft, turn: Turn, command: Recover) -> None:

@@ -38,7 +38,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
-from holdfast.ports.request_context import current_request
+from holdfast.ports.request_context import current_request, total_usage
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -110,7 +110,9 @@ class ModelCaller:
                         answer = await _stream(attempt.provider, call, writer, run.preface)
                     outcome = answer.status
                     if context is not None:
-                        context.usage = answer.usage
+                        # Earlier calls are those before steps with tools of the gateway.
+                        known, usage = context.usage, answer.usage
+                        context.usage = usage if known is None else total_usage(known, usage)
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc

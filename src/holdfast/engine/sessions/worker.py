@@ -182,21 +182,25 @@ class Worker:
     async def _recover(
         self, session_id: SessionId, unclaimed: Sequence[RunId | TurnId] = ()
     ) -> bool:
-        """Recover one session; return whether this worker did it."""
+        """Recover one session; return whether a worker had left something in it.
+
+        A wait for tools that is over needs the same command, and is no reason to warn anybody.
+        """
         limits = self._settings.limits(can_run_again=self._adopt is not None)
         command = Recover(
             session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(unclaimed)
         )
         try:
-            await self._store.submit(command)
+            recovered = await self._store.submit(command)
         except StoreUnavailable:
             raise
         except HoldfastError as exc:
             log.info("recovery.skipped", session_id=session_id, code=exc.code)
             return False
-        self._meter.recovered(1)
+        if recovered.is_from_worker:
+            self._meter.recovered(1)
         log.info("recovery.session_settled", session_id=session_id)
-        return True
+        return recovered.is_from_worker
 
     def defer_write(self, name: str, command: Finish | Cancel | Recover) -> None:
         """Take over a write that its task could not complete or did not wait for.

@@ -47,7 +47,7 @@ ADMIN = "admin"
 """Among `approvers`: every admin key."""
 PAGE = 100
 MAX_SESSIONS = 2000
-"""How many running sessions are searched for a list of approvals."""
+"""How many running sessions are searched for one page of approvals."""
 MAX_JOINS = 64
 """How often an answer tries to join its turn while other answers come first."""
 
@@ -68,6 +68,14 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     expires_at: float | None
     approvers: tuple[str, ...] = ()
+
+
+class ApprovalPage(msgspec.Struct, frozen=True):
+    """Calls that wait for approval, of some of a tenant's sessions."""
+
+    approvals: list[PendingApproval]
+    next_after: SessionId | None = None
+    """The session behind which the next page begins; None if there is no further page."""
 
 
 class Approver(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,21 +116,38 @@ class ApprovalService:
     # ── what waits ──────────────────────────────────────────────────────────────────────────
 
     async def pending(
-        self, tenant: Tenant, *, key: Key | None = None, limit: int = PAGE
+        self, tenant: Tenant, *, key: Key | None = None, limit: int = MAX_SESSIONS
     ) -> list[PendingApproval]:
-        """Return the calls of a tenant that wait for an approval."""
+        """Return calls of a tenant that wait for an approval: those of the first page."""
+        return (await self.page(tenant, key=key, limit=limit)).approvals[:limit]
+
+    async def page(
+        self,
+        tenant: Tenant,
+        *,
+        key: Key | None = None,
+        limit: int = PAGE,
+        after: SessionId | None = None,
+    ) -> ApprovalPage:
+        """Return a page of the calls of a tenant that wait for an approval, newest session first.
+
+        A page has all calls of its sessions, so that one session's may exceed the limit. A page
+        that looked at many running sessions may be short, and has a next one all the same.
+        """
         found: list[PendingApproval] = []
-        after: SessionId | None = None
         for _ in range(MAX_SESSIONS // PAGE):
             query = SessionQuery(key=key, status="running", after=after, limit=PAGE)
             views = await self._gateway.read.sessions(tenant, query)
             for view in views:
                 if waits_for_approval(view.session):
-                    found += await self._of_session(tenant, view.session)
-            if len(views) < PAGE or len(found) >= limit:
-                break
-            after = views[-1].session.id
-        return found[:limit]
+                    more = await self._of_session(tenant, view.session)
+                    if found and len(found) + len(more) > limit:
+                        return ApprovalPage(found, after)
+                    found += more
+                after = view.session.id
+            if len(views) < PAGE:
+                return ApprovalPage(found)
+        return ApprovalPage(found, after)
 
     async def of_session(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
         """Return the calls of one session that wait for an approval."""

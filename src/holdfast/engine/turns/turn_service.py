@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import (
     HoldfastError,
+    LaneTimeout,
     ProviderFailure,
     SessionDeleted,
     StoreUnavailable,
@@ -249,6 +250,7 @@ class TurnService:
             except TurnInterrupted as exc:
                 self._queued.discard(task)
                 joined = await self._joined_result(ticket, exc)
+                self._count_left(run, None)
                 if live is not None:
                     live.end_whole(joined.response)
                 return joined
@@ -260,19 +262,32 @@ class TurnService:
                         del self.in_flight.runs[run.session.id]
                 if live is not None:
                     await self._close_live(live, admission.turn)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as exc:
+            self._count_left(run, exc)
             if ticket.task is not None or self._stopping_since is None:
                 raise
             # The shutdown cancelled the turn, not the request: its client gets an answer.
             task.uncancel()
             raise _stopped() from None
         except Exception as exc:
+            self._count_left(run, exc)
             is_expected = isinstance(exc, HoldfastError)
             note = log.info if is_expected else log.exception
             note("turn.not_answered", turn_id=ticket.turn.id, reason=type(exc).__name__)
             raise
         finally:
             del self._tasks[task]
+
+    def _count_left(self, run: ActiveRun | None, error: BaseException | None) -> None:
+        """Count a turn that this process leaves without having committed its end."""
+        if run is not None and run.ended is not None:
+            return
+        outcome = "merged" if error is None else "interrupted"
+        if isinstance(error, TurnCancelled):
+            outcome = "cancelled"
+        elif isinstance(error, LaneTimeout):
+            outcome = "failed"
+        self._gateway.meter.turn_left(outcome, has_run=run is not None)
 
     def _current_task(self) -> "asyncio.Task[Any]":
         task = asyncio.current_task(self._loop) if self._loop is not None else None
@@ -406,6 +421,9 @@ class TurnService:
         self.in_flight.runs[run.session.id] = run
         try:
             await self._executor.execute(run, request, live)
+        except BaseException as exc:
+            self._count_left(run, exc)
+            raise
         finally:
             self.in_flight.runs.pop(run.session.id, None)
             if live is not None:

@@ -114,7 +114,7 @@ PAGE_PARAMETERS = (
 )
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
-    "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER)),
+    "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER), ("after", TEXT)),
     "GET /v1/turns/{id}/projection": (
         ("step", NUMBER),
         ("attempt", NUMBER),

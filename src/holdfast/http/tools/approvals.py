@@ -1,15 +1,17 @@
 """Approvals of tool calls: list those that wait, and answer one."""
 
+import re
 from typing import Any
 
 from holdfast.core.errors import ApprovalNotFound, InvalidInput
-from holdfast.core.ids import Key
+from holdfast.core.ids import Key, SessionId
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
 from holdfast.http.request.body import pop_field, read_fields
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_LIMIT = 1000
+_SESSION_ID = re.compile(r"ses_[\w-]{1,64}", re.ASCII)
 
 
 class ApprovalsApi:
@@ -24,11 +26,23 @@ class ApprovalsApi:
         limit = query.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LIMIT:
             raise InvalidInput(f"limit must be between 1 and {MAX_LIMIT}", param="limit")
-        key = query.get("key")
-        found = await self._approvals.pending(
-            request.tenant, key=Key(key) if key is not None else None, limit=int(limit)
+        key, after = query.get("key"), query.get("after")
+        if after is not None and not _SESSION_ID.fullmatch(after):
+            raise InvalidInput("after must be the next_after of a page", param="after")
+        page = await self._approvals.page(
+            request.tenant,
+            key=Key(key) if key is not None else None,
+            limit=int(limit),
+            after=SessionId(after) if after is not None else None,
         )
-        return json_reply({"object": "list", "data": [_value(each) for each in found]})
+        return json_reply(
+            {
+                "object": "list",
+                "data": [_value(each) for each in page.approvals],
+                "has_more": page.next_after is not None,
+                "next_after": page.next_after,
+            }
+        )
 
     async def answer(self, request: Request) -> AnyReply:
         """Allow or deny a call; the turn goes on at once, in the background."""

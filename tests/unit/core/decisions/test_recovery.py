@@ -17,9 +17,15 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import RunId, TurnId, WorkerId
 from holdfast.core.model.items import message
-from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
-from holdfast.core.transaction.commands import Claim, LaneLimits, Queued, Recover, Started
+from holdfast.core.transaction.commands import (
+    Claim,
+    LaneLimits,
+    Queued,
+    Recover,
+    Recovered,
+    Started,
+)
 from holdfast.core.transaction.facts import Facts
 from tests.unit.core.builders import (
     LIMITS,
@@ -191,7 +197,9 @@ def test_a_lost_foreground_run_ends_as_interrupted_and_can_be_resumed() -> None:
     )  # fmt: skip
     assert only(decision, RunSaved).run.outcome == "interrupted"
     assert [item.is_partial for item in appended(decision)] == [True]
-    session = answer(decision, Session)
+    recovered = answer(decision, Recovered)
+    assert recovered.is_from_worker
+    session = recovered.session
     assert (session.active_turn_id, session.epoch) == (None, 3)
     assert decision.aborted == (RUN,)
 
@@ -266,7 +274,9 @@ def test_a_hold_that_ran_out_is_ended_without_a_request() -> None:
     decision = recover(a_recover(), replace(facts, open_turns=(facts.active,)))
     turn = only(decision, TurnSaved).turn
     assert (turn.outcome, turn.error_code) == ("interrupted", "tool_wait_expired")
-    assert answer(decision, Session).status(has_live_owner=False) == "idle"
+    recovered = answer(decision, Recovered)
+    assert recovered.session.status(has_live_owner=False) == "idle"
+    assert not recovered.is_from_worker
 
 
 @pytest.mark.parametrize(

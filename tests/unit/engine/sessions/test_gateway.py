@@ -21,6 +21,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
+from holdfast.observability.metrics import PrometheusMeter
 from holdfast.testing.ids import SequentialIds
 from tests.unit.engine.harness import let_others_run, open_engine
 
@@ -64,19 +65,41 @@ async def test_a_recovery_that_settled_something_is_logged_at_the_default_level(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with open_engine() as engine:
+        await engine.caller.enlist()
         for key in ("a", "b"):
-            run = await engine.enter("one", key=key)
-            await engine.finish(run, "calling", pending_calls=("call_1",), hold_seconds=5.0)
+            await engine.caller.start("one", key=key)
         caplog.clear()
         await engine.gateway.worker.sweep()
         assert not caplog.records
-        engine.clock.advance(6.0)
+        await engine.store.submit(ExpireWorker(worker=engine.caller.worker))
+        engine.clock.advance(1.0)
         await engine.gateway.worker.sweep()
         await engine.gateway.worker.sweep()
     warned = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert [(one.getMessage(), vars(one)["sessions"]) for one in warned] == [
         ("recovery.settled", 2)
     ]
+
+
+async def test_a_wait_for_tools_that_is_over_is_no_recovery_of_a_lost_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    meter = PrometheusMeter()
+    async with open_engine() as engine:
+        engine.gateway.worker._meter = meter
+        run = await engine.enter("one")
+        await engine.finish(run, "calling", pending_calls=("call_1",), hold_seconds=5.0)
+        engine.clock.advance(6.0)
+        await engine.gateway.worker.sweep()
+        assert (await engine.turn(run.turn)).outcome == "interrupted"
+        assert b"holdfast_sessions_recovered_total 0.0" in meter.render()
+        await engine.caller.start("two", key="other")
+        await engine.store.submit(ExpireWorker(worker=engine.caller.worker))
+        engine.clock.advance(1.0)
+        await engine.gateway.worker.sweep()
+    assert b"holdfast_sessions_recovered_total 1.0" in meter.render()
+    warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert warned == ["recovery.settled"]
 
 
 async def test_a_background_turn_that_waits_for_tools_is_not_adopted() -> None:

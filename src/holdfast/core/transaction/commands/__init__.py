@@ -87,7 +87,7 @@ from holdfast.core.transaction.commands.turns import (
     Started,
     StoredCompletion,
 )
-from holdfast.core.transaction.commands.workers import ExpireWorker, Recover, Renew
+from holdfast.core.transaction.commands.workers import ExpireWorker, Recover, Recovered, Renew
 
 __all__ = [
     "MAX_HOLD_SECONDS",
@@ -145,6 +145,7 @@ __all__ = [
     "Queued",
     "RecordHeal",
     "Recover",
+    "Recovered",
     "ReleaseChannel",
     "RememberChat",
     "RemovedItems",

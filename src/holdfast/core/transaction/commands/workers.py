@@ -1,11 +1,21 @@
 """Commands about workers: renew a lease, expire a dead worker, recover what it left."""
 
+import msgspec
+
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands.command import Command, LaneLimits
 
 
-class Recover(Command[Session], frozen=True, kw_only=True):
+class Recovered(msgspec.Struct, frozen=True):
+    """A session after its recovery."""
+
+    session: Session
+    is_from_worker: bool
+    """Whether a worker had left something in it; otherwise at most a wait for tools was over."""
+
+
+class Recover(Command[Recovered], frozen=True, kw_only=True):
     """End or adopt what a dead worker left in one session."""
 
     session_id: SessionId
