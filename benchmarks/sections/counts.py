@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.counts.limits import LIMITS
 
+from benchmarks.counting.appends import calls_per_append
 from benchmarks.counting.disk import bytes_per_turn, frames_per_turn
 from benchmarks.counting.growth import AXES, ratio
 from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
@@ -27,6 +28,7 @@ def _counts(folder: Path, *, is_short: bool) -> Iterator[tuple[str, float]]:
         yield f"calls per first turn, {kind}", turn_counts(folder, kind, is_first=True).calls
         yield f"calls per queued turn, {kind}", queued_turn_counts(folder, kind).calls
         yield f"calls per streamed chunk, {kind}", calls_per_chunk(folder, kind)
+    yield "calls per append of an SDK session", calls_per_append(folder)
     if is_short:
         return
     yield "WAL frames per turn, 2,000 sessions", frames_per_turn(folder, 2000, 1000)

@@ -27,6 +27,7 @@ LIMITS: dict[str, Limit] = {
     "calls per queued turn, responses": Limit(207, 195),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
+    "calls per append of an SDK session": Limit(42, 40),
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
     "WAL frames per turn, 100,000 sessions": Limit(3.9, 4),
     "bytes on disk per turn": Limit(1220, 1400),

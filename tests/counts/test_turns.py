@@ -1,8 +1,9 @@
-"""Count the Python calls of turns and of a streamed chunk in a real server process."""
+"""Count the Python calls of turns, of a streamed chunk and of an append."""
 
 from pathlib import Path
 
 import pytest
+from benchmarks.counting.appends import calls_per_append
 from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
 
 from tests.counts.limits import LIMITS
@@ -41,3 +42,8 @@ def test_a_turn_that_waits_for_its_lane_needs_no_more_calls_than_its_limit(
 def test_a_streamed_chunk_needs_no_more_calls_than_its_limit(kind: str, tmp_path: Path) -> None:
     calls = calls_per_chunk(tmp_path, kind)
     assert 0 < calls <= LIMITS[f"calls per streamed chunk, {kind}"].limit
+
+
+def test_an_append_of_an_sdk_session_needs_no_more_calls_than_its_limit(tmp_path: Path) -> None:
+    calls = calls_per_append(tmp_path)
+    assert 0 < calls <= LIMITS["calls per append of an SDK session"].limit

@@ -145,6 +145,20 @@ LANES = (
         ("tests/unit/core/transaction",),
     ),
     Fault(
+        "a batch that was stored already is appended again",
+        f"{CORE}/transaction/plain_batches.py",
+        " or turn.step >= command.ordinal:",
+        ":",
+        ("tests/unit/core/transaction",),
+    ),
+    Fault(
+        "a batch is appended to the session of another tenant",
+        f"{CORE}/transaction/plain_batches.py",
+        "if session.tenant != command.tenant or session.deleted_at is not None:",
+        "if session.deleted_at is not None:",
+        ("tests/unit/core/transaction",),
+    ),
+    Fault(
         "the lane of a living worker is taken over",
         f"{CORE}/decisions/lane.py",
         "if (facts.has_live_owner or session.owner == worker) and not is_forsaken:",

@@ -351,6 +351,13 @@ LOG = (
         ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
+        "a batch makes a lane known that others have changed since",
+        f"{STORES}/sql/optimistic/plain_batches.py",
+        "is_known = known is not None and known[0].session.version == before.version",
+        "is_known = known is not None",
+        ("tests/unit/stores/sql/optimistic",),
+    ),
+    Fault(
         "a plain end is left out of the index though another entry is before it",
         f"{STORES}/sql/optimistic/plain_turns.py",
         "ENDED_NEXT if before.epoch == before.version else ENDED",

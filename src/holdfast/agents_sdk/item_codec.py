@@ -37,7 +37,7 @@ _is_counter = re.compile(r"(?:.*[^0-9A-Za-z])?[0-9]{1,4}", re.DOTALL).fullmatch
 
 def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
     """Convert the SDK's items to stored items."""
-    return tuple(read_item(_to_bytes(value)) for value in values)
+    return tuple([read_item(_to_bytes(value)) for value in values])
 
 
 def _to_bytes(value: Any) -> bytes:

@@ -29,6 +29,7 @@ from holdfast.stores.sql.entries import (
 )
 from holdfast.stores.sql.optimistic.decisions import FORESEEN, decide_from_cache
 from holdfast.stores.sql.optimistic.first_turns import plan_first_turn
+from holdfast.stores.sql.optimistic.plain_batches import plan_batch
 from holdfast.stores.sql.optimistic.plain_queue import plan_hand_over, plan_queued
 from holdfast.stores.sql.plan import Ask
 
@@ -153,6 +154,7 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
 PLANNERS: dict[type[Command[Any]], Planner] = {
     **dict.fromkeys(FORESEEN, decide_from_cache),
     cmd.Accept: plan_start,
+    cmd.AppendBatch: plan_batch,
     cmd.Finish: plan_end,
 }
 """How the commands are planned that need no reads where their lane is cached."""
