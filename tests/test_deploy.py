@@ -1,10 +1,13 @@
 """The files for deployment are well formed, and say nothing that the code does not know."""
 
+import asyncio
 import configparser
 import json
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -12,13 +15,14 @@ import typer
 import yaml
 from website import configuration
 
+from holdfast.app import new_meter, open_configured_store
 from holdfast.cli.app import app
 from holdfast.core.errors import FailureClass
 from holdfast.http.request.auth import OPEN_PATHS
 from holdfast.http.server.connection import KEEP_ALIVE_SECONDS
 from holdfast.observability.metrics import PrometheusMeter
 from holdfast.ports.provider import Answer
-from holdfast.settings import Settings, load
+from holdfast.settings import Settings, StoreSettings, load
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -128,10 +132,20 @@ def test_nginx_buffers_no_stream_and_repeats_no_request_that_was_sent() -> None:
     assert int(directives["keepalive_timeout"].removesuffix("s")) < KEEP_ALIVE_SECONDS
 
 
+async def _meter(folder: str) -> PrometheusMeter:
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{folder}/a.db"))
+    store = await open_configured_store(settings)
+    try:
+        return new_meter(store, settings)
+    finally:
+        await store.close()
+
+
+@cache
 def metric_names() -> set[str]:
     """Return the names of all samples that a gateway on SQLite may export."""
-    meter = PrometheusMeter()
-    meter.add_gauge("holdfast_wal_bytes", "", lambda: 0)
+    with TemporaryDirectory() as folder:
+        meter = asyncio.run(_meter(folder))
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
     return {f"{one.name}{end}" for one in meter.collect() for end in suffixes[one.type]}
 
