@@ -315,10 +315,7 @@ class ToolLoop:
         earlier = [call for call in due if call.item_id not in progress.made]
         if not earlier:
             return set()
-        is_repeated = run.turn.attempts > 1 or any(
-            other.step == run.turn.step and other.id != run.fence.run_id
-            for other in await self._gateway.read.runs(run.turn.id)
-        )
+        is_repeated = run.turn.attempts > 1 or bool(await self._model.earlier_runs(run))
         return {call.item_id for call in earlier if is_repeated or call.code is None}
 
     async def _settle(self, progress: ToolProgress) -> ToolTurn | None:
