@@ -7,10 +7,14 @@ SERVE_READY := $(VENV)/.serve-ready
 READY := $(VENV)/.ready
 # Branch coverage of `core`: `make test` fails below 95 %; `make test COVERAGE=` runs without it.
 # Measuring doubles the time of a test, so only these tests are measured: they suffice for it.
-MEASURED := tests/unit tests/properties tests/contract tests/tools tests/importing \
+MEASURED := $(filter-out tests/unit/http tests/unit/__%,$(wildcard tests/unit/*)) \
+	tests/properties tests/contract tests/tools tests/importing \
 	$(wildcard tests/integration/test_chat_*.py tests/integration/test_failure_modes_*.py) \
 	$(wildcard tests/integration/test_compaction_*.py tests/integration/test_upstreams.py)
 COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
+
+# Large packages of which tests import little: Python compiles what is imported.
+RARELY_USED := /(babel|graphql|langsmith|lexers|mkdocs|mypy|mypyc|pip|playwright|setuptools|slack_sdk|sqlalchemy|virtualenv|tests?)/
 
 # Targets that run at the same time do not mix their output, if this version of make supports it.
 WHOLE_OUTPUTS := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -27,9 +31,10 @@ help:  ## show this list
 serve: $(SERVE_READY)  ## run a gateway on SQLite with the demo model
 	$(BIN)/holdfast serve
 
+# Four processes for the rest: most of these tests wait for gateways.
 test: $(READY)  ## run everything that CI runs
 	$(MAKE) --jobs=2 $(WHOLE_OUTPUTS) lint coverage
-	$(BIN)/pytest -n 4 --dist worksteal $(MEASURED:%=--ignore=%)  # most of them wait for processes
+	$(BIN)/pytest -n 4 --dist worksteal $(MEASURED:%=--ignore=%)
 
 coverage: $(READY)  ## run the tests that measure the coverage of core
 	$(BIN)/pytest -n 3 --dist worksteal $(COVERAGE) $(MEASURED)
@@ -74,7 +79,7 @@ $(SERVE_READY): pyproject.toml constraints.txt
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile -e ".[all,dev]"
-	$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib || true  # some files of packages are for other versions of Python
+	$(BIN)/python -m compileall -qq -j 2 -x '$(RARELY_USED)' $(VENV)/lib || true  # some files are for other versions of Python
 	touch $(SERVE_READY) $(READY)
 
 clean:  ## remove everything that was built or installed here

@@ -35,7 +35,7 @@ async def test_a_context_that_is_too_large_to_be_kept_is_shown_whole() -> None:
     async with open_gateway() as gateway:
         store = gateway.engine.store
         assert isinstance(store, SqlStore)
-        store._transcripts._max_bytes = 10_000
+        store.limit_cache(10_000)
         messages = [{"role": "user", "content": text} for text in texts]
         assert (await gateway.respond(messages)).status_code == 200
         assert (await gateway.respond("and?")).status_code == 200

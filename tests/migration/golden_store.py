@@ -1,7 +1,7 @@
-"""Golden stores: files with all kinds of data, written by earlier versions.
+"""Golden stores: files with all kinds of data, written by released versions.
 
-Run as `python -m tests.migration.golden_store` to write `golden/log_v0001.sqlite` again. Do this
-only before a release: later versions must read what a released version wrote.
+Run as `python -m tests.migration.golden_store` to write the file of this version again. Do this
+only before its release: later versions must read what a released version wrote.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from holdfast._version import __version__
 from holdfast.core.ids import SessionId
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
@@ -26,15 +27,19 @@ FOLDER = Path(__file__).parent / "golden"
 NOW = 1_700_000_000.0
 
 
-def golden(version: int) -> Path:
-    """Return the file of a version."""
-    return FOLDER / f"log_v{version:04}.sqlite"
+RELEASED_STEPS = {"0.1.0": 4}
+"""How many steps the schema of each version has."""
 
 
-def install(connection: sqlite3.Connection, version: int) -> None:
-    """Migrate an empty database to a version, and no further."""
+def golden(version: str) -> Path:
+    """Return the file that a released version wrote."""
+    return FOLDER / f"log_{version}.sqlite"
+
+
+def install(connection: sqlite3.Connection, steps: int) -> None:
+    """Apply the first steps to an empty database, and no more."""
     connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
-    for step in migrations.all_migrations()[:version]:
+    for step in migrations.all_migrations()[:steps]:
         for statement in step.statements(DIALECT):
             connection.execute(statement)
         connection.execute(migrations.ADD_VERSION, (step.version, step.name, NOW))
@@ -96,8 +101,8 @@ async def _left_open(caller: StoreClient) -> None:
     await caller.finish(held, "calling", pending_calls=("call_1",), hold_seconds=30.0)
 
 
-async def make(path: Path, version: int) -> None:
-    """Write a golden store: today's data in the tables of a version."""
+async def make(path: Path) -> None:
+    """Write a golden store to a new file."""
     with TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
         file = DatabaseFile(str(full))
@@ -107,36 +112,14 @@ async def make(path: Path, version: int) -> None:
         store = SqlStore(driver, ProcessTokens())
         await fill(store, clock)
         await store.close()
-        _copy(path, version, full)
-
-
-def _copy(path: Path, version: int, source: Path) -> None:
-    path.unlink(missing_ok=True)
-    connection = sqlite3.connect(path)
-    connection.execute("pragma page_size = 1024")
-    install(connection, version)
-    connection.execute("attach ? as source", (str(source),))
-    for table, columns in tables_of(connection).items():
-        if table != "schema_versions":
-            names = ", ".join(columns)
-            connection.execute(f"insert into {table} ({names}) select {names} from source.{table}")
-    connection.commit()
-    connection.execute("detach source")
-    connection.execute("vacuum")
-    connection.close()
-
-
-def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Return the tables of a database with their columns, referenced tables first."""
-    rows = connection.execute(
-        "select name from main.sqlite_master where type = 'table' and name not like 'sqlite_%' "
-        "order by rowid"
-    ).fetchall()
-    return {
-        name: [row[1] for row in connection.execute(f"pragma main.table_info({name})")]
-        for (name,) in rows
-    }
+        connection = sqlite3.connect(full)
+        connection.execute("pragma journal_mode = delete")
+        connection.execute("pragma page_size = 1024")
+        connection.execute("vacuum")
+        connection.execute("vacuum into ?", (str(path),))
+        connection.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(make(golden(1), 1))
+    golden(__version__).unlink(missing_ok=True)
+    asyncio.run(make(golden(__version__)))

@@ -1,6 +1,7 @@
 """Schemas grow by numbered steps: once, for everybody, forward only, and nothing is lost."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import asyncpg
 import pytest
 
 from holdfast.core.errors import SchemaTooNew, SchemaTooOld, StoreError
+from holdfast.core.transaction.commands import ExpireWorker, Recover
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.sql import migrations
 from holdfast.testing.clock import ManualClock
-from tests.migration.golden_store import NOW, golden, install
+from holdfast.testing.store_client import StoreClient
+from tests.migration.golden_store import NOW, RELEASED_STEPS, golden, install
 
 ROOT = Path(__file__).parent.parent.parent
 NEWEST = len(migrations.all_migrations())
@@ -127,15 +130,48 @@ async def test_a_newer_file_is_refused_with_both_versions_and_left_as_it_is(
     assert os.listdir(tmp_path) == ["a.db"]
 
 
-def test_a_step_that_was_released_is_what_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "v1.db"
+@pytest.mark.parametrize(("version", "steps"), RELEASED_STEPS.items())
+def test_the_steps_of_a_release_are_what_they_were(
+    tmp_path: Path, version: str, steps: int
+) -> None:
+    path = tmp_path / "afresh.db"
     connection = sqlite3.connect(path)
-    install(connection, 1)
+    install(connection, steps)
     connection.commit()
     connection.close()
-    assert sqlite_schema(golden(1)) == sqlite_schema(path), (
+    assert sqlite_schema(golden(version)) == sqlite_schema(path), (
         "a released step never changes; before a release, make the golden store anew"
     )
+
+
+@pytest.mark.parametrize("version", RELEASED_STEPS)
+async def test_sessions_of_a_released_version_continue(tmp_path: Path, version: str) -> None:
+    path = Path(shutil.copy(golden(version), tmp_path / "old.db"))
+    clock = ManualClock(NOW + 3600)
+    store = await open_store(f"sqlite:///{path}", clock=clock)
+    try:
+        caller = StoreClient(store, "new")
+        await caller.enlist()
+        for worker in await store.workers():
+            if worker.id != caller.worker:
+                assert await caller.submit(ExpireWorker(worker=worker.id))
+        for session_id in await store.orphaned_sessions(100):
+            await caller.submit(Recover(session_id=session_id, worker=caller.worker))
+        texts = {}
+        for key in ("reset", "edited", "open", "held"):
+            ended = await caller.converse("still there?", "yes", key=key)
+            texts[key] = await caller.texts(ended.session)
+            assert len(await store.read.context(ended.session)) >= len(texts[key])
+        assert texts["reset"] == ["again", "welcome back", "still there?", "yes"]
+        assert texts["edited"][:4] == ["one", "first", "two, but better", "third"]
+        assert texts["edited"][-2:] == ["still there?", "yes"]
+        assert texts["open"][0] == "lost"
+        assert texts["held"][:2] == ["use your tool", "calling"]
+        assert await caller.texts("ses_fork") == ["one", "first", "elsewhere", "in a fork"]
+        again = await caller.start("lost", key="open", idempotency_key="lost", body_hash=b"b")
+        assert again.turn.number == 1
+    finally:
+        await store.close()
 
 
 # ── PostgreSQL ──────────────────────────────────────────────────────────────────────────────

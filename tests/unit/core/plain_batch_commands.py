@@ -62,6 +62,7 @@ OTHER_BATCHES: list[tuple[dict[str, Any], Appended | None]] = [
     ({"items": SAID * (MAX_PLAIN_ITEMS + 1)}, last_batch()),
     ({"items": (message("user", "x" * MAX_PLAIN_BYTES),)}, last_batch()),
     ({}, last_batch(session={"deleted_at": NOW - 1})),
+    ({}, last_batch(session={"tenant": Tenant("other")})),
     ({}, last_batch(session={"head_seq": 5})),
     ({}, last_batch({"tenant": Tenant("other")})),
     ({}, last_batch({"outcome": None})),

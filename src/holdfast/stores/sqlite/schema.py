@@ -16,9 +16,10 @@ FOREIGN = "the file is a database of another application, not a Holdfast store; 
 
 def applied_steps(connection: sqlite3.Connection) -> list[tuple[int, str]]:
     """Return the migrations that a database has; raise if its tables are not those of a store."""
-    tables = {row[0] for row in connection.execute(TABLES)}
+    tables = {row[0] for row in connection.execute(TABLES).fetchall()}
     applied: list[tuple[int, str]] = []
-    columns = {row[1] for row in connection.execute("pragma table_info(schema_versions)")}
+    found = connection.execute("pragma table_info(schema_versions)").fetchall()
+    columns = {row[1] for row in found}
     if columns >= migrations.VERSION_COLUMNS:
         tables.discard("schema_versions")
         applied = connection.execute(migrations.READ_VERSIONS).fetchall()

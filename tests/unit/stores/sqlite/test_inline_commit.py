@@ -479,7 +479,7 @@ async def test_a_context_that_is_too_large_to_be_kept_is_read_in_the_thread(
     tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        store._transcripts._max_bytes = 10_000
+        store.limit_cache(10_000)
         caller = StoreClient(store)
         appended = await caller.append("x" * 6_000, key="large")
         kind.asked.clear()
