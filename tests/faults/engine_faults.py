@@ -38,6 +38,20 @@ RUNS = (
         ("tests/unit/http/test_streams.py", "tests/unit/http/test_background.py"),
     ),
     Fault(
+        "a call that an interrupted run began is run again",
+        f"{ENGINE}/turns/tool_loop.py",
+        "call.item_id in tried",
+        "False",
+        ("tests/tools/test_interrupted_calls.py",),
+    ),
+    Fault(
+        "a conversation that an interrupted run may have changed is gone on from",
+        f"{ENGINE}/model_call/caller.py",
+        "if use.is_mutable and states and not has_run_before:",
+        "if False:",
+        ("tests/integration/test_unsound_answers.py",),
+    ),
+    Fault(
         "heals of a lost attempt are forgotten",
         f"{ENGINE}/model_call/caller.py",
         "        if run.turn.attempts > 1:\n",

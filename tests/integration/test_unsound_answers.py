@@ -1,5 +1,6 @@
 """Answers that are not whole, or failed: nothing that a provider remembers is built upon them."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -76,6 +77,29 @@ async def test_what_a_failed_turn_may_have_changed_is_not_gone_on_from() -> None
             assert (await gateway.respond(text)).status_code == 200
         used = [call.state is not None for call in model.calls]
         assert used == [False, True, True, False, True]
+
+
+async def test_what_an_interrupted_run_may_have_changed_is_not_gone_on_from(
+    store_url: str,
+) -> None:
+    stopped, model = RememberingModel(), RememberingModel()
+    stopped.is_mutable = model.is_mutable = True
+    once = {"Idempotency-Key": "two"}
+    async with open_gateway(stopped, store_url=store_url) as gateway:
+        assert (await gateway.respond("one")).status_code == 200
+        await stopped.entered.acquire()
+        stopped.gate.clear()
+        waiting = asyncio.create_task(gateway.respond("two", headers=once))
+        async with asyncio.timeout(60):
+            await stopped.entered.acquire()
+        await gateway.turn_service.stop(0)
+        assert (await waiting).status_code == 503
+    assert stopped.calls[-1].state is not None
+    async with open_gateway(model, store_url=store_url) as gateway:
+        assert (await gateway.respond("two", headers=once)).status_code == 200
+        assert (await gateway.respond("three")).status_code == 200
+    assert [call.state is not None for call in model.calls] == [False, True]
+    assert model.shown[0] == ["one", "re:one", "two"]
 
 
 async def test_calls_of_an_answer_that_is_not_whole_are_not_waited_for() -> None:

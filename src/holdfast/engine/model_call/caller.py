@@ -25,6 +25,7 @@ from holdfast.core.healing.policy import (
 )
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
+from holdfast.core.model.turn import Run
 from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
@@ -184,10 +185,16 @@ class ModelCaller:
 
     async def _load_heals(self, run: ActiveRun, progress: _Progress) -> None:
         """Load the heals of lost runs of this step: they count towards the limits."""
-        for earlier in await self._gateway.read.runs(run.turn.id):
-            if earlier.step == run.turn.step and earlier.id != run.fence.run_id:
-                progress.has_run_before = True
-                progress.heals += read_heals(earlier.heals)
+        for earlier in await self.earlier_runs(run):
+            progress.has_run_before = True
+            progress.heals += read_heals(earlier.heals)
+
+    async def earlier_runs(self, run: ActiveRun) -> list[Run]:
+        """Return the runs that tried the same step of the turn before."""
+        runs = await self._gateway.read.runs(run.turn.id)
+        return [
+            other for other in runs if other.step == run.turn.step and other.id != run.fence.run_id
+        ]
 
     async def _prepare(self, attempt: CallAttempt, *, has_run_before: bool) -> CallAttempt:
         """Fit an attempt into the model's window and chain it to the provider's stored state."""
@@ -201,6 +208,9 @@ class ModelCaller:
             return attempt
         attempt = replace(attempt, use=use)
         states = await self._gateway.read.provider_state(run.session.id)
+        if use.is_mutable and states and not has_run_before:
+            # A turn that is resumed after an interruption counts its attempts anew.
+            has_run_before = bool(await self.earlier_runs(run))
         return replace(attempt, state=find_state(attempt, states, has_run_before=has_run_before))
 
     def _build_call(

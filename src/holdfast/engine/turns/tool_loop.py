@@ -122,9 +122,9 @@ class ToolLoop:
         progress = ToolProgress(run, request, requested, writer, tools, caller)
         if tools.servers:
             await self._show_lists(progress)
-        if run.turn.step or run.turn.attempts > 1:
+        if run.turn.step or run.turn.attempts > 1 or await self._has_calls_left(run):
             progress.count(count_use(await self._logged_items(run)))
-            left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
+            left = await self._settle(progress)
             if left is not None:
                 return left
         while True:
@@ -163,7 +163,7 @@ class ToolLoop:
         if not any(item.kind == CALL for item in items) or answer.status != "completed":
             return self._end(progress, answer, items)
         await self._commit_calls(progress, answer, items)
-        left = await self._settle(progress, may_have_run=False)
+        left = await self._settle(progress)
         if left is None and progress.is_last:
             # The model calls tools that it was not offered: asking again would not help.
             return self._pause(progress, ())
@@ -257,6 +257,7 @@ class ToolLoop:
             if item.kind == CALL:
                 call = load_item(item.kind, item.body)
                 assert isinstance(call, GatewayCall)
+                progress.made.add(call.item_id)
                 self._show_call(progress, call, place)
             place += 1
 
@@ -296,16 +297,38 @@ class ToolLoop:
 
     # ── what is left to do ──────────────────────────────────────────────────────────────────
 
-    async def _settle(self, progress: ToolProgress, *, may_have_run: bool) -> ToolTurn | None:
+    async def _has_calls_left(self, run: ActiveRun) -> bool:
+        """Whether an earlier run left calls that wait for no approval.
+
+        A turn that is resumed after an interruption or a failure counts its attempts anew.
+        """
+        left = find_open_calls(await self._own_items(run))
+        return any(not _waits(call, left) for call in left.calls)
+
+    async def _may_have_run(self, progress: ToolProgress, due: Sequence[GatewayCall]) -> set[str]:
+        """Return the item ids of the calls that an earlier run of the turn may have run.
+
+        A run ends with calls that have not run only if they wait for an approval. Such a call is
+        run by the first run after its approval, which has a step of its own.
+        """
+        run = progress.run
+        earlier = [call for call in due if call.item_id not in progress.made]
+        if not earlier:
+            return set()
+        is_repeated = run.turn.attempts > 1 or bool(await self._model.earlier_runs(run))
+        return {call.item_id for call in earlier if is_repeated or call.code is None}
+
+    async def _settle(self, progress: ToolProgress) -> ToolTurn | None:
         """Run the calls that are due; return the end of the run if the client has to act."""
         left = find_open_calls(await self._own_items(progress.run))
         waiting = [call for call in left.calls if _waits(call, left)]
         due = [call for call in left.calls if not _waits(call, left)]
+        tried = await self._may_have_run(progress, due)
         # In parallel: the slowest call determines how long the step takes.
         completions = self._bounded(
             progress,
             await asyncio.gather(
-                *(self._complete(progress, call, left, may_have_run) for call in due)
+                *(self._complete(progress, call, left, call.item_id in tried) for call in due)
             ),
         )
         reminders = [call for call in waiting if call.id not in progress.requests]

@@ -65,6 +65,8 @@ class ToolProgress:
         """The items that this run has committed."""
         self.indexes: dict[str, int] = {}
         """The output indexes of calls that have not ended, by the id of their item."""
+        self.made: set[str] = set()
+        """The item ids of the calls that this run has committed."""
         self.requests: set[str] = set()
         """Approval requests that this run has shown."""
         self.found_files: list[OutboxMessage] = []
