@@ -6,12 +6,10 @@ decided on a `Draft`, which gives the same result for the others.
 
 from msgspec.structs import replace
 
-from holdfast.core.model.item_ids import mint_name
-from holdfast.core.model.items import StoredItem
 from holdfast.core.model.turn import USER_ACTIVITY
 from holdfast.core.transaction.changes import Decision, Entry, Event, LogAppended
 from holdfast.core.transaction.commands import AppendBatch, Appended
-from holdfast.core.transaction.plain_turns import MAX_PLAIN_BYTES, MAX_PLAIN_ITEMS
+from holdfast.core.transaction.plain_turns import MAX_PLAIN_ITEMS, number_items
 
 _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
 """The detail of the event."""
@@ -36,21 +34,11 @@ def continue_plainly(command: AppendBatch, now: float) -> Decision[Appended] | N
         return None
     if turn.last_seq != last:
         return None
-    session_id, number, first, size = session.id, turn.number, last + 1, 0
-    stored: list[StoredItem] = []
-    for item in items:
-        last += 1
-        size += len(item.body)
-        name = item.item_id or mint_name(item.kind, session_id, last, now)
-        # Positional arguments take less than half the time of keywords.
-        stored += (
-            StoredItem(
-                session_id, last, number, item.kind, name, item.call_id, item.fingerprint, False,
-                item.body,
-            ),
-        )  # fmt: skip
-    if size > MAX_PLAIN_BYTES:
+    session_id, first = session.id, last + 1
+    stored = number_items(items, session_id, turn.number, last, now)
+    if stored is None:
         return None
+    last += len(items)
     turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=now)
     is_active_user = command.source in USER_ACTIVITY
     after = replace(

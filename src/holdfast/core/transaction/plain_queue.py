@@ -9,8 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.model.gateway_items import APPROVAL
-from holdfast.core.model.item_ids import mint_name
-from holdfast.core.model.items import NewItem, StoredItem
+from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import USER_ACTIVITY, Fence, Run, Turn
 from holdfast.core.transaction.changes import (
@@ -29,6 +28,7 @@ from holdfast.core.transaction.plain_turns import (
     NO_ACCEPT_OPTIONS,
     accept_options,
     end_plainly,
+    number_items,
 )
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -102,17 +102,10 @@ def hand_over_plainly(
     assert type(outcome) is Ended
     assert type(change) is LogAppended
     free, worker, session_id = change.session, run.worker, session.id
-    stored: list[StoredItem] = []
-    last, number, epoch = free.head_seq, following.number, free.version + 1
-    for item in items:
-        last += 1
-        name = item.item_id or mint_name(item.kind, session_id, last, now)
-        stored += (
-            StoredItem(
-                session_id, last, number, item.kind, name, item.call_id, item.fingerprint, False,
-                item.body,
-            ),
-        )  # fmt: skip
+    last, number, epoch = free.head_seq + len(items), following.number, free.version + 1
+    stored = number_items(items, session_id, number, free.head_seq, now)
+    if stored is None:
+        return None
     begun = replace(
         following, input=None, owner=worker, attempts=following.attempts + 1,
         first_seq=free.head_seq + 1, kept_seq=last, last_seq=last,

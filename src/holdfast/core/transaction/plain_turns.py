@@ -4,13 +4,15 @@ Each is one entry of the log, which is built here at once. Everything else that 
 turn is decided step by step on a `Draft`, which comes to the same result for these turns.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 from msgspec.structs import replace
 
+from holdfast.core.ids import SessionId
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.item_ids import mint_name
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import USER_ACTIVITY, Fence, Run, Turn
 from holdfast.core.transaction.changes import Decision, Entry, Event, LogAppended
@@ -105,6 +107,26 @@ def start_plainly(
     return Decision(started, (LogAppended(after, session, (entry,), now),))
 
 
+def number_items(
+    items: Sequence[NewItem], session_id: SessionId, turn_number: int, last: int, now: float
+) -> list[StoredItem] | None:
+    """Return new items as stored behind the item `last`; None if they are too long."""
+    stored: list[StoredItem] = []
+    size = 0
+    for item in items:
+        last += 1
+        size += len(item.body)
+        name = item.item_id or mint_name(item.kind, session_id, last, now)
+        # Positional arguments take less than half the time of keywords.
+        stored += (
+            StoredItem(
+                session_id, last, turn_number, item.kind, name, item.call_id, item.fingerprint,
+                False, item.body,
+            ),
+        )  # fmt: skip
+    return stored if size <= MAX_PLAIN_BYTES else None
+
+
 def end_plainly(
     command: Finish, session: Session, turn: Turn, run: Run, waiting: Waiting, now: float
 ) -> Decision[Ended] | None:
@@ -121,20 +143,11 @@ def end_plainly(
         return None
     if usage is not None and not usage.is_countable:
         return None
-    session_id, size = session.id, 0
-    stored: list[StoredItem] = []
-    for item in items:
-        last += 1
-        size += len(item.body)
-        name = item.item_id or mint_name(item.kind, session_id, last, now)
-        stored += (
-            StoredItem(
-                session_id, last, turn.number, item.kind, name, item.call_id, item.fingerprint,
-                False, item.body,
-            ),
-        )  # fmt: skip
-    if size > MAX_PLAIN_BYTES:
+    session_id = session.id
+    stored = number_items(items, session_id, turn.number, last, now)
+    if stored is None:
         return None
+    last += len(items)
     turn = replace(
         turn, kept_seq=last, last_seq=last, outcome="completed", error_code=None,
         error_message=None, is_retryable=False, ended_at=now,
