@@ -3,7 +3,10 @@
 import re
 import tomllib
 from datetime import date
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 import holdfast
 
@@ -39,3 +42,13 @@ def test_the_wheel_takes_its_version_from_the_package() -> None:
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {
         "attr": "holdfast._version.__version__"
     }
+
+
+def test_every_installed_package_supports_the_oldest_python() -> None:
+    # A package that needs 3.11.5 breaks `make test` on a system with 3.11.2.
+    installed = {
+        package.name: SpecifierSet(package.metadata.get("Requires-Python") or "")
+        for package in distributions()
+    }
+    assert len(installed) > 50
+    assert [name for name, required in installed.items() if "3.11.0" not in required] == []
