@@ -12,6 +12,7 @@ from holdfast.core.ids import Key, Tenant
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.core.transaction.outgoing import UNANSWERED, WITHDRAWN
 from holdfast.engine.settings import ToolSettings
+from holdfast.engine.turns import approvals as engine_approvals
 from holdfast.engine.turns.approvals import ApprovalService, Approver
 from tests.in_process import Item, ScriptedModel, called, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
@@ -197,6 +198,34 @@ async def test_an_approver_may_answer_in_words_from_another_chat() -> None:
         room.telegram.say(f"yes {found[1]}", user=9)
         await room.until(lambda: "done" in room.telegram.texts(7))
     assert tools.calls == [("echo", {"n": 1})]
+
+
+async def test_words_of_an_approver_elsewhere_are_asked_for_again_while_another_call_runs(
+    any_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Approvals of other sessions may fill every page that lists those of the tenant.
+    monkeypatch.setattr(engine_approvals, "MAX_SESSIONS", 0)
+    gate, model = Gate(), _model(calls=2)
+    more = {"approvers": ("9",), "store_url": any_store_url}
+    async with _room("telegram", model, **more) as (room, tools):
+        tools.bodies["echo"] = gate
+        room.telegram.say("go")
+        await room.until(lambda: sum("Approval needed" in t for t in room.telegram.texts(9)) == 2)
+        first, second = re.findall(r"yes (\w{4})", " ".join(room.telegram.texts(9)))
+        room.telegram.say(f"yes {first}", user=9)
+        await room.until(gate.entered.is_set)
+        room.telegram.say(f"yes {second}", user=8)
+        await room.until(lambda: "done" in room.telegram.texts(8))
+        room.telegram.say(f"yes {second}", user=9)
+        await room.until(lambda: NOT_YET_IN_WORDS in room.telegram.texts(9))
+        gate.opened.set()
+        # The request that is left is shown again.
+        await room.until(lambda: sum("Approval needed" in t for t in room.telegram.texts(9)) == 3)
+        room.telegram.say(f"yes {second}", user=9)
+        await room.until(lambda: "done" in room.telegram.texts(7))
+    assert len(tools.calls) == 2
+    assert "done" not in room.telegram.texts(9), "the words of the approver are not for the model"
+    assert not any(NOT_YET_IN_WORDS in text for text in room.telegram.texts(8))
 
 
 async def test_a_later_press_leaves_what_the_request_says_and_removes_its_buttons() -> None:

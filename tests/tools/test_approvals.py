@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.tools.approval_words import read_answer
 from holdfast.engine.settings import ToolSettings
+from holdfast.engine.turns import approvals
 from holdfast.engine.turns.approvals import MAX_SESSIONS
 from holdfast.testing.store_client import StoreClient
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
@@ -91,6 +93,45 @@ async def test_pages_of_approvals_together_have_every_one_once() -> None:
     assert [each["key"] for each in whole] == ["k4", "k3", "k2", "k1", "k0"]
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
     assert nothing.json() == {"object": "list", "data": [], "has_more": False, "next_after": None}
+
+
+async def test_the_approvals_of_one_session_are_found_however_many_sessions_run(
+    any_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "MAX_SESSIONS", 0)
+
+    async with open_gateway(
+        _model(), store_url=any_store_url, toolbox=lambda _: guarded_tools()
+    ) as gateway:
+
+        async def listed(**query: str) -> Any:
+            return (await gateway.client.get("/v1/approvals", params=query)).json()
+
+        for number in range(3):
+            await gateway.respond("go", f"k{number}", tools=[SERVER])
+        assert (await listed())["data"] == [], "a page of the tenant does not reach them"
+        session = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k1"))
+        assert session is not None
+        own = str(session.session.id)
+        page = await listed(session_id=own, limit="1")
+        assert [(each["key"], each["session_id"]) for each in page["data"]] == [("k1", own)]
+        assert (page["has_more"], page["next_after"]) == (False, None)
+        assert await listed(session_id=own, key="k1") == page
+        for query in ({"session_id": own, "key": "k2"}, {"session_id": "ses_unknown"}):
+            assert (await listed(**query))["data"] == []
+        for param, query in (
+            ("session_id", {"session_id": "k1"}),
+            ("after", {"session_id": own, "after": own}),
+        ):
+            assert (await listed(**query))["error"]["param"] == param
+        reply = await gateway.client.post("/v1/keys", json={"admin": True})
+        admin = {"Authorization": f"Bearer {reply.json()['key']}"}
+        reply = await gateway.client.post("/v1/keys", json={"tenant": "other"}, headers=admin)
+        foreign = {"Authorization": f"Bearer {reply.json()['key']}"}
+        hidden = await gateway.client.get(
+            "/v1/approvals", params={"session_id": own}, headers=foreign
+        )
+        assert (hidden.status_code, hidden.json()["data"]) == (200, [])
 
 
 async def test_a_page_that_looked_at_many_sessions_says_where_the_next_one_begins() -> None:

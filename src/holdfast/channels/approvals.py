@@ -10,8 +10,8 @@ from holdfast.core.errors import (
     IdempotencyMismatch,
     SessionBusy,
 )
-from holdfast.core.ids import Key, Tenant
-from holdfast.core.tools.approval_words import ApprovalAnswer, read_answer
+from holdfast.core.ids import Tenant
+from holdfast.core.tools.approval_words import ApprovalAnswer, approval_code, read_answer
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.approvals import (
     ApprovalService,
@@ -22,13 +22,14 @@ from holdfast.engine.turns.approvals import (
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.ports.channel import Button, ButtonPress, InboundMessage, PressResult
+from holdfast.ports.outbox import OpenRequest
 
 NOT_YET = "Another call is still running. Press the button again when it has ended."
 NOT_YET_IN_WORDS = "Another call is still running. Send your answer again when it has ended."
 NOT_WAITING = "This request is not waiting for an answer any more."
 FORBIDDEN = "Only the person who asked, or an approver, may answer this request."
 INSTEAD = "a new message came instead of an answer"
-MAX_PENDING = 1000
+REQUESTS_PAGE = 1000
 _ALLOW, _DENY = "allow:", "deny:"
 Reply = Callable[[InboundMessage, str, str], Awaitable[None]]
 """Answers a message, once per key, with a text."""
@@ -82,36 +83,44 @@ class ChatApprovals:
         is_person = not (message.is_own or message.is_bot or message.is_anonymous)
         return is_person and message.sender in self._settings.approvers
 
-    async def answer_in_words(self, message: InboundMessage, key: Key, once: str) -> bool:
+    async def answer_in_words(self, message: InboundMessage, once: str) -> bool:
         """Act on a message with the code of a request; return whether it answered one.
 
-        While other calls of the turn run, the person is asked to answer again later: the message
-        is not one for the model.
+        It may come from any chat of a person who may answer. While other calls of the turn run,
+        the person is asked to answer again later: the message is not one for the model.
         """
         words = read_answer(message.text)
         if words is None:
             return False
         approver = self._approver(message.sender, message.sender_name)
-        for waiting in await self._waiting(message, key):
-            if waiting.code == words[1] and may_answer(waiting, approver):
-                try:
-                    return await self._answer(waiting.id, approver, words[0], once)
-                except SessionBusy:
-                    await self._reply(message, once, NOT_YET_IN_WORDS)
-                    return True
-                except IdempotencyMismatch:
-                    return True  # delivered again: the person was asked to answer later
+        for waiting in await self._named(words[1]):
+            if not may_answer(waiting, approver):
+                continue
+            try:
+                return await self._answer(waiting.id, approver, words[0], once)
+            except SessionBusy:
+                await self._reply(message, once, NOT_YET_IN_WORDS)
+                return True
+            except IdempotencyMismatch:
+                return True  # delivered again: the person was asked to answer later
         return False
 
-    async def _waiting(self, message: InboundMessage, key: Key) -> list[PendingApproval]:
-        """Return the requests that a message may answer: an approver's also in other chats."""
-        view = await self._gateway.read.session(self._tenant, key=key)
-        later = await self._service.behind_calls(view.session) if view is not None else []
-        if message.sender in self._settings.approvers:
-            return [*later, *await self._service.pending(self._tenant, limit=MAX_PENDING)]
-        if view is None or not waits_for_approval(view.session):
-            return later
-        return await self._service.of_session(self._tenant, view.session.id)
+    async def _named(self, code: str) -> list[PendingApproval]:
+        """Return the requests with a code that were sent to the chats of this channel."""
+        named: list[OpenRequest] = []
+        after: str | None = ""
+        while after is not None:
+            page = await self._gateway.store.channels.open_requests(
+                self._tenant, self._settings.name, after=after, limit=REQUESTS_PAGE
+            )
+            named += [one for one in page if approval_code(one.approval_id) == code]
+            after = page[-1].approval_id if len(page) == REQUESTS_PAGE else None
+        return [
+            waiting
+            for request in named
+            for waiting in await self._service.unanswered(self._tenant, request.session_id)
+            if waiting.id == request.approval_id
+        ]
 
     async def press(self, press: ButtonPress, once: str) -> PressResult:
         """Act on a button of a request; the first answer wins."""

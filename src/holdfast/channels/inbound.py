@@ -173,12 +173,12 @@ class InboundHandler:
         key = session_key(self._settings, self._people, message)
         verdict = await self._judge(message)
         if verdict != "allow":
-            return await self._turn_away(message, key, verdict)
+            return await self._turn_away(message, verdict)
         if message.is_edit:
             return await self._edit(message, key)
         message = await self._share_mention(message)
         await self._remember_chat(message)
-        if await self._approvals.answer_in_words(message, key, self._key_of(message)):
+        if await self._approvals.answer_in_words(message, self._key_of(message)):
             return "approval"
         command = self._parse_command(message)
         is_stop = command is not None and command.name == "stop"
@@ -194,11 +194,11 @@ class InboundHandler:
             return await self._accept(replace(message, text=rest), key, suffix="rest")
         return "command"
 
-    async def _turn_away(self, message: InboundMessage, key: Key, verdict: Verdict) -> Outcome:
+    async def _turn_away(self, message: InboundMessage, verdict: Verdict) -> Outcome:
         """Ignore or pair a sender who may not write; an approver's answer is still accepted."""
         may_answer = self._approvals.is_approver(message) and not message.is_edit
         answer = self._approvals.answer_in_words
-        if may_answer and await answer(message, key, self._key_of(message)):
+        if may_answer and await answer(message, self._key_of(message)):
             return "approval"
         return "ignored" if verdict == "ignore" else await self._pair(message)
 

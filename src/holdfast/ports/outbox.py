@@ -33,6 +33,13 @@ class OutboxCount(msgspec.Struct, frozen=True):
     oldest_at: float
 
 
+class OpenRequest(msgspec.Struct, frozen=True):
+    """An approval request that is shown in a chat and has no answer yet."""
+
+    approval_id: str
+    session_id: SessionId
+
+
 class ChannelReader(Protocol):
     """Reads about channels; they include everything that was acknowledged."""
 
@@ -58,6 +65,16 @@ class ChannelReader(Protocol):
         """Return the session of a message in a chat that the gateway sent or accepted.
 
         `message_key` is its idempotency key if the gateway accepted it.
+        """
+        ...
+
+    async def open_requests(
+        self, tenant: Tenant, channel: str, *, after: str, limit: int
+    ) -> list[OpenRequest]:
+        """Return the approval requests in a channel's chats that have no answer, by id.
+
+        A page begins behind the id `after`; "" is the first one. The cost grows with the number of
+        open requests, not with the number of messages or sessions.
         """
         ...
 

@@ -18,12 +18,13 @@ MAX_ARGUMENTS = 200
 @app.command("list")
 def list_approvals(
     key: Annotated[str | None, typer.Option(help="Only those of this session key.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only those of this session id.")] = None,
     config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List the tool calls that wait for an approval."""
-    waiting = _pending(connect(url, config), key)
+    waiting = _pending(connect(url, config), key=key, session_id=session)
     if as_json:
         print_json(waiting)
         return
@@ -57,12 +58,12 @@ def deny(
     _answer(connect(url, config), name, {"approve": False, "reason": reason})
 
 
-def _pending(client: GatewayClient, key: str | None = None) -> list[dict[str, Any]]:
+def _pending(client: GatewayClient, **filters: str | None) -> list[dict[str, Any]]:
     """Return every approval that waits, from all pages."""
     found: list[dict[str, Any]] = []
     after: str | None = None
     while True:
-        page = client.get("/v1/approvals", key=key, limit=PAGE, after=after)
+        page = client.get("/v1/approvals", limit=PAGE, after=after, **filters)
         found += page["data"]
         after = page.get("next_after")
         if after is None:

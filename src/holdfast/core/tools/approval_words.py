@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -16,6 +17,12 @@ _ANSWER = re.compile(
 _YES = frozenset({"yes", "y", "ok", "approve", "allow"})
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """The alphabet of codes, without letters and digits that look alike."""
+
+
+def approval_code(approval_id: str) -> str:
+    """Return the short code that an approval by text must repeat."""
+    digest = blake2b(approval_id.encode(), digest_size=4).digest()
+    return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
 
 
 def read_answer(text: str) -> tuple[bool, str] | None:

@@ -114,7 +114,7 @@ def queue_parts(
     numbers = {source: first}
     for message in parts:
         owner = message.source or source
-        part = numbers.get(owner, 0)
+        part = numbers.get(owner, first_part(step))
         numbers[owner] = part + 1
         row = message_row(
             message, tenant=session.tenant, source=owner, part=part, now=draft.now,

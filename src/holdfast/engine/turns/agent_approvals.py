@@ -21,6 +21,7 @@ from holdfast.core.model.gateway_items import (
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED
+from holdfast.core.tools.approval_words import approval_code
 from holdfast.core.tools.open_calls import find_open_calls
 from holdfast.engine.model_call.caller import ModelCaller
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -28,7 +29,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.turns.steering import join_waiting_input
-from holdfast.engine.turns.tool_loop import UNATTENDED, approval_code
+from holdfast.engine.turns.tool_loop import UNATTENDED
 from holdfast.engine.turns.tool_progress import ToolTurn, chat_words
 from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
 from holdfast.ports.provider import Answer, PermissionRequest

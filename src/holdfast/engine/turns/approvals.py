@@ -126,14 +126,19 @@ class ApprovalService:
         tenant: Tenant,
         *,
         key: Key | None = None,
+        session_id: SessionId | None = None,
         limit: int = PAGE,
         after: SessionId | None = None,
     ) -> ApprovalPage:
         """Return a page of the calls of a tenant that wait for an approval, newest session first.
 
         A page has all calls of its sessions, so that one session's may exceed the limit. A page
-        that looked at many running sessions may be short, and has a next one all the same.
+        that looked at many running sessions may be short, and has a next one all the same. The
+        calls of one session are read from its lane, however many other sessions run.
         """
+        if session_id is not None:
+            waiting = await self.of_session(tenant, session_id)
+            return ApprovalPage([one for one in waiting if key in (None, one.key)])
         found: list[PendingApproval] = []
         for _ in range(MAX_SESSIONS // PAGE):
             query = SessionQuery(key=key, status="running", after=after, limit=PAGE)
@@ -192,10 +197,15 @@ class ApprovalService:
         is_before = found is not None and any(map(is_meant, found.calls))
         return found.turn.id if found is not None and is_before else None
 
-    async def behind_calls(self, session: Session) -> list[PendingApproval]:
-        """Return the calls of one session that wait for an approval behind calls that run."""
-        found = await self._running(session)
-        return self._describe(found) if found is not None else []
+    async def unanswered(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
+        """Return the calls of one session that wait for an approval, also behind calls that run."""
+        view = await self._gateway.read.session(tenant, session_id=session_id)
+        if view is None:
+            return []
+        found = await self._running(view.session)
+        if found is not None:
+            return self._describe(found)
+        return await self._of_session(tenant, view.session)
 
     async def _running(self, session: Session) -> _Held | None:
         """Return the turn of a session that runs now, and its calls without an answer."""

@@ -7,7 +7,6 @@ declared safe; otherwise the model is told that the outcome is unknown.
 
 import asyncio
 from collections.abc import Sequence
-from hashlib import blake2b
 from time import monotonic
 from typing import Any
 
@@ -32,7 +31,7 @@ from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.core.model.turn import Source
-from holdfast.core.tools.approval_words import CODE_LETTERS
+from holdfast.core.tools.approval_words import approval_code
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
 from holdfast.core.tools.requested import (
     FunctionTool,
@@ -501,12 +500,6 @@ class ToolLoop:
 def _of_turn(run: ActiveRun, items: Sequence[StoredItem]) -> list[StoredItem]:
     session_id, number = run.session.id, run.turn.number
     return [item for item in items if item.turn_number == number and item.session_id == session_id]
-
-
-def approval_code(approval_id: str) -> str:
-    """Return the short code that an approval by text must repeat."""
-    digest = blake2b(approval_id.encode(), digest_size=4).digest()
-    return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
 
 
 def _is_asked(item: NewItem) -> bool:

@@ -114,7 +114,12 @@ PAGE_PARAMETERS = (
 )
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
-    "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER), ("after", TEXT)),
+    "GET /v1/approvals": (
+        ("key", TEXT),
+        ("session_id", TEXT),
+        ("limit", NUMBER),
+        ("after", TEXT),
+    ),
     "GET /v1/turns/{id}/projection": (
         ("step", NUMBER),
         ("attempt", NUMBER),

@@ -26,12 +26,17 @@ class ApprovalsApi:
         limit = query.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LIMIT:
             raise InvalidInput(f"limit must be between 1 and {MAX_LIMIT}", param="limit")
-        key, after = query.get("key"), query.get("after")
+        key, session_id, after = query.get("key"), query.get("session_id"), query.get("after")
+        if session_id is not None and not _SESSION_ID.fullmatch(session_id):
+            raise InvalidInput("session_id must be the id of a session", param="session_id")
         if after is not None and not _SESSION_ID.fullmatch(after):
             raise InvalidInput("after must be the next_after of a page", param="after")
+        if after is not None and session_id is not None:
+            raise InvalidInput("the approvals of one session have no next page", param="after")
         page = await self._approvals.page(
             request.tenant,
             key=Key(key) if key is not None else None,
+            session_id=SessionId(session_id) if session_id is not None else None,
             limit=int(limit),
             after=SessionId(after) if after is not None else None,
         )

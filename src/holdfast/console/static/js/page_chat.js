@@ -139,9 +139,10 @@ class ChatPage extends PageElement {
   async loadApprovals() {
     const { sessionId } = this;
     if (!this.hasApprovals || !sessionId) return;
-    const listed = await get("/v1/approvals", { limit: 1000 }).catch(() => ({ data: [] }));
-    if (sessionId !== this.sessionId) return;
-    this.approvals = listed.data.filter((/** @type {any} */ one) => one.session_id === sessionId);
+    const listed = await get("/v1/approvals", { session_id: sessionId }).catch(() => null);
+    // What cannot be read is read again with the next fact; what is shown stays until then.
+    if (listed === null || sessionId !== this.sessionId) return;
+    this.approvals = listed.data;
     this.requestUpdate();
   }
 

@@ -8,9 +8,9 @@ from holdfast.core.model.channels import (
     PairingRow,
     ReceiverRow,
 )
-from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow
 from holdfast.core.transaction.changes import IdempotencyRow
-from holdfast.ports.outbox import OutboxCount, OutboxQuery
+from holdfast.ports.outbox import OpenRequest, OutboxCount, OutboxQuery
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
@@ -43,6 +43,12 @@ class SqlChannelReader:
         return await self._run(
             lambda _: _session_of(tenant, channel, chat, external_id, message_key)
         )
+
+    async def open_requests(
+        self, tenant: Tenant, channel: str, *, after: str, limit: int
+    ) -> list[OpenRequest]:
+        """Return a page of the approval requests in the chats of a channel that are open."""
+        return await self._run(lambda _: _open_requests(tenant, channel, after, limit))
 
     async def is_recorded(self, tenant: Tenant, key: str) -> bool:
         """Whether something with this idempotency key was done."""
@@ -123,6 +129,11 @@ def _session_of(
     row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
     turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
     return turn.session_id if turn is not None else None
+
+
+def _open_requests(tenant: Tenant, channel: str, after: str, limit: int) -> Plan[list[OpenRequest]]:
+    rows = yield from every(sql.OPEN_REQUESTS, tenant, channel, after or APPROVAL_ENDED, limit)
+    return [OpenRequest(*row) for row in rows]
 
 
 def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:

@@ -50,6 +50,12 @@ END_APPROVAL = Statement(
     "created_at = case when state = 'sent' then ?3 else created_at end, settled_at = null "
     "where approval = ?1 and approval <> '' and state in ('pending', 'sending', 'sent')",
 )
+# Requests that ended have a value that sorts before every id.
+OPEN_REQUESTS = Statement(
+    "open_requests",
+    "select distinct approval, session_id from outbox where approval > ?3 and approval <> '' "
+    "and tenant = ?1 and channel = ?2 and session_id is not null order by approval limit ?4",
+)
 # Compare-and-set: two workers that read the same message cannot both claim it.
 SAVE_MESSAGE = Statement(
     "save_message",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
-from holdfast.core.ids import Key, TurnId
+from holdfast.core.ids import Key, Tenant, TurnId
 from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, OutboxFile, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
@@ -248,6 +248,20 @@ class OutboxContract:
             assert done is not None
             assert (done.state, done.text) == ("sent", "")
 
+    async def test_a_request_that_is_left_is_sent_again_to_every_chat(
+        self, caller: StoreClient
+    ) -> None:
+        run, calls = await start_from_chat(caller, "a"), ("mcpr_1", "mcpr_2")
+        request = replace(to_chat("may I?")[0], approval="mcpr_2")
+        outbox = (request, replace(request, chat="8", source="mcpr_2_0"))
+        await caller.finish(run, items=tuple(map(call, calls)), pending_calls=calls, outbox=outbox)
+        for row in await claim(caller):
+            await settle(caller, row, "sent", external_id="1")
+        joined = await caller.start(key="k", items=[output("mcpr_1", "x")])
+        await caller.finish(joined, pending_calls=calls[1:], outbox=outbox)
+        again = [(row.chat, row.external_id) for row in await claim(caller)]
+        assert sorted(again) == [("7", None), ("8", None)]
+
     async def test_a_message_with_a_source_of_its_own_ends_nothing_else(
         self, caller: StoreClient
     ) -> None:
@@ -378,6 +392,27 @@ class EditContract:
         assert await find(caller.tenant, CHANNEL, "7", "55", "none") == run.session.id
         assert await find(caller.tenant, CHANNEL, "8", "55", "none") is None
         assert await find(caller.tenant, CHANNEL, "7", "4", "m1") == run.session.id
+
+    async def test_open_approval_requests_are_found_page_by_page_until_they_are_answered(
+        self, caller: StoreClient
+    ) -> None:
+        sessions = {}
+        for number in range(3):
+            run, asked = await start_from_chat(caller, "a", key=f"k{number}"), f"mcpr_{number}q"
+            sessions[asked] = run.session.id
+            request = replace(to_chat("may I?")[0], approval=asked)
+            outbox = (*to_chat("so far"), request, replace(request, chat="8", source=asked))
+            await caller.finish(run, pending_calls=(asked,), outbox=outbox)
+        find = caller.store.channels.open_requests
+        first = await find(caller.tenant, CHANNEL, after="", limit=2)
+        assert [(one.approval_id, one.session_id) for one in first] == list(sessions.items())[:2]
+        (last,) = await find(caller.tenant, CHANNEL, after=first[-1].approval_id, limit=2)
+        assert last.approval_id == "mcpr_2q"
+        assert await find(caller.tenant, "other", after="", limit=2) == []
+        assert await find(Tenant("other"), CHANNEL, after="", limit=2) == []
+        await caller.submit(cmd.Cancel(tenant=caller.tenant, turn_id=run.turn.id, reason="stop"))
+        left = await find(caller.tenant, CHANNEL, after="", limit=9)
+        assert [one.approval_id for one in left] == ["mcpr_0q", "mcpr_1q"]
 
 
 class BurstContract:
