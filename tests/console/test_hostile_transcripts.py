@@ -17,6 +17,7 @@ ATTACKS = [
     "> " * 300 + "deep",
     "${alert(1)} {{constructor.constructor('window.attacked=1')()}}",
 ]
+TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
 MANY = 10_000
 IN_SIGHT = """() => [...document.querySelectorAll('.item')].find((one) => {
   const { top, bottom } = one.getBoundingClientRect();
@@ -81,6 +82,31 @@ def test_a_hostile_key_and_a_hostile_tool_call_are_text_too(page: Page, gateway:
     expect(page.locator(".call-name")).to_have_text("<b>run</b>")
     expect(page.get_by_text("An image that cannot be shown")).to_be_visible()
     assert page.locator(".items img").count() == 0
+
+
+def test_names_without_a_space_do_not_make_the_page_wider(page: Page, gateway: Gateway) -> None:
+    long = "W" * 400
+    page.set_viewport_size({"width": 360, "height": 740})
+    gateway.model.failures[long] = long
+    assert gateway.say(long, "hello", model=f"m{long[:200]}").status_code == 200
+    assert gateway.say(long, long).status_code == 400
+    session = gateway.session(long)["id"]
+    call = {"type": "function_call", "call_id": "c1", "name": long, "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": long}
+    items = [{**call, "status": long}, output, {"type": f"{long}\u202e", "x": long}]
+    gateway.post(f"/v1/sessions/{session}/items", {"items": items})
+    for route in (f"/sessions/{session}", f"/chat/{session}"):
+        show(page, gateway, route)
+        expect(page.locator(".item-kind").last).to_have_text(f"{long}[U+202E]")
+        assert page.evaluate(TOO_WIDE) <= 0, route
+    page.get_by_label("Message", exact=True).fill("with a file")
+    file = {"name": f"{long[:200]}.txt", "mimeType": "text/plain", "buffer": b"hi"}
+    page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]  # a payload
+    expect(page.get_by_label("Attachments").get_by_role("listitem")).to_have_count(1)
+    assert page.evaluate(TOO_WIDE) <= 0
+    page.evaluate(f"location.hash = '#/sessions/{long}'")
+    expect(page.get_by_role("alert")).to_contain_text(long)
+    assert page.evaluate(TOO_WIDE) <= 0
 
 
 def test_an_item_of_five_megabytes_is_shown_in_steps(

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from holdfast.simulator.platforms.telegram import TelegramSimulator
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import running_gateway
-from tests.console.conftest import ARTEFACTS, Gateway, show, wait_for
+from tests.console.conftest import ARTEFACTS, Gateway, hold, release, show, wait_for
 from tests.console.story_model import StoryModel
 from tests.store_urls import sqlite_url
 
@@ -63,9 +63,9 @@ def gateway(
             yield Gateway(process, StoryModel())
 
 
-def ask_for_a_tool(gateway: Gateway, key: str) -> None:
+def ask_for_a_tool(gateway: Gateway, key: str, text: str = "milk") -> None:
     """Begin a turn that waits for an approval."""
-    answer = gateway.say(key, 'call odd__write {"text": "milk"}', tools=TOOLS)
+    answer = gateway.say(key, f'call odd__write {{"text": "{text}"}}', tools=TOOLS)
     assert "mcp_approval_request" in [item["type"] for item in answer.json()["output"]]
 
 
@@ -107,6 +107,56 @@ def test_an_approval_in_a_chat_lets_the_answer_go_on(page: Page, gateway: Gatewa
     bar = page.locator(".timeline svg")
     expect(bar).to_have_attribute("aria-label", re.compile("for tools or an approval"))
     expect(bar.locator(".piece.commit")).to_have_count(1)
+
+
+def test_all_of_the_arguments_are_in_sight_before_a_call_is_allowed(
+    page: Page, gateway: Gateway
+) -> None:
+    text = "milk " + "\u00a0" * 400 + "word " * 200 + "and the whole shop"
+    ask_for_a_tool(gateway, "padded", text)
+    session = gateway.session("padded")["id"]
+    show(page, gateway, "/operations")
+    waiting = page.get_by_role("region", name="Approvals")
+    expect(waiting).to_contain_text("and the whole shop")
+    show(page, gateway, f"/chat/{session}")
+    card = page.get_by_role("group", name="Approval")
+    arguments = card.get_by_role("group", name="Arguments")
+    expect(arguments).to_contain_text("and the whole shop")
+    assert arguments.evaluate("(one) => one.scrollWidth - one.clientWidth") <= 0
+    expect(page.get_by_text("Calls that wait for your approval: 1")).to_have_attribute(
+        "role", "status"
+    )
+    card.get_by_role("button", name="Deny").click()
+    expect(card).to_have_count(0)
+
+
+def test_an_approval_that_is_answered_in_two_tabs_is_answered_once(
+    page: Page, gateway: Gateway
+) -> None:
+    ask_for_a_tool(gateway, "two-tabs")
+    session = gateway.session("two-tabs")["id"]
+    other = page.context.new_page()
+    listed: list[str] = []
+    page.on("request", lambda request: listed.append(request.url))
+    for tab in (page, other):
+        show(tab, gateway, f"/chat/{session}")
+        expect(tab.get_by_role("group", name="Approval")).to_contain_text("milk")
+    # However many others wait, the chat reads its own.
+    read = [url for url in listed if "/v1/approvals" in url]
+    assert read == [f"{gateway.url}/v1/approvals?session_id={session}"] * len(read)
+    held = hold(page, "**/v1/approvals/*")
+    card = page.get_by_role("group", name="Approval")
+    with page.expect_request("**/v1/approvals/*"):
+        card.get_by_role("button", name="Allow").click()
+    expect(card.get_by_role("button", name="Allow")).to_be_disabled()
+    expect(card.get_by_role("button", name="Deny")).to_be_disabled()
+    other.get_by_role("group", name="Approval").get_by_role("button", name="Deny").click()
+    expect(other.get_by_role("group", name="Approval")).to_have_count(0)
+    expect(card).to_have_count(0)
+    release(page, held[0])
+    expect(page.locator(".notice")).to_contain_text("answered before")
+    expect(page.locator(".item.approval")).to_contain_text("denied")
+    assert len(held) == 1
 
 
 def test_a_new_chat_shows_no_approval_of_the_chat_before(page: Page, gateway: Gateway) -> None:

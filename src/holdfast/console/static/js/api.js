@@ -107,6 +107,19 @@ export async function post(path, json, headers = {}) {
 }
 
 /**
+ * Allow or deny a tool call; its first answer counts.
+ * @param {string} id
+ * @param {boolean} approve
+ * @returns {Promise<any>}
+ */
+export function answerApproval(id, approve) {
+  return post(`/v1/approvals/${segment(id)}`, { approve }).catch((error) => {
+    if (error.code === "approval_not_found") throw new Error("This call was answered before, or does not wait any more.");
+    throw error;
+  });
+}
+
+/**
  * @param {string} path
  * @returns {Promise<any>}
  */

@@ -156,10 +156,10 @@ function forOne(id, element) {
 }
 
 function readRoute() {
-  // A browser would take dots for a way up in a request's path.
-  const parts = location.hash.replace(/^#\/?/, "").split("/").filter((part) => part && part !== "." && part !== "..");
   try {
-    return parts.map(decodeURIComponent);
+    const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+    // A browser would take dots for a way up in a request's path.
+    return parts.filter((part) => part && part !== "." && part !== "..");
   } catch {
     return [];
   }

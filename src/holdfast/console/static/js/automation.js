@@ -1,8 +1,9 @@
 /** What runs without a client: approvals that wait, channels, the outbox and schedules. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { get, post, remove, segment, serves } from "./api.js";
+import { answerApproval, get, post, remove, segment, serves } from "./api.js";
 import { ago, dateTime, number, safeText } from "./format.js";
+import { longText } from "./items.js";
 import { onOpen, subscribe } from "./live.js";
 import { ask, badge, empty, errorState, idText, notify, PageElement } from "./ui.js";
 
@@ -17,6 +18,9 @@ class Automation extends PageElement {
     super();
     /** @type {any[] | null} */
     this.approvals = null;
+    this.hasMoreApprovals = false;
+    /** Approvals whose answer is on its way. @type {Set<string>} */
+    this.answered = new Set();
     /** Channels, each with its pairings. @type {any[] | null} */
     this.channels = null;
     /** @type {any[] | null} */
@@ -51,7 +55,10 @@ class Automation extends PageElement {
   ]));
 
   async loadApprovals() {
-    if (await serves("/v1/approvals")) this.approvals = (await get("/v1/approvals", { limit: 100 })).data;
+    if (!(await serves("/v1/approvals"))) return;
+    const page = await get("/v1/approvals", { limit: 100 });
+    this.approvals = page.data;
+    this.hasMoreApprovals = page.has_more;
   }
 
   async loadChannels() {
@@ -102,14 +109,21 @@ class Automation extends PageElement {
   /** @param {any[]} approvals */
   approvalTable(approvals) {
     if (!approvals.length) return empty("No approvals wait", "Calls of tools that need an approval appear here until somebody answers.");
-    const decide = (/** @type {any} */ one, /** @type {boolean} */ approve) => this.act(approve ? "The call was allowed" : "The call was denied", () => post(`/v1/approvals/${segment(one.id)}`, { approve }));
-    return table("Approvals", ["Tool", "Arguments", "Session", "Until", ""], approvals.map((one) => html`<tr>
+    const decide = async (/** @type {any} */ one, /** @type {boolean} */ approve) => {
+      this.answered.add(one.id);
+      this.requestUpdate();
+      await this.act(approve ? "The call was allowed" : "The call was denied", () => answerApproval(one.id, approve));
+      this.answered.delete(one.id);
+      this.requestUpdate();
+    };
+    return html`${table("Approvals", ["Tool", "Arguments", "Session", "Until", ""], approvals.map((one) => html`<tr>
       <th scope="row"><span class="call-name">${safeText(one.name)}</span><div class="muted small">${safeText(one.server_label)}</div></th>
-      <td><code class="break">${safeText(String(one.arguments ?? "").slice(0, 500))}</code></td>
+      <td class="arguments">${longText(one.arguments)}</td>
       <td><a href=${`#/chat/${segment(one.session_id)}`}>${safeText(one.key ?? one.session_id)}</a><div class="muted small">${safeText(one.source)}${one.sender ? `, ${safeText(one.sender)}` : ""}</div></td>
       <td class="keep">${one.expires_at === null ? "–" : dateTime(one.expires_at)}</td>
-      <td><div class="row end"><button type="button" class="button small" @click=${() => decide(one, false)}>Deny</button>
-        <button type="button" class="button small primary" @click=${() => decide(one, true)}>Allow</button></div></td></tr>`));
+      <td><div class="row end"><button type="button" class="button small" ?disabled=${this.answered.has(one.id)} @click=${() => decide(one, false)}>Deny</button>
+        <button type="button" class="button small primary" ?disabled=${this.answered.has(one.id)} @click=${() => decide(one, true)}>Allow</button></div></td></tr>`))}
+      ${this.hasMoreApprovals ? html`<p class="muted small">More wait; <code>holdfast approvals list</code> has all.</p>` : nothing}`;
   }
 
   /** @param {any[]} channels */

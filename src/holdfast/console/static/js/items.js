@@ -144,7 +144,7 @@ export function kindOf(item) {
   if (type === "mcp_list_tools") return "tools";
   if (type === "mcp_approval_request") return "approval needed";
   if (type === "mcp_approval_response") return "approval";
-  return type.replaceAll("_", " ");
+  return safeText(type).replaceAll("_", " ");
 }
 
 /** @param {any} item */

@@ -1,8 +1,9 @@
 /** Talk to a session: streamed answers, stop, regenerate, edit, attachments, a choice of models. */
 
 import { html, nothing, repeat } from "../vendor/lit.js";
-import { get, post, segment, serves } from "./api.js";
+import { answerApproval, get, hasKey, post, segment, serves } from "./api.js";
 import { randomId, safeText, size } from "./format.js";
+import { longText } from "./items.js";
 import { onOpen, subscribe } from "./live.js";
 import { all } from "./page_session.js";
 import { LiveAnswer } from "./response_stream.js";
@@ -15,6 +16,12 @@ const MAX_FILE_BYTES = 10 * 1024 * 1024;
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
 /** @typedef {{name: string, type: string, url: string, size: number}} Attachment */
+
+/** Messages that were written and not sent, by their session; "" is a new chat. @type {Map<string, {draft: string, attachments: Attachment[]}>} */
+const drafts = new Map();
+const MAX_DRAFTS = 20;
+// Whoever signs in next does not see them.
+window.addEventListener("holdfast:key", () => hasKey() || drafts.clear());
 
 class ChatPage extends PageElement {
   static properties = { sessionId: { attribute: false } };
@@ -37,7 +44,10 @@ class ChatPage extends PageElement {
     this.answer = null;
     /** @type {any[]} */
     this.approvals = [];
+    /** Approvals whose answer is on its way. @type {Set<string>} */
+    this.answered = new Set();
     this.hasApprovals = false;
+    this.hadKey = false;
     /** A session that this page created is shown without loading the page again. @type {string | null} */
     this.ownSession = null;
     this.shownSession = "";
@@ -55,6 +65,8 @@ class ChatPage extends PageElement {
       if (fact.type.startsWith("session.")) void this.loadSession();
     }));
     this.cleanups.push(onOpen(() => void this.loadApprovals()));
+    this.cleanups.push(() => hasKey() === this.hadKey && this.keepDraft(this.sessionId));
+    this.hadKey = hasKey();
     this.modelsLoaded = this.loadModels();
     void serves("/v1/approvals").then((is) => { this.hasApprovals = is; void this.loadApprovals(); });
   }
@@ -83,6 +95,9 @@ class ChatPage extends PageElement {
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
     if (!changed.has("sessionId") || this.sessionId === this.ownSession) return;
+    if (changed.get("sessionId") !== undefined) this.keepDraft(/** @type {string} */ (changed.get("sessionId")));
+    ({ draft: this.draft, attachments: this.attachments } = drafts.get(this.sessionId) ?? { draft: "", attachments: [] });
+    drafts.delete(this.sessionId);
     this.ownSession = null;
     this.conversation += 1;
     this.isModelChosen = false;
@@ -92,6 +107,15 @@ class ChatPage extends PageElement {
     this.approvals = [];
     void this.loadSession();
     void this.loadApprovals();
+  }
+
+  /** What was written in one session is not sent in another. @param {string} sessionId */
+  keepDraft(sessionId) {
+    const { draft, attachments } = this;
+    drafts.delete(sessionId);
+    if (!draft.trim() && !attachments.length) return;
+    drafts.set(sessionId, { draft, attachments });
+    for (const [oldest] of drafts) if (drafts.size > MAX_DRAFTS) drafts.delete(oldest);
   }
 
   async loadSession() {
@@ -151,25 +175,32 @@ class ChatPage extends PageElement {
    * @param {boolean} approve
    */
   async decide(approval, approve) {
+    this.answered.add(approval.id);
+    this.requestUpdate();
     try {
-      const answered = await post(`/v1/approvals/${segment(approval.id)}`, { approve });
+      const answered = await answerApproval(approval.id, approve);
       // The turn goes on in the background; show what it says.
       if (answered.response_id) void this.transcript?.attach(answered.response_id, answered.turn_id);
     } catch (error) {
       notify(error instanceof Error ? error.message : String(error));
     }
     await this.loadApprovals();
+    this.answered.delete(approval.id);
+    this.requestUpdate();
   }
 
   /** @param {FileList | null} files */
   async attach(files) {
+    const { conversation } = this;
     // The list empties itself when its field is cleared.
     for (const file of Array.from(files ?? [])) {
       if (file.size > MAX_FILE_BYTES) {
         notify(`${file.name} has ${size(file.size)}; at most ${size(MAX_FILE_BYTES)} can be attached.`);
         continue;
       }
-      this.attachments = [...this.attachments, { name: file.name, type: file.type, url: await dataUrl(file), size: file.size }];
+      const url = await dataUrl(file);
+      if (conversation !== this.conversation) return;
+      this.attachments = [...this.attachments, { name: file.name, type: file.type, url, size: file.size }];
     }
     this.requestUpdate();
   }
@@ -186,13 +217,12 @@ class ChatPage extends PageElement {
   async send() {
     if (this.answer || (!this.draft.trim() && !this.attachments.length)) return;
     const item = this.message();
-    const { draft, attachments } = this;
+    const { draft, attachments, sessionId } = this;
     this.draft = "";
     this.attachments = [];
-    if (!(await this.ask([item], { history: "new", shown: [item] })) && !this.draft) {
-      this.draft = draft;
-      this.attachments = attachments;
-    }
+    if (await this.ask([item], { history: "new", shown: [item] })) return;
+    if (sessionId !== this.sessionId || !this.isConnected) drafts.set(sessionId, { draft, attachments });
+    else if (!this.draft) Object.assign(this, { draft, attachments });
     this.requestUpdate();
   }
 
@@ -325,11 +355,12 @@ class ChatPage extends PageElement {
       ${repeat([this.conversation], (one) => one, () => html`<hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
         @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>`)}
       ${errorState(this.failure)}
+      <p class="visually-hidden" role="status">${this.approvals.length ? `Calls that wait for your approval: ${this.approvals.length}` : ""}</p>
       ${this.approvals.map((one) => html`<div class="card" role="group" aria-label="Approval">
         <p>${badge("approval needed", "warn")} <strong>${safeText(one.name ?? one.tool)}</strong> ${safeText(one.server_label ?? one.server ?? "")}</p>
-        <pre class="code" tabindex="0" aria-label="Arguments"><code>${safeText(one.arguments)}</code></pre>
-        <div class="row end"><button type="button" class="button" @click=${() => this.decide(one, false)}>Deny</button>
-          <button type="button" class="button primary" @click=${() => this.decide(one, true)}>Allow</button></div></div>`)}
+        <div class="code" role="group" aria-label="Arguments">${longText(one.arguments)}</div>
+        <div class="row end"><button type="button" class="button" ?disabled=${this.answered.has(one.id)} @click=${() => this.decide(one, false)}>Deny</button>
+          <button type="button" class="button primary" ?disabled=${this.answered.has(one.id)} @click=${() => this.decide(one, true)}>Allow</button></div></div>`)}
       ${this.composer()}`;
   }
 

@@ -103,12 +103,15 @@ const TONES = {
   superseded: "quiet", void: "quiet", undone: "quiet",
 };
 
+const MAX_BADGE = 40;
+
 /**
  * @param {string} text
  * @param {string} [tone]
  */
 export function badge(text, tone) {
-  return html`<span class="badge ${tone ?? TONES[text] ?? "quiet"}">${safeText(text).replaceAll("_", " ")}</span>`;
+  const shown = safeText(text).replaceAll("_", " ");
+  return html`<span class="badge ${tone ?? TONES[text] ?? "quiet"}">${shown.length > MAX_BADGE ? `${shown.slice(0, MAX_BADGE)}…` : shown}</span>`;
 }
 
 /**
@@ -176,13 +179,17 @@ class AskDialog extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     const open = (/** @type {any} */ event) => {
+      this.question?.resolve(null);
       this.question = event.detail;
       this.typed = this.question.value ?? "";
       this.requestUpdate();
       void this.updateComplete.then(() => this.querySelector("dialog")?.showModal());
     };
+    // A question is about the page that asked it.
+    const leave = () => this.question && this.close(null);
     window.addEventListener("holdfast:ask", open);
-    this.cleanups.push(() => window.removeEventListener("holdfast:ask", open));
+    window.addEventListener("hashchange", leave);
+    this.cleanups.push(() => window.removeEventListener("holdfast:ask", open), () => window.removeEventListener("hashchange", leave), leave);
   }
 
   /** @param {string | null} answer */
