@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tests.console.conftest import Gateway, show
 
@@ -100,8 +100,9 @@ def test_names_without_a_space_do_not_make_the_page_wider(page: Page, gateway: G
         expect(page.locator(".item-kind").last).to_have_text(f"{long}[U+202E]")
         assert page.evaluate(TOO_WIDE) <= 0, route
     page.get_by_label("Message", exact=True).fill("with a file")
-    file = {"name": f"{long[:200]}.txt", "mimeType": "text/plain", "buffer": b"hi"}
-    page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]  # a payload
+    page.locator("input[type=file]").set_input_files(
+        FilePayload(name=f"{long[:200]}.txt", mimeType="text/plain", buffer=b"hi")
+    )
     expect(page.get_by_label("Attachments").get_by_role("listitem")).to_have_count(1)
     assert page.evaluate(TOO_WIDE) <= 0
     page.evaluate(f"location.hash = '#/sessions/{long}'")

@@ -1,12 +1,12 @@
-"""Back and forward, other sessions and other people: what was written or asked stays where it was."""
+"""Back and forward, other sessions, other people: what was written or asked stays where it was."""
 
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tests.acceptance.gateway_process import running_gateway
-from tests.console.conftest import Gateway, show
+from tests.console.conftest import Gateway, hold, show
 from tests.store_urls import sqlite_url
 
 
@@ -18,7 +18,7 @@ def test_a_message_that_was_not_sent_stays_in_its_session(page: Page, gateway: G
     show(page, gateway, f"/chat/{first}")
     message.fill("only for the first")
     page.locator("input[type=file]").set_input_files(
-        [{"name": "first.txt", "mimeType": "text/plain", "buffer": b"hi"}]
+        FilePayload(name="first.txt", mimeType="text/plain", buffer=b"hi")
     )
     files = page.get_by_label("Attachments").get_by_role("listitem")
     expect(files).to_have_count(1)
@@ -49,8 +49,7 @@ def test_a_refused_message_comes_back_only_where_it_was_written(
     refusing = gateway.session("refusing")["id"]
     show(page, gateway, f"/chat/{refusing}")
     message = page.get_by_label("Message", exact=True)
-    held = []
-    page.route("**/v1/responses", lambda route: held.append(route))
+    held = hold(page, "**/v1/responses")
     message.fill("not accepted")
     with page.expect_request("**/v1/responses"):
         message.press("Enter")

@@ -1,4 +1,4 @@
-"""A gateway with a Slack or Telegram channel in the test's own loop."""
+"""A gateway with a Slack, Telegram or Signal channel in the test's own loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,8 @@ from holdfast.engine.settings import ToolSettings
 from holdfast.ports.channel import Transcriber
 from holdfast.ports.tools import Toolbox
 from holdfast.providers.http.plain_calls import PlainHttpCaller
-from holdfast.testing.platforms import SlackSimulator, TelegramSimulator
+from holdfast.simulator.platforms.signal import ACCOUNT
+from holdfast.testing.platforms import SignalSimulator, SlackSimulator, TelegramSimulator
 from tests.in_process import RunningGateway, ScriptedModel, open_gateway
 
 
@@ -26,16 +27,18 @@ class ChatRoom:
         service: ChannelService,
         slack: SlackSimulator,
         telegram: TelegramSimulator,
+        signal: SignalSimulator,
     ) -> None:
         self.gateway = gateway
         self.service = service
         self.slack = slack
         self.telegram = telegram
+        self.signal = signal
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that a simulated platform sees."""
-        simulator = self.slack if self.service.states.get("slack") else self.telegram
-        await asyncio.to_thread(simulator.wait, condition)
+        (kind,) = self.service.states
+        await asyncio.to_thread(getattr(self, kind).wait, condition)
 
     async def until_text(self, text: str) -> None:
         """Wait for a text in a chat."""
@@ -43,7 +46,7 @@ class ChatRoom:
 
     def texts(self) -> list[str]:
         """Return what the bots' messages say now."""
-        return [*self.slack.texts(), *self.telegram.texts()]
+        return [*self.slack.texts(), *self.telegram.texts(), *self.signal.texts()]
 
 
 @asynccontextmanager
@@ -58,14 +61,14 @@ async def open_chat_room(
     **more: Any,
 ) -> AsyncIterator[ChatRoom]:
     """Run a gateway with one channel for the length of a block."""
-    with SlackSimulator() as slack, TelegramSimulator() as telegram:
-        urls = {"slack": slack.url, "telegram": telegram.url}
-        token = {"slack": "xoxb-TEST", "telegram": "42:TEST"}[kind]
+    with SlackSimulator() as slack, TelegramSimulator() as telegram, SignalSimulator() as signal:
+        urls = {"slack": slack.url, "telegram": telegram.url, "signal": signal.url}
+        token = {"slack": "xoxb-TEST", "telegram": "42:TEST"}.get(kind, "")
         fields: dict[str, Any] = {
             "direct": "open", "collect_seconds": 0.0, "model": "scripted", "token": token, **more,
         }  # fmt: skip
         settings = ChannelSettings(
-            name=kind, kind=kind, url=urls[kind], app_token="xapp-TEST", **fields  # type: ignore[arg-type]  # a kind
+            name=kind, kind=kind, url=urls[kind], app_token="xapp-TEST", account=ACCOUNT, **fields  # type: ignore[arg-type]  # a kind
         )  # fmt: skip
         http = PlainHttpCaller()
         channel = open_channel(settings, http)
@@ -81,7 +84,7 @@ async def open_chat_room(
             )  # fmt: skip
             await service.start()
             try:
-                yield ChatRoom(gateway, service, slack, telegram)
+                yield ChatRoom(gateway, service, slack, telegram, signal)
             finally:
                 if model is not None:
                     model.gate.set()

@@ -14,6 +14,7 @@ from holdfast.core.transaction.outgoing import UNANSWERED, WITHDRAWN
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.turns import approvals as engine_approvals
 from holdfast.engine.turns.approvals import ApprovalService, Approver
+from holdfast.simulator.platforms.signal import user_uuid
 from tests.in_process import Item, ScriptedModel, called, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
 from tests.tools.toolboxes import Gate, RecordingTools
@@ -290,6 +291,20 @@ async def test_an_approver_who_is_not_paired_may_answer_and_nothing_else() -> No
         room.telegram.press(again, "Allow", user=9)
         await room.until(lambda: room.telegram.texts(7).count("done") == 2)
     assert len(tools.calls) == 2
+
+
+async def test_an_approver_on_signal_may_be_named_by_number() -> None:
+    more = {"direct": "allow", "allow": ("+490000007",), "approvers": ("+490000009",)}
+    async with _room("signal", _model(), **more) as (room, tools):
+        room.signal.say("go")
+        await room.until(
+            lambda: any("Approval needed" in t for t in room.signal.texts("+490000009"))
+        )
+        code = re.findall(r"yes (\w{4})", room.texts()[0])[0]
+        room.signal.say(f"yes {code}", user=8)
+        room.signal.say(f"yes {code}", user=9)
+        await room.until(lambda: "done" in room.signal.texts(user_uuid(7)))
+    assert tools.calls == [("echo", {"n": 1})]
 
 
 async def test_a_group_that_is_asked_needs_no_further_message_to_approvers() -> None:

@@ -78,10 +78,15 @@ class ChatApprovals:
     def _approver(self, sender: str, name: str) -> Approver:
         return Approver(sender=self.identity(sender), name=name or sender)
 
+    def _named_id(self, message: InboundMessage) -> str | None:
+        """Return the id by which the operator named the sender as an approver, if so."""
+        ids = (message.sender, *message.aliases)
+        return next((one for one in ids if one in self._settings.approvers), None)
+
     def is_approver(self, message: InboundMessage) -> bool:
         """Whether the operator named the sender as an approver."""
         is_person = not (message.is_own or message.is_bot or message.is_anonymous)
-        return is_person and message.sender in self._settings.approvers
+        return is_person and self._named_id(message) is not None
 
     async def answer_in_words(self, message: InboundMessage, once: str) -> bool:
         """Act on a message with the code of a request; return whether it answered one.
@@ -92,9 +97,14 @@ class ChatApprovals:
         words = read_answer(message.text)
         if words is None:
             return False
-        approver = self._approver(message.sender, message.sender_name)
+        approvers = [
+            self._approver(one, message.sender_name)
+            for one in dict.fromkeys((message.sender, self._named_id(message)))
+            if one is not None
+        ]
         for waiting in await self._named(words[1]):
-            if not may_answer(waiting, approver):
+            approver = next((one for one in approvers if may_answer(waiting, one)), None)
+            if approver is None:
                 continue
             try:
                 return await self._answer(waiting.id, approver, words[0], once)

@@ -27,12 +27,14 @@ async def post(
     body: bytes,
     seconds: float = CALL_SECONDS,
     may_repeat: bool = False,
+    max_bytes: int | None = None,
 ) -> HttpResult:
     """Call an API method and return its answer; raise `DeliveryDelayed` if there is none."""
     try:
         return await http.call(
-            "POST", url, headers=headers, body=body, seconds=seconds, may_repeat=may_repeat
-        )
+            "POST", url, headers=headers, body=body, seconds=seconds, may_repeat=may_repeat,
+            max_bytes=max_bytes,
+        )  # fmt: skip
     except HttpUnavailable as exc:
         raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
 

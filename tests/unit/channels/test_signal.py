@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.channels.access import judge
@@ -107,6 +108,34 @@ async def test_a_new_process_is_sent_what_a_killed_one_did_not_handle(
     assert inbox.messages[0].text == "written while it died"
 
 
+async def test_a_daemon_that_was_away_is_asked_for_all_events_that_it_has(
+    platform: SignalPlatform,
+) -> None:
+    simulator, inbox = platform.simulator, CollectingInbox()
+    simulator.say("before")
+    await _receive_until(platform.channel, inbox, 1)
+    simulator.down()
+    with pytest.raises(DeliveryDelayed):
+        await platform.channel.receive(inbox)
+    # It counts from one again: what it wrote to a stream that broke is behind no earlier number.
+    simulator.say("while it was away")
+    simulator.up()
+    await _receive_until(platform.channel, inbox, 2)
+    assert simulator.resumed_behind[-1] == "0"
+    assert [message.text for message in inbox.messages] == ["before", "while it was away"]
+
+
+async def test_an_event_that_cannot_be_read_is_recorded_and_holds_up_nothing(
+    platform: SignalPlatform,
+) -> None:
+    inbox = CollectingInbox()
+    platform.simulator.say("odd", timestamp="soon")
+    platform.simulator.say("next")
+    await _receive_until(platform.channel, inbox, 1)
+    assert [message.text for message in inbox.messages] == ["next"]
+    assert [one.rpartition(":")[0] for one in inbox.rejected] == [f"{ACCOUNT}:event"]
+
+
 async def test_styles_quotes_and_files_reach_the_daemon(platform: SignalPlatform) -> None:
     channel, simulator = platform.channel, platform.simulator
     await channel.send(ChatPlace(GROUP), "😀 **bold** `code`", reply_to="17:uuid", plain=False)
@@ -118,6 +147,16 @@ async def test_styles_quotes_and_files_reach_the_daemon(platform: SignalPlatform
     assert await channel.download(file, 100) == b"content"
     with pytest.raises(DeliveryRefused):
         await channel.download(file, 3)
+    # What a sender says about the size of a file may be wrong.
+    simulator.files["a2"] = b"x" * 100_000
+    small = Attachment(reference=f"{user_uuid(7)}|a2", kind="file", size=1)
+    for most in (50_000, 99_999):
+        with pytest.raises(DeliveryRefused, match="bytes"):
+            await channel.download(small, most)
+    assert await channel.download(small, 100_000) == b"x" * 100_000
+    lost = Attachment(reference=f"{user_uuid(7)}|", kind="file")
+    with pytest.raises(DeliveryRefused):
+        await channel.download(lost, 100)
     assert await channel.check() == ACCOUNT
 
 
@@ -128,6 +167,13 @@ async def test_failures_say_whether_they_concern_the_message(platform: SignalPla
     with pytest.raises(DeliveryDelayed) as limited:
         await channel.send(place, "x", plain=True)
     assert limited.value.retry_after == 60.0
+    proof = {"type": "RATE_LIMIT_FAILURE", "token": "t-1", "retryAfterSeconds": 86400}
+    data = {"response": {"timestamp": 1, "results": [proof]}}
+    for code in (-5, -1):
+        simulator.fail_next("send", error=code, data=data)
+        with pytest.raises(DeliveryDelayed, match=r"captcha.*--challenge t-1") as challenged:
+            await channel.send(place, "x", plain=True)
+        assert challenged.value.retry_after == 900.0, "it may be solved at any time"
     simulator.fail_next("send", error=-3)
     with pytest.raises(DeliveryDelayed) as cut:
         await channel.send(place, "x", plain=True)
@@ -181,11 +227,34 @@ def test_mentions_and_replies_address_us_in_groups() -> None:
     assert session_key(_settings(), {}, reply) == f"agent:main:signal:group:{GROUP}"
 
 
+def test_empty_fields_take_nothing_from_a_message() -> None:
+    file = {"contentType": None, "filename": None, "id": None, "size": None, "width": None}
+    mention = {"name": None, "number": None, "uuid": "u-8", "start": 0, "length": 1}
+    message = _message({"message": "\ufffc hi", "mentions": [mention], "attachments": [file]})
+    assert message is not None
+    assert (message.text, len(message.attachments)) == ("@u-8 hi", 1)
+    message = _message({"message": "hi", "mentions": None, "attachments": None, "quote": None})
+    assert message is not None
+    assert message.text == "hi"
+
+
+def test_a_quote_names_who_was_mentioned_and_a_long_text_is_a_named_file() -> None:
+    mention = {"name": "Bob", "number": None, "uuid": "u-8", "start": 4, "length": 1}
+    quote = {"id": 3, "authorUuid": "u-9", "text": "ask \ufffc!", "mentions": [mention]}
+    whole = {"contentType": "text/x-signal-plain", "filename": None, "id": "a1", "size": 5000}
+    message = _message({"message": "so?", "quote": quote, "attachments": [whole]})
+    assert message is not None
+    assert message.quote == "ask @Bob!"
+    assert [one.name for one in message.attachments] == ["whole message.txt"]
+
+
 def test_what_nobody_wrote_to_us_is_no_message() -> None:
     assert _message({"message": None, "reaction": {"emoji": "x"}}) is None
-    for event in (b"{}", b"not json", b'{"envelope":{"syncMessage":{}}}'):
+    for event in (b"{}", b'{"envelope":{"syncMessage":{}}}'):
         read = read_event(event)
         assert read is None or read_message(read, ACCOUNT) is None
+    with pytest.raises(msgspec.DecodeError):
+        read_event(b"not json")
     own = _message({"message": "hi"}, sourceNumber=ACCOUNT)
     assert own is not None
     assert own.is_own

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from hashlib import blake2b
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -57,6 +58,10 @@ MAX_PENDING = 1000
 MAX_IDLE_SECONDS = 60.0
 """How long the stream stays open while nothing can be handled."""
 RATE_LIMIT_SECONDS = 60.0
+CAPTCHA_SECONDS = 900.0
+"""How often sending is tried while a captcha waits to be solved; Signal's own limit is a day."""
+RPC_BYTES = 4096
+"""What a reply with a file has beside it, at most."""
 WRONG_ACCOUNT_SECONDS = 30.0
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 IO_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -3, -4, -5
@@ -65,6 +70,8 @@ IO_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -3, -4, -5
 class _SendResult(msgspec.Struct, rename="camel"):
     type: str = "SUCCESS"
     retry_after_seconds: float | None = None
+    token: str | None = None
+    """Names the captcha that must be solved before the account may send again."""
 
 
 class _Sent(msgspec.Struct):
@@ -167,9 +174,11 @@ class SignalChannel:
         headers = {"last-event-id": self._last_id}
         lines = self._http.lines(url, seconds=SILENCE_SECONDS, headers=headers)
         event_id, data = "", b""
+        is_open = False
         try:
             async with aclosing(lines):
                 async for line in lines:
+                    is_open = True
                     if line.startswith(b"id:"):
                         event_id = line[3:].strip().decode("ascii", "replace")
                     elif line.startswith(b"data:"):
@@ -181,6 +190,8 @@ class SignalChannel:
                     if self._is_abandoned():
                         break
         except HttpUnavailable as exc:
+            if not is_open:
+                self._last_id = ANY_EVENT  # a daemon that was away numbers its events anew
             hint = f" (does it know the account {self._account}?)" if "400" in exc.message else ""
             raise DeliveryDelayed(f"signal-cli: {exc.message}{hint}") from exc
         raise DeliveryDelayed("the event stream of signal-cli ended", 1.0)
@@ -194,14 +205,24 @@ class SignalChannel:
     async def _handle_pending(self, inbox: Inbox) -> None:
         while self._pending:
             event = self._pending[0]
-            envelope = read_event(event.data)
-            if envelope is not None and not self._is_old(envelope.server_delivered_timestamp):
-                message = read_message(envelope, self._account)
-                if message is not None:
-                    await inbox.handle(message)
+            await self._handle_event(event.data, inbox)
             # Remove it only now: an event that was not handled is retried.
             self._pending.popleft()
             self._last_id = event.id or self._last_id
+
+    async def _handle_event(self, raw: bytes, inbox: Inbox) -> None:
+        """Pass an event on; record one that cannot be read."""
+        try:
+            envelope = read_event(raw)
+        except msgspec.DecodeError as exc:
+            digest = blake2b(raw, digest_size=8).hexdigest()
+            await inbox.reject(f"{self._account}:event:{digest}", str(exc))
+            return
+        if envelope is None or self._is_old(envelope.server_delivered_timestamp):
+            return
+        message = read_message(envelope, self._account)
+        if message is not None:
+            await inbox.handle(message)
 
     def _is_old(self, delivered_ms: int) -> bool:
         """Whether the daemon replays an event from long before this process started."""
@@ -276,7 +297,9 @@ class SignalChannel:
         if attachment.size > max_bytes:
             raise DeliveryRefused(f"the file has {attachment.size} bytes")
         parameters = {"id": name, **_target(ChatPlace(chat))}
-        raw = await self._call("getAttachment", parameters, seconds=FILE_SECONDS)
+        # The sender says how large a file is.
+        most = max_bytes * 4 // 3 + RPC_BYTES
+        raw = await self._call("getAttachment", parameters, seconds=FILE_SECONDS, max_bytes=most)
         try:
             content = base64.b64decode(msgspec.json.decode(raw, type=_File).data, validate=True)
         except (binascii.Error, msgspec.DecodeError) as exc:
@@ -320,7 +343,12 @@ class SignalChannel:
         return sent.timestamp
 
     async def _call(
-        self, method: str, parameters: Mapping[str, Any], *, seconds: float = CALL_SECONDS
+        self,
+        method: str,
+        parameters: Mapping[str, Any],
+        *,
+        seconds: float = CALL_SECONDS,
+        max_bytes: int | None = None,
     ) -> bytes:
         """Return the result of a method; each failure says whether it is about the message."""
         body = {
@@ -339,7 +367,10 @@ class SignalChannel:
             body=msgspec.json.encode(body),
             seconds=seconds,
             may_repeat=method in ("listAccounts", "getAttachment"),
+            max_bytes=max_bytes + 1 if max_bytes is not None else None,
         )
+        if max_bytes is not None and len(result.body) > max_bytes:
+            raise DeliveryRefused(f"{method}: the reply has more than {max_bytes} bytes")
         reply = read_reply(method, result, _RpcReply)
         if reply.error is not None:
             _raise(method, reply.error)
@@ -364,8 +395,7 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
     text = f"{method}: {error.message} ({error.code})"
     results = error.data.response.results if error.data and error.data.response else []
     if error.code == RATE_LIMIT:
-        waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
-        raise DeliveryDelayed(text, max(waits, default=RATE_LIMIT_SECONDS))
+        _raise_limit(text, results)
     if results:
         _raise_results(results)
     if error.code == IO_ERROR:
@@ -380,13 +410,24 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
     raise DeliveryRefused(text)
 
 
+def _raise_limit(text: str, results: Sequence[_SendResult]) -> NoReturn:
+    """Raise the delivery error for a rate limit; an operator can end one with a captcha."""
+    waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
+    seconds = max(waits, default=RATE_LIMIT_SECONDS)
+    token = next((one.token for one in results if one.token), None)
+    if token is None:
+        raise DeliveryDelayed(text, seconds)
+    command = f"signal-cli submitRateLimitChallenge --challenge {token} --captcha CAPTCHA"
+    reason = f"{text}; Signal wants a captcha to be solved: {command}"
+    raise DeliveryDelayed(reason, min(seconds, CAPTCHA_SECONDS))
+
+
 def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
     """Raise the delivery error for a message that no recipient got."""
     kinds = {one.type for one in results}
     text = f"send: {', '.join(sorted(kinds))}"
     if "RATE_LIMIT_FAILURE" in kinds:
-        waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
-        raise DeliveryDelayed(text, max(waits, default=RATE_LIMIT_SECONDS))
+        _raise_limit(text, results)
     if kinds & {"NETWORK_FAILURE", "INVALID_PRE_KEY_FAILURE"}:
         raise DeliveryDelayed(text, is_uncertain="NETWORK_FAILURE" in kinds)
     if "IDENTITY_FAILURE" in kinds:

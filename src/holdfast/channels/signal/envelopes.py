@@ -9,10 +9,14 @@ PLACEHOLDER = "\ufffc"
 """Marks the place of a mention in a text."""
 
 
+LONG_TEXT = "text/x-signal-plain"
+"""The type of the file that has all of a text which is too long for a message."""
+
+
 class Mention(msgspec.Struct):
     """A mention; its position is counted in UTF-16 units."""
 
-    name: str = ""
+    name: str | None = None
     number: str | None = None
     uuid: str | None = None
     start: int = 0
@@ -26,12 +30,13 @@ class SignalQuote(msgspec.Struct, rename="camel"):
     author_number: str | None = None
     author_uuid: str | None = None
     text: str | None = None
+    mentions: list[Mention] | None = None
 
 
 class SignalFile(msgspec.Struct, rename="camel"):
-    """An attachment."""
+    """An attachment; without an id the daemon could not store it."""
 
-    id: str = ""
+    id: str | None = None
     content_type: str | None = None
     filename: str | None = None
     size: int | None = None
@@ -50,8 +55,8 @@ class DataMessage(msgspec.Struct, rename="camel"):
     timestamp: int
     message: str | None = None
     quote: SignalQuote | None = None
-    mentions: list[Mention] = []
-    attachments: list[SignalFile] = []
+    mentions: list[Mention] | None = None
+    attachments: list[SignalFile] | None = None
     group_info: GroupInfo | None = None
 
 
@@ -83,11 +88,8 @@ class ReceivedEvent(msgspec.Struct):
 
 
 def read_event(raw: bytes) -> Envelope | None:
-    """Return the envelope of an event; `None` if it has none that can be read."""
-    try:
-        event = decode_json(raw, ReceivedEvent)
-    except msgspec.DecodeError:
-        return None  # no version of signal-cli sends messages in this form
+    """Return the envelope of an event, if it has one; raise `DecodeError` if it cannot be read."""
+    event = decode_json(raw, ReceivedEvent)
     return event.envelope or (event.result.envelope if event.result is not None else None)
 
 
@@ -103,6 +105,7 @@ def read_message(envelope: Envelope, account: str) -> InboundMessage | None:
         return None
     group = data.group_info.group_id if data.group_info is not None else ""
     number = envelope.source_number or ""
+    files = data.attachments or ()
     sent_at = edit.target_sent_timestamp if edit is not None else data.timestamp
     return InboundMessage(
         unique_id=f"{sender}:{data.timestamp}",
@@ -110,16 +113,16 @@ def read_message(envelope: Envelope, account: str) -> InboundMessage | None:
         sender=sender,
         aliases=(number,) if number and number != sender else (),
         sender_name=envelope.source_name or "",
-        text=_text(data, account),
+        text=_text(data.message, data.mentions, account),
         is_direct=not group,
         is_mention=_mentions(data, account),
         is_own=account in (number, sender),
         sent_at=data.timestamp / 1000,
         message_id=f"{sent_at}:{sender}",
         reply_to=_reply_to(data.quote, account),
-        quote=(data.quote.text or "") if data.quote is not None else "",
-        attachments=tuple(_attachment(file, group or sender) for file in data.attachments),
-        is_album=len(data.attachments) > 1,
+        quote=_text(data.quote.text, data.quote.mentions, "") if data.quote is not None else "",
+        attachments=tuple(_attachment(file, group or sender) for file in files),
+        is_album=len(files) > 1,
         is_edit=edit is not None,
         original_id=f"{sender}:{sent_at}" if edit is not None else "",
         answered_id=_answered_id(data.quote),
@@ -134,20 +137,20 @@ def _mentions(data: DataMessage, account: str) -> bool:
     quote = data.quote
     if quote is not None and _is_us(quote.author_number, quote.author_uuid, account):
         return True
-    return any(_is_us(one.number, one.uuid, account) for one in data.mentions)
+    return any(_is_us(one.number, one.uuid, account) for one in data.mentions or ())
 
 
-def _text(data: DataMessage, account: str) -> str:
+def _text(message: str | None, mentions: list[Mention] | None, account: str) -> str:
     """Return the text with names in place of mentions, and without a leading mention of us."""
-    units = (data.message or "").encode("utf-16-le")
-    for mention in sorted(data.mentions, key=lambda one: one.start, reverse=True):
+    units = (message or "").encode("utf-16-le")
+    for mention in sorted(mentions or (), key=lambda one: one.start, reverse=True):
         start, end = mention.start * 2, (mention.start + mention.length) * 2
         is_first = not units[:start].decode("utf-16-le", "replace").strip()
         is_us = _is_us(mention.number, mention.uuid, account)
         name = "" if is_us and is_first else f"@{mention.name or mention.number or mention.uuid}"
         units = units[:start] + name.encode("utf-16-le") + units[end:]
     text = units.decode("utf-16-le", "replace").replace(PLACEHOLDER, "")
-    return text.lstrip(" ,:") if data.mentions else text
+    return text.lstrip(" ,:") if mentions else text
 
 
 def _reply_to(quote: SignalQuote | None, account: str) -> str:
@@ -169,9 +172,9 @@ def _attachment(file: SignalFile, chat: str) -> Attachment:
     media_type = file.content_type or ""
     is_known = media_type.startswith(("image/", "audio/"))
     return Attachment(
-        reference=f"{chat}|{file.id}",
+        reference=f"{chat}|{file.id or ''}",
         kind=media_type.partition("/")[0] if is_known else "file",  # type: ignore[arg-type]  # image or audio
-        name=file.filename or "",
+        name=file.filename or ("whole message.txt" if media_type == LONG_TEXT else ""),
         media_type=media_type,
         size=file.size or 0,
     )

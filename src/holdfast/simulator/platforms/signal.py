@@ -90,6 +90,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
         super().down()
         self._stream = None
         self._buffer.clear()
+        self._next_event = 1
 
     # ── what people do ──────────────────────────────────────────────────────────────────────
 
@@ -157,7 +158,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
         return [message.text for message in self.sent if chat in (None, message.chat)]
 
     def _make_error(self, **fields: Any) -> PlatformAnswer:
-        return _error(None, fields["error"], "failed on purpose")
+        return _error(None, fields["error"], "failed on purpose", fields.get("data"))
 
     @property
     def last_event(self) -> int:

@@ -19,9 +19,9 @@ def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool | None]:
         return Decision(None)
     session, turn = facts.session, facts.turn
     waits = session is not None and turn is not None and _is_waiting(session, turn)
-    row = IdempotencyRow(
-        command.tenant, command.idempotency_key, b"", command.record_id, int(waits), facts.now
-    )
+    # Of the turn, if there is one: the next edit may name this one as the message that it changes.
+    owner = command.record_id if turn is None else turn.id
+    row = IdempotencyRow(command.tenant, command.idempotency_key, b"", owner, int(waits), facts.now)
     if session is None or turn is None or not waits:
         return Decision(False, (IdempotencyAdded(row),))
     draft = Draft(session, now=facts.now)

@@ -373,6 +373,17 @@ class EditContract:
         assert isinstance(started, Started)
         assert await caller.texts(run.session) == ["a", "x", "c"]
 
+    async def test_an_edit_may_name_the_edit_before_it(self, caller: StoreClient) -> None:
+        run = await start_from_chat(caller, "a")
+        waiting = await caller.wait("b", key="k", source="channel", idempotency_key="m2")
+        assert await caller.submit(edit(caller, "c", "m2", "e1"))
+        assert await caller.submit(edit(caller, "d", "e1", "e2"))
+        assert await caller.submit(edit(caller, "e", "e2", "e3"))
+        await caller.finish(run, "x")
+        assert isinstance(await caller.claim(waiting.turn), Started)
+        assert await caller.texts(run.session) == ["a", "x", "e"]
+        assert await caller.submit(edit(caller, "f", "e3", "e4")) is False
+
     async def test_what_has_begun_or_is_unknown_is_not_changed(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k", source="channel", idempotency_key="m1")
         assert not await caller.submit(edit(caller, "b", "m1"))
