@@ -82,6 +82,29 @@ def test_a_question_ends_with_the_page_that_asked_it(page: Page, gateway: Gatewa
     assert gateway.session("asked")["id"] == session
 
 
+def test_what_is_pressed_twice_is_done_once(page: Page, gateway: Gateway) -> None:
+    gateway.say("forked-once", "hello")
+    session = gateway.session("forked-once")["id"]
+    show(page, gateway, f"/sessions/{session}")
+    forks = hold(page, "**/v1/sessions/*/fork")
+    with page.expect_request("**/v1/sessions/*/fork"):
+        page.get_by_role("button", name="Fork", exact=True).dblclick()
+    keys = hold(page, "**/v1/keys")
+    page.evaluate("location.hash = '#/keys'")
+    with page.expect_request("**/v1/keys"):
+        expect(page.locator("main h1")).to_have_text("API keys")
+    keys[0].fulfill(json={"object": "list", "data": []})
+    expect(page.get_by_text("No keys yet")).to_be_visible()
+    with page.expect_request("**/v1/keys"):
+        page.get_by_role("button", name="Create").dblclick()
+    # A refusal lets the person try again, once more.
+    keys[1].fulfill(status=400, json={"error": {"message": "not this one", "code": "no"}})
+    expect(page.get_by_role("alert")).to_contain_text("not this one")
+    with page.expect_request("**/v1/keys"):
+        page.get_by_role("button", name="Create").click()
+    assert (len(forks), len(keys)) == (1, 3)
+
+
 def test_an_address_leads_to_no_other_endpoint(page: Page, gateway: Gateway) -> None:
     show(page, gateway, "/usage")
     requested: list[str] = []

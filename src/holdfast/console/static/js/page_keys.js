@@ -12,6 +12,7 @@ class KeysPage extends PageElement {
     this.keys = null;
     /** @type {any} */
     this.created = null;
+    this.isCreating = false;
   }
 
   connectedCallback() {
@@ -30,6 +31,8 @@ class KeysPage extends PageElement {
   /** @param {any} event */
   async create(event) {
     event.preventDefault();
+    if (this.isCreating) return;
+    this.isCreating = true;
     const form = event.target;
     const fields = new FormData(form);
     await this.inOrder(() => this.attempt(async () => {
@@ -40,6 +43,7 @@ class KeysPage extends PageElement {
       form.reset();
       this.keys = (await get("/v1/keys")).data;
     }));
+    this.isCreating = false;
   }
 
   /** @param {any} key */

@@ -41,6 +41,7 @@ class SessionPage extends PageElement {
     /** Items that compactions replaced, as far as somebody asked for them. @type {Map<string, any[]>} */
     this.replaced = new Map();
     this.showsHidden = false;
+    this.isActing = false;
     this.timer = 0;
     /** @type {[string, string][] | null} */
     this.editedMetadata = null;
@@ -129,16 +130,20 @@ class SessionPage extends PageElement {
   }
 
   /**
+   * Do something once, however often it is pressed meanwhile.
    * @param {string} label
    * @param {() => Promise<unknown>} work
    */
   async act(label, work) {
+    if (this.isActing) return;
+    this.isActing = true;
     try {
       await work();
       notify(label);
     } catch (error) {
       notify(`That did not work: ${error instanceof Error ? error.message : error}`);
     }
+    this.isActing = false;
     if (this.isConnected) void this.load();
   }
 
