@@ -103,15 +103,12 @@ const TONES = {
   superseded: "quiet", void: "quiet", undone: "quiet",
 };
 
-const MAX_BADGE = 40;
-
 /**
  * @param {string} text
  * @param {string} [tone]
  */
 export function badge(text, tone) {
-  const shown = safeText(text).replaceAll("_", " ");
-  return html`<span class="badge ${tone ?? TONES[text] ?? "quiet"}">${shown.length > MAX_BADGE ? `${shown.slice(0, MAX_BADGE)}…` : shown}</span>`;
+  return html`<span class="badge ${tone ?? TONES[text] ?? "quiet"}">${safeText(text).replaceAll("_", " ")}</span>`;
 }
 
 /**
