@@ -36,7 +36,9 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
 
 
 async def open_store_to_read(url: str, *, clock: Clock) -> SqlStore:
-    """Open a store whose schema is current, to read only: a SQLite file is not changed."""
+    """Open a store whose schema is current, to read only: nothing in it is changed."""
+    if url.startswith("postgres"):
+        return await _open_postgres(url, is_read_only=True)
     if not url.startswith("sqlite:"):
         return await open_store(url, clock=clock)
     path = sqlite_path(url)
@@ -165,10 +167,10 @@ def make_private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
-async def _open_postgres(url: str) -> SqlStore:
+async def _open_postgres(url: str, *, is_read_only: bool = False) -> SqlStore:
     from holdfast.stores.postgres import open_postgres
 
-    return await open_postgres(url)
+    return await open_postgres(url, is_read_only=is_read_only)
 
 
 def _without_secret(url: str) -> str:

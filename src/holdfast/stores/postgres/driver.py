@@ -68,16 +68,17 @@ class PostgresDriver(SqlDriver):
         self._last_skip = 0
         self._readers: asyncpg.Pool | None = None
 
-    async def open(self) -> None:
+    async def open(self, *, is_read_only: bool = False) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
-        connection = await self._acquire_writer()
-        try:
-            async with connection.transaction():
-                await self._migrate(connection)
-        except Exception as exc:
-            self._forget_writer(connection)
-            raise explain(exc) from exc
-        self._writers.append(connection)
+        if not is_read_only:
+            connection = await self._acquire_writer()
+            try:
+                async with connection.transaction():
+                    await self._migrate(connection)
+            except Exception as exc:
+                self._forget_writer(connection)
+                raise explain(exc) from exc
+            self._writers.append(connection)
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
