@@ -14,6 +14,7 @@ from holdfast.core.model.items import item_value, message
 from holdfast.core.model.session import Usage
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.request_context import current_request
 
 _SHARE_OF_WINDOW = 0.8
 """The share of its window that the summarizing model reads, because estimates may be wrong."""
@@ -25,6 +26,7 @@ class Summary(msgspec.Struct, frozen=True):
     text: str
     model: str
     usage: Usage | None
+    upstream: str = "unknown"
 
 
 class SummaryFailure(msgspec.Struct, frozen=True):
@@ -36,6 +38,8 @@ class SummaryFailure(msgspec.Struct, frozen=True):
     code: str | None = None
     status: int | None = None
     message: str = ""
+    usage: Usage | None = None
+    """The tokens of an answer that is no summary."""
 
     @property
     def heal(self) -> Heal:
@@ -71,6 +75,8 @@ class Summarizer:
             fields={"instructions": msgspec.Raw(msgspec.json.encode(prompt))},
             keeps_state=False,
         )
+        context = current_request.get()
+        turns = (context.model, context.upstream) if context is not None else None
         began, outcome, upstream = time.monotonic(), "left", "unknown"
         try:
             provider = self._route(model)
@@ -82,12 +88,15 @@ class Summarizer:
             return _failed(model, upstream, error)
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
+            if context is not None and turns is not None and turns[0] is not None:
+                # Finding the provider has noted its model as the one of the turn.
+                context.model, context.upstream = turns
         if answer.status != "completed":
-            return _empty(model, upstream, answer.incomplete_reason or answer.status)
+            return _empty(model, upstream, answer.incomplete_reason or answer.status, answer.usage)
         summary = clip(_text(answer), int(max_tokens * scale.bytes_per_token)).strip()
         if not summary:
-            return _empty(model, upstream, "empty")
-        return Summary(summary, model, answer.usage)
+            return _empty(model, upstream, "empty", answer.usage)
+        return Summary(summary, model, answer.usage, upstream)
 
 
 def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
@@ -103,8 +112,9 @@ def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
     )
 
 
-def _empty(model: str, upstream: str, code: str) -> SummaryFailure:
-    return SummaryFailure(model, upstream, code=code, message="the answer is no summary")
+def _empty(model: str, upstream: str, code: str, usage: Usage | None) -> SummaryFailure:
+    message = "the answer is no summary"
+    return SummaryFailure(model, upstream, code=code, message=message, usage=usage)
 
 
 def _text(answer: Answer) -> str:
