@@ -119,6 +119,7 @@ async def _open_memory(clock: Clock) -> SqlStore:
 
 async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     _make_room(path)
+    check_access(path)
     try:
         check_usable(path)
     except StoreError as exc:
@@ -154,6 +155,16 @@ def _make_room(path: Path) -> None:
         make_private_directory(path.parent)
     except OSError as exc:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+
+
+def check_access(path: Path) -> None:
+    """Raise if a file exists that this user may not read: SQLite would not give the reason."""
+    is_effective = os.access in os.supports_effective_ids
+    if path.exists() and not os.access(path, os.R_OK, effective_ids=is_effective):
+        raise StoreUnavailable(
+            f"{path} belongs to uid {path.stat().st_uid}, and uid {os.geteuid()} may not read it: "
+            "run the command as the gateway's user, or give the store's files to that user (chown)"
+        )
 
 
 def make_private_directory(path: Path) -> None:
