@@ -14,7 +14,7 @@ from holdfast.core.model.items import item_value, message
 from holdfast.core.model.session import Usage
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
-from holdfast.ports.request_context import current_request
+from holdfast.ports.request_context import note_model
 
 _SHARE_OF_WINDOW = 0.8
 """The share of its window that the summarizing model reads, because estimates may be wrong."""
@@ -75,12 +75,11 @@ class Summarizer:
             fields={"instructions": msgspec.Raw(msgspec.json.encode(prompt))},
             keeps_state=False,
         )
-        context = current_request.get()
-        turns = (context.model, context.upstream) if context is not None else None
         began, outcome, upstream = time.monotonic(), "left", "unknown"
         try:
             provider = self._route(model)
             upstream = provider.name
+            note_model(model, upstream)
             answer = await provider.answer(call)
             outcome = answer.status
         except HoldfastError as error:
@@ -88,9 +87,6 @@ class Summarizer:
             return _failed(model, upstream, error)
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
-            if context is not None and turns is not None and turns[0] is not None:
-                # Finding the provider has noted its model as the one of the turn.
-                context.model, context.upstream = turns
         if answer.status != "completed":
             return _empty(model, upstream, answer.incomplete_reason or answer.status, answer.usage)
         summary = clip(_text(answer), int(max_tokens * scale.bytes_per_token)).strip()
