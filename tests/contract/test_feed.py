@@ -69,7 +69,7 @@ async def test_a_database_that_was_restored_on_another_server_goes_on_with_its_f
         try:
             caller = StoreClient(store, f"after{count}")
             await caller.enlist()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(30):
                 known, end = await told(caller, count)
                 assert (len(known), end) == (count, place)
                 await turn(caller, f"key{count}")
