@@ -84,9 +84,14 @@ def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL",
              "HEALTHCHECK", "ENTRYPOINT", "CMD"}  # fmt: skip
     assert {word for word, _ in steps} <= known
+    sent: set[str] = set()
     for word, rest in steps:
         if word == "COPY" and not rest.startswith("--from"):
             assert all((ROOT / name).exists() for name in rest.split()[:-1]), rest
+            sent |= {name.removeprefix("./") for name in rest.split()[:-1]}
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == sent
     last = {step[0]: step[1] for step in steps}
     assert f"--uid {last['USER']} " in (DEPLOY / "Dockerfile").read_text()
     assert int(last["USER"]) > 0

@@ -2,17 +2,23 @@
 
 import json
 import socket
+import sqlite3
 import sys
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
+from holdfast.cli.output.masking import mask_url
 from holdfast.simulator.platforms.telegram import TelegramSimulator
 from tests.acceptance.gateway_process import free_port, running_gateway
 from tests.cli.terminals import in_pipe, in_process
+from tests.postgres import PostgresServer
 
 
 class Check:
@@ -205,6 +211,52 @@ def test_a_store_whose_folder_cannot_be_created_is_found(
     assert not is_ok
     assert "folder" in detail or "writable" in detail
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_a_killed_gateway_left_is_not_changed(check: Check, tmp_path: Path) -> None:
+    with running_gateway(check.store, "--port", str(check.port)) as gateway:
+        body = {"model": "holdfast-demo", "messages": [{"role": "user", "content": "hello"}]}
+        chatted = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
+        assert chatted.status_code == 200, chatted.text
+        gateway.kill()
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("own.db*") if path.is_file()}
+    assert kept["own.db-wal"], "the last turns are in the WAL only"
+    assert check.run()[f"store {check.store}"] == (True, "writable")
+    found = {path.name: path.read_bytes() for path in tmp_path.glob("own.db*") if path.is_file()}
+    # The index of the WAL is rebuilt by every reader.
+    assert found | {"own.db-shm": b""} == kept | {"own.db-shm": b""}
+
+
+def test_a_store_that_somebody_writes_to_is_not_waited_for(check: Check, tmp_path: Path) -> None:
+    assert in_pipe("keys", "create", "--store", check.store).code == 0
+    connection = sqlite3.connect(tmp_path / "own.db", isolation_level=None)
+    try:
+        connection.execute("begin immediate")
+        assert check.run()[f"store {check.store}"] == (True, "writable")
+    finally:
+        connection.close()
+
+
+def test_a_database_is_only_read(
+    check: Check, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """A role that may do nothing else is enough."""
+    assert in_pipe("keys", "create", "--store", postgres_url).code == 0
+    target, role = urlsplit(postgres_url), f"reader_{check.port}"
+    execute = partial(postgres_server.execute, database=target.path.removeprefix("/"))
+    execute(
+        f"create role {role} login password 'secret'",
+        f"grant select on all tables in schema public to {role}",
+        "revoke create on schema public from public",
+    )
+    try:
+        place = target.netloc.rpartition("@")[2]
+        check.store = target._replace(netloc=f"{role}:secret@{place}").geturl()
+        assert check.run(host="0.0.0.0")[f"server 0.0.0.0:{check.port}"] == (True, "free")
+        examined = in_pipe("doctor", "--store", check.store)
+        assert examined.err == f"holdfast: used store {mask_url(check.store)}\n"
+    finally:
+        execute(f"drop owned by {role}", f"drop role {role}")
 
 
 # ── channels ────────────────────────────────────────────────────────────────────────────────

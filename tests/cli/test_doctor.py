@@ -33,6 +33,7 @@ from holdfast.stores.sql.entries import (
     read_items,
 )
 from holdfast.stores.sql.schema_info import StoreInspection
+from holdfast.stores.sql.worker_locks import FileTokens
 from tests.cli.terminals import Terminal, in_own_process, in_pipe, in_process, in_terminal
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/doctor.md"
@@ -490,6 +491,22 @@ def test_a_failed_fix_is_not_reported_as_fixed(damaged_store: StoreUnderTest) ->
     failure, store = told.err.splitlines()
     assert failure.startswith("holdfast: projection_invalid ")
     assert store == f"holdfast: used store {damaged_store.url}"
+
+
+def test_a_worker_whose_process_still_runs_is_not_reported_as_fixed(
+    damaged_store: StoreUnderTest,
+) -> None:
+    """Its lease is over and its token is held: it hangs, or the clock was set."""
+    tokens = FileTokens(Path(f"{damaged_store.url.removeprefix('sqlite:///')}-workers"))
+    asyncio.run(tokens.take(WorkerId("wrk_gone")))
+    try:
+        told = in_pipe("doctor", "--store", damaged_store.url, "--fix")
+        assert told.code == 0
+        assert "  fixed\n" not in told.out
+        assert "lease_expired wrk_gone: its worker's process still runs" in told.err
+    finally:
+        asyncio.run(tokens.close())
+    assert "  fixed\n" in in_pipe("doctor", "--store", damaged_store.url, "--fix").out
 
 
 def test_a_deep_check_reads_retired_generations(

@@ -5,6 +5,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -90,3 +91,24 @@ def test_a_directory_with_other_files_is_left_alone(
     store = f"sqlite:///{folder / 'holdfast.db'}"
     assert in_process(capsys, "keys", "create", "--store", store).code == 0
     assert in_process(capsys, "doctor", "--store", store).out == "no problems found\n"
+
+
+@pytest.mark.parametrize("command", [("keys", "create"), ("keys", "list"), ("doctor",)])
+def test_a_store_that_this_user_may_not_read_is_refused_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    store = tmp_path / "data" / "holdfast.db"
+    assert in_process(capsys, "keys", "create", "--store", f"sqlite:///{store}").code == 0
+    store.chmod(0)
+    # Root may read everything, so become somebody else; the folder must be within their reach.
+    user, nobody = os.geteuid(), 65534
+    with TemporaryDirectory() as folder:
+        moved = Path(shutil.move(store, folder))
+        Path(folder).chmod(0o755)
+        os.seteuid(user or nobody)
+        try:
+            outcome = in_process(capsys, *command, "--store", f"sqlite:///{moved}")
+        finally:
+            os.seteuid(user)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"{moved} belongs to uid {user}, and uid {user or nobody} may not read it" in outcome.err

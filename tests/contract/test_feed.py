@@ -1,5 +1,7 @@
 """Feeds, on every store: in the order of commits, and nothing that commits late is passed over."""
 
+import asyncio
+
 import asyncpg
 
 from holdfast.core.ids import Tenant
@@ -9,6 +11,7 @@ from holdfast.core.transaction.changes import Event
 from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import FeedPlace
 from holdfast.stores.open import open_store
+from holdfast.stores.postgres import open_postgres
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
 from tests.contract.foreign_entries import append_foreign_entry
@@ -53,6 +56,35 @@ async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(
     await turn(caller, "a")
     more, _ = await told(caller, 2, place)
     assert [kind.split(":")[1] for kind in more] == expected[1:]
+
+
+async def test_a_database_that_was_restored_on_another_server_goes_on_with_its_feed(
+    bare_postgres_url: str,
+) -> None:
+    """Transactions of the other server have lower numbers than those in the log."""
+    expected = ["session.created", "turn.started", "turn.completed"]
+    place, count = BEGINNING, 0
+    for _ in range(3):
+        store = await open_postgres(bare_postgres_url)
+        try:
+            caller = StoreClient(store, f"after{count}")
+            await caller.enlist()
+            async with asyncio.timeout(30):
+                known, end = await told(caller, count)
+                assert (len(known), end) == (count, place)
+                await turn(caller, f"key{count}")
+                more, place = await told(caller, 3, place)
+            assert [kind.split(":")[1] for kind in more] == expected
+            count += 3
+        finally:
+            await store.close()
+        connection = await asyncpg.connect(bare_postgres_url)
+        try:
+            # What a dump of a server looks like that is a million transactions ahead.
+            await connection.execute("update log set txid = txid + 1000000")
+        finally:
+            await connection.close()
+        place = FeedPlace(place.txid + 1_000_000, place.position)
 
 
 async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: StoreClient) -> None:

@@ -45,6 +45,13 @@ RUNS = (
         ("tests/tools/test_interrupted_calls.py",),
     ),
     Fault(
+        "a turn that is resumed counts its calls anew",
+        f"{ENGINE}/turns/tool_loop.py",
+        "if is_continued or _has_made_calls(run, own):",
+        "if is_continued:",
+        ("tests/tools/test_interrupted_calls.py",),
+    ),
+    Fault(
         "a conversation that an interrupted run may have changed is gone on from",
         f"{ENGINE}/model_call/caller.py",
         "if use.is_mutable and states and not has_run_before:",

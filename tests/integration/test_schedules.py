@@ -255,6 +255,30 @@ async def test_a_changed_period_keeps_its_distance() -> None:
     assert times == [7200.0, 14400.0]
 
 
+@pytest.mark.parametrize("ahead_seconds", [3000.0, -3000.0, -0.001])
+async def test_a_clock_that_differs_from_the_stores_moves_no_run(
+    store_url: str, ahead_seconds: float
+) -> None:
+    clock = ManualClock()
+    async with open_gateway(clock=clock, store_url=store_url) as gateway:
+        gateway.engine.clock = ManualClock(clock.now() + ahead_seconds)
+        scheduler = Scheduler(gateway.engine, gateway.turn_service)
+        created = await scheduler.save(DEFAULT_TENANT, BODY)
+        times = []
+        for _ in range(2):
+            row = await _row(gateway)
+            assert row.next_run_at is not None
+            times.append(row.next_run_at - created.created_at)
+            clock.advance(row.next_run_at - clock.now())
+            await _run_to_the_end(gateway, scheduler)
+        clock.advance(1.0)
+        row = await scheduler.run_now(DEFAULT_TENANT, "report")
+        await _run_to_the_end(gateway, scheduler)
+        runs = await gateway.engine.store.schedules.runs(row.id, 10)
+    assert times == [3600.0, 7200.0]
+    assert len(runs) == 3
+
+
 async def test_a_time_that_waits_for_a_free_place_was_not_missed(
     gateway: RunningGateway, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast.app import open_application
 from holdfast.engine.logging import LOG_AREAS, JsonFormatter
 from holdfast.engine.logging import ROOT as LOGGER
-from holdfast.engine.settings import HealSettings
+from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import OtelSettings, Settings, StoreSettings
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -60,12 +60,17 @@ def provider() -> Iterator[ProviderSimulator]:
 
 @asynccontextmanager
 async def traced_gateway(
-    provider: ProviderSimulator, *, has_content: bool = False, **upstream: Any
+    provider: ProviderSimulator,
+    *,
+    has_content: bool = False,
+    context: ContextSettings | None = None,
+    **upstream: Any,
 ) -> AsyncIterator[Gateway]:
     settings = Settings(
         store=StoreSettings(url="memory:"),
         otel=OtelSettings(content=has_content),
         heals=HealSettings(transient_retries=1, first_pause_seconds=0.05),
+        context=context or ContextSettings(),
         upstreams=(
             UpstreamSettings(name="openai", url=provider.base_url, key="sk-test", **upstream),
         ),
@@ -333,6 +338,10 @@ async def test_a_turn_that_stops_for_tools_is_counted_once(provider: ProviderSim
     assert 'outcome="completed"' in ended
     assert ended.endswith(" 1.0")
     assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in lines
+    assert [line for line in lines if line.startswith("holdfast_turns_accepted_total{")] == [
+        'holdfast_turns_accepted_total{admission="started",source="user"} 1.0',
+        'holdfast_turns_accepted_total{admission="continued",source="user"} 1.0',
+    ]
     assert outcomes == ["requires_action", "completed"]
 
 
@@ -351,6 +360,49 @@ async def test_tokens_of_every_model_call_of_a_turn_are_counted(
         for kind in ("input", "output")
     }
     assert counted == {"input": [usage["input_tokens"]], "output": [usage["output_tokens"]]}
+
+
+def _tokens(lines: list[str]) -> dict[tuple[str, str], float]:
+    """Return the counted tokens by model and kind."""
+    found = (
+        re.match(r'holdfast_tokens_total{kind="(\w+)",model="([^"]+)"', line) for line in lines
+    )
+    return {
+        (match[2], match[1]): float(match.string.split()[-1])
+        for match in found
+        if match is not None and match[1] != "cached"
+    }
+
+
+@pytest.mark.parametrize("way", ["threshold", "asked"])
+async def test_tokens_of_compactions_are_counted_with_the_model_that_wrote_them(
+    provider: ProviderSimulator, way: str
+) -> None:
+    context = ContextSettings(mode="model", model="gpt-4.1-mini")
+    async with traced_gateway(provider, context=context) as gateway:
+        for _ in range(3):
+            await gateway.respond("word " * 400)
+        before = _tokens((await gateway.client.get("/metrics")).text.splitlines())
+        provider.clear_record()
+        if way == "asked":
+            listed = await gateway.client.get("/v1/sessions", params={"key": "k"})
+            [session] = listed.json()["data"]
+            done = await gateway.client.post(f"/v1/sessions/{session['id']}/compact")
+        else:
+            manage = [{"type": "compaction", "compact_threshold": 1000}]
+            done = await gateway.respond("go on", context_management=manage)
+        assert done.status_code == 200, done.text
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+    models = [call.body["model"] for call in provider.requests()]
+    assert models == ["gpt-4.1-mini", *(["gpt-4.1"] if way == "threshold" else [])]
+    after = _tokens(lines)
+    for kind in ("input", "output"):
+        assert after["gpt-4.1-mini", kind] > 0
+        is_more = after["gpt-4.1", kind] > before["gpt-4.1", kind]
+        assert is_more == (way == "threshold")
+    turns = [line for line in lines if line.startswith("holdfast_turns_total{")]
+    ended = {"gpt-4.1": 4.0} if way == "threshold" else {"gpt-4.1": 3.0, "gpt-4.1-mini": 1.0}
+    assert {line.split('"')[1]: float(line.split()[-1]) for line in turns} == ended
 
 
 @pytest.mark.parametrize("way", ["reset", "interrupt", "cancel"])

@@ -14,8 +14,17 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.synthetic_outputs import OUTCOME_UNKNOWN
 from holdfast.core.transaction.commands import Accept, Finish, Started
+from holdfast.engine.settings import ToolSettings
 from holdfast.ports.store import ItemQuery
-from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
+from tests.in_process import (
+    Item,
+    RunningGateway,
+    ScriptedModel,
+    called,
+    open_gateway,
+    said,
+    text_of,
+)
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
 
 AGAIN = {"Idempotency-Key": "once"}
@@ -49,8 +58,8 @@ async def _interrupted(
     yield
 
 
-async def _send(gateway: RunningGateway, body: Any) -> httpx.Response:
-    return await gateway.respond(body, tools=[SERVER], headers=AGAIN)
+async def _send(gateway: RunningGateway, body: Any, **more: Any) -> httpx.Response:
+    return await gateway.respond(body, tools=[SERVER], headers=AGAIN, **more)
 
 
 def _names(tools: RecordingTools) -> list[str]:
@@ -118,6 +127,39 @@ async def test_a_call_whose_output_was_hidden_does_not_run_again(store_url: str)
     assert reply.status_code == 200, reply.text
     assert _names(tools) == ["first", "second"]
     assert f"={OUTCOME_UNKNOWN}" in model.shown[-1]
+
+
+@pytest.mark.parametrize("limit", ["steps", "calls", "compacted"])
+async def test_a_turn_that_is_resumed_goes_on_counting_its_steps_and_calls(
+    store_url: str, limit: str
+) -> None:
+    """The model fails after two calls that were answered, and the request is sent again."""
+
+    async def large(_: dict[str, object]) -> str:
+        return "word " * 400
+
+    is_failing = True
+
+    def script(items: list[Item]) -> list[Item]:
+        if text_of(items[0]) != "go":
+            return [said("a summary")]
+        if is_failing and len(tools.calls) == 2:
+            raise ProviderFailure("busy", failure_class="transient")
+        return [called("desk__large", f"c{len(tools.calls)}")]
+
+    tools = RecordingTools(large=large)
+    settings = ToolSettings(max_tool_steps=32 if limit == "calls" else 3)
+    more = {"max_tool_calls": 3} if limit == "calls" else {}
+    async with open_gateway(
+        ScriptedModel(script), store_url=store_url, toolbox=lambda _: tools, tools=settings,
+        window=900 if limit == "compacted" else None,
+    ) as gateway:  # fmt: skip
+        failed = await _send(gateway, "go", **more)
+        assert failed.status_code >= 500, failed.text
+        is_failing = False
+        reply = await _send(gateway, "go", **more)
+    assert reply.status_code == 200, reply.text
+    assert len(tools.calls) == 3
 
 
 async def _hide_last_item(gateway: RunningGateway) -> None:

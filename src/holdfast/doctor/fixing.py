@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.ids import SessionId, Tenant, WorkerId
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import ForgetState, Hide
 from holdfast.doctor.findings import Finding
@@ -16,6 +16,10 @@ from holdfast.stores.sql.store import SqlStore
 
 RECOVERABLE = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expired"})
 """Findings that a worker fixes by starting and stopping once."""
+STILL_RUNS = (
+    "its worker's process still runs without renewing its lease: if it hangs, end it and run --fix "
+    "again, or leave it to a running gateway, which takes over after `lanes.lease_seconds`"
+)
 
 
 def fix_before_open(findings: Sequence[Finding]) -> dict[Finding, str]:
@@ -45,9 +49,10 @@ async def fix(
     store: SqlStore, findings: Sequence[Finding], lanes: LaneSettings
 ) -> dict[Finding, str]:
     """Fix what can be fixed; return the failures."""
+    failures: dict[Finding, str] = {}
     if any(finding.code in RECOVERABLE for finding in findings):
         await _recover(store, lanes)
-    failures: dict[Finding, str] = {}
+        failures |= await _left(store, findings)
     for finding in findings:
         try:
             await _fix_one(store, finding)
@@ -64,6 +69,25 @@ async def _recover(store: SqlStore, lanes: LaneSettings) -> None:
     worker = Worker(store, WaiterRegistry(), ids=RandomIds(), settings=lanes)
     await worker.start(_leave_queued)
     await worker.stop()
+
+
+async def _left(store: SqlStore, findings: Sequence[Finding]) -> dict[Finding, str]:
+    """Return the findings about workers that were not ended, because their processes still run.
+
+    Their leases are over, but after a step of the clock so are those of live workers. A gateway
+    watches such a worker for a whole lease before it takes its work.
+    """
+    left: set[str] = {worker.id for worker in await store.workers()}
+    for finding in findings:
+        if finding.code == "lease_expired" and finding.subject in left:
+            worker = WorkerId(finding.subject)
+            left |= {run.turn_id for run in await store.owned_runs(worker)}
+            left |= {turn.id for turn in await store.owned_turns(worker)}
+    return {
+        finding: f"{finding.code} {finding.subject}: {STILL_RUNS}"
+        for finding in findings
+        if finding.code in RECOVERABLE and finding.subject in left
+    }
 
 
 async def _leave_queued(turn: Turn) -> None:

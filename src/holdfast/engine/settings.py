@@ -96,7 +96,7 @@ class ToolSettings:
     tool_seconds: float = 60.0
     """How long one call of a tool may take."""
     turn_seconds: float = 900.0
-    """How long a turn may go on starting steps of tools."""
+    """How long a run of a turn may go on starting steps of tools; waits begin a new run."""
     output_bytes: int = 256 * 1024
     """The largest output of a tool that the model is shown; a longer one is cut."""
     turn_bytes: int = 4 * 1024 * 1024

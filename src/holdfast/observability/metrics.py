@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from holdfast.core.model.session import Usage
 from holdfast.ports.request_context import RequestContext, current_request
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class PrometheusMeter:
     def __init__(self) -> None:
         by_route = ("tenant", "upstream", "model")
         self._accepted = _Counter(
-            "holdfast_turns_accepted", "Turns accepted.", ("source", "admission")
+            "holdfast_turns_accepted", "Requests of turns accepted.", ("source", "admission")
         )
         self._ended = _Counter(
             "holdfast_runs_ended", "Runs of this process, by outcome.", ("outcome",)
@@ -142,7 +143,9 @@ class PrometheusMeter:
             "holdfast_first_token_seconds", "From request to the first upstream event.",
             TURN_SECONDS, by_route,
         )  # fmt: skip
-        self._tokens = _Counter("holdfast_tokens", "Tokens of answers.", ("kind", *by_route))
+        self._tokens = _Counter(
+            "holdfast_tokens", "Tokens of answers and summaries.", ("kind", *by_route)
+        )
         self._lane_wait = _Histogram(
             "holdfast_lane_wait_seconds", "Time that queued turns waited.", TURN_SECONDS
         )
@@ -237,9 +240,10 @@ class PrometheusMeter:
     def _oldest_queued(self) -> float:
         return time.monotonic() - min(self._queued.values()) if self._queued else 0.0
 
-    def turn_accepted(self, source: str, admission: str) -> None:
-        """Count an accepted turn."""
-        self._accepted.counts[source, admission] += 1
+    def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
+        """Count an accepted turn, or an earlier one that goes on."""
+        is_continued = not is_new and admission != "repeated"
+        self._accepted.counts[source, "continued" if is_continued else admission] += 1
         context = current_request.get()
         if context is None:
             return
@@ -271,9 +275,18 @@ class PrometheusMeter:
             self._first_token.unsorted.append((seconds, labels))
         usage, context.usage = context.usage, None
         if usage is not None:
-            self._tokens.counts[("input", *labels)] += usage.input_tokens
-            self._tokens.counts[("cached", *labels)] += usage.cached_tokens
-            self._tokens.counts[("output", *labels)] += usage.output_tokens
+            self._count_tokens(labels, usage)
+
+    def tokens_used(self, upstream: str, model: str, usage: Usage) -> None:
+        """Count the tokens of a compaction."""
+        context = current_request.get()
+        tenant = context.tenant if context is not None else None
+        self._count_tokens(self._limited_labels((tenant or UNKNOWN, upstream, model)), usage)
+
+    def _count_tokens(self, labels: tuple[str, str, str], usage: Usage) -> None:
+        self._tokens.counts[("input", *labels)] += usage.input_tokens
+        self._tokens.counts[("cached", *labels)] += usage.cached_tokens
+        self._tokens.counts[("output", *labels)] += usage.output_tokens
 
     def turn_left(self, outcome: str, *, has_run: bool) -> None:
         """Count a run that lost its lane, and its turn if that was cancelled."""

@@ -2,12 +2,18 @@
 
 from typing import Protocol
 
+from holdfast.core.model.session import Usage
+
 
 class Meter(Protocol):
     """Counts events; never fails and never blocks."""
 
-    def turn_accepted(self, source: str, admission: str) -> None:
-        """Count a turn that was started, queued or recognized as a repeat."""
+    def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
+        """Count a request that started or queued a turn, or was recognized as a repeat.
+
+        Without `is_new`, it started or queued an earlier turn again: it has the outputs or the
+        approval that the turn waited for, or repeats its request after an interruption.
+        """
         ...
 
     def run_ended(self, outcome: str) -> None:
@@ -37,6 +43,10 @@ class Meter(Protocol):
 
     def compacted(self, mode: str, reason: str) -> None:
         """Count a compaction: a log range replaced by a summary, or outputs truncated."""
+        ...
+
+    def tokens_used(self, upstream: str, model: str, usage: Usage) -> None:
+        """Count the tokens of a model call beside the turn's own: that of a compaction."""
         ...
 
     def upstream_answered(
@@ -73,7 +83,7 @@ class Meter(Protocol):
 class NoMeter:
     """Counts nothing."""
 
-    def turn_accepted(self, source: str, admission: str) -> None:
+    def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
         """Do nothing."""
 
     def run_ended(self, outcome: str) -> None:
@@ -89,6 +99,9 @@ class NoMeter:
         """Do nothing."""
 
     def compacted(self, mode: str, reason: str) -> None:
+        """Do nothing."""
+
+    def tokens_used(self, upstream: str, model: str, usage: Usage) -> None:
         """Do nothing."""
 
     def upstream_answered(

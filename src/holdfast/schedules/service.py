@@ -56,6 +56,7 @@ from holdfast.schedules.times import (
     check_spec,
     latest_missed,
     next_time,
+    period_seconds,
     time_name,
 )
 
@@ -363,7 +364,7 @@ class Scheduler:
         for number, tool in enumerate(spec.tools):
             if tool not in known_tools:
                 raise InvalidInput(f"there is no tool {tool!r}", param=f"tools[{number}]")
-        now = self._gateway.clock.now()
+        now = await self._now()
         if spec.at and next_time(spec, now, created_at=now) is None:
             raise InvalidInput(f"at: {spec.at} has passed", param="at")
         if spec.deliver is not None:
@@ -377,22 +378,25 @@ class Scheduler:
         return await self._save(tenant, spec, is_from_file=False)
 
     async def _save(self, tenant: Tenant, spec: ScheduleSpec, *, is_from_file: bool) -> ScheduleRow:
-        now = self._gateway.clock.now()
-        known = await self._gateway.store.schedules.schedule(tenant, spec.name)
-        # A changed period is counted from the same time as all its later ones.
-        created_at = known.created_at if known is not None else now
+        now = await self._now()
         row = await self._gateway.submit(
             SaveSchedule(
                 id=self._gateway.ids.new("sch"),
                 tenant=tenant,
                 name=spec.name,
                 spec=write_spec(spec),
-                next_run_at=next_time(spec, now, created_at=created_at),
+                next_run_at=next_time(spec, now, created_at=now),
+                period_seconds=period_seconds(spec.every) if spec.every else None,
                 is_from_file=is_from_file,
             )
         )
         self._news.set()
         return row
+
+    async def _now(self) -> float:
+        """Return the store's time, which decides what is due: clocks of replicas may differ."""
+        now, _ = await self._gateway.store.schedules.active()
+        return now
 
     async def run_now(self, tenant: Tenant, name: str) -> ScheduleRow:
         """Make a schedule due now; reject it if that would not run it."""
@@ -404,7 +408,7 @@ class Scheduler:
                 raise ScheduleBusy(f"schedule {name} is paused: resume it first")
             if await self._is_running(row):
                 raise ScheduleBusy(f"the last run of schedule {name} still goes on")
-            now = self._gateway.clock.now()
+            now = await self._now()
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=now, reason="run by hand"
             )
@@ -418,9 +422,7 @@ class Scheduler:
         row = await self._gateway.store.schedules.schedule(tenant, name)
         if row is None:
             raise ScheduleNotFound(f"no schedule {name}")
-        following = next_time(
-            read_spec(row.spec), self._gateway.clock.now(), created_at=row.created_at
-        )
+        following = next_time(read_spec(row.spec), await self._now(), created_at=row.created_at)
         command = PauseSchedule(
             tenant=tenant, name=name, is_paused=is_paused, next_run_at=following
         )

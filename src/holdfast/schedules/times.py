@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from holdfast.core.ids import read_key
-from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec
+from holdfast.core.model.schedule import ISOLATED, RESERVED_PREFIX, ScheduleSpec, next_period
 
 MISSED_SECONDS = 24 * 3600.0
 """Missed times older than this are not run."""
@@ -69,9 +69,7 @@ def next_time(spec: ScheduleSpec, after: float, *, created_at: float) -> float |
         at = _at(spec)
         return at if at > after else None
     if spec.every:
-        period = period_seconds(spec.every)
-        count = max(int((after - created_at) // period) + 1, 1)
-        return created_at + count * period
+        return next_period(created_at, period_seconds(spec.every), after)
     return _next_cron(spec, max(after, 0.0))
 
 

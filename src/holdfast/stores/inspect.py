@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 from holdfast.core.errors import ForeignDatabase, StoreUnavailable
-from holdfast.stores.open import MEMORY, check_known, sqlite_path
+from holdfast.stores.open import MEMORY, check_access, check_known, sqlite_path
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.schema_info import StoreInspection, missing_from, steps_left
 from holdfast.stores.sqlite.connection import connect_to_read
@@ -52,6 +52,7 @@ def _inspect_file(path: Path) -> StoreInspection:
         return StoreInspection(kind="sqlite", exists=False, path=str(path))
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
+    check_access(path)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect_to_read(str(path))

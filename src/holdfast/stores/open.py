@@ -36,7 +36,9 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
 
 
 async def open_store_to_read(url: str, *, clock: Clock) -> SqlStore:
-    """Open a store whose schema is current, to read only: a SQLite file is not changed."""
+    """Open a store whose schema is current, to read only: nothing in it is changed."""
+    if url.startswith("postgres"):
+        return await _open_postgres(url, is_read_only=True)
     if not url.startswith("sqlite:"):
         return await open_store(url, clock=clock)
     path = sqlite_path(url)
@@ -117,6 +119,7 @@ async def _open_memory(clock: Clock) -> SqlStore:
 
 async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     _make_room(path)
+    check_access(path)
     try:
         check_usable(path)
     except StoreError as exc:
@@ -154,6 +157,16 @@ def _make_room(path: Path) -> None:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
 
 
+def check_access(path: Path) -> None:
+    """Raise if a file exists that this user may not read: SQLite would not give the reason."""
+    is_effective = os.access in os.supports_effective_ids
+    if path.exists() and not os.access(path, os.R_OK, effective_ids=is_effective):
+        raise StoreUnavailable(
+            f"{path} belongs to uid {path.stat().st_uid}, and uid {os.geteuid()} may not read it: "
+            "run the command as the gateway's user, or give the store's files to that user (chown)"
+        )
+
+
 def make_private_directory(path: Path) -> None:
     """Create a directory and its missing parents, for their owner only.
 
@@ -165,10 +178,10 @@ def make_private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
-async def _open_postgres(url: str) -> SqlStore:
+async def _open_postgres(url: str, *, is_read_only: bool = False) -> SqlStore:
     from holdfast.stores.postgres import open_postgres
 
-    return await open_postgres(url)
+    return await open_postgres(url, is_read_only=is_read_only)
 
 
 def _without_secret(url: str) -> str:

@@ -50,6 +50,19 @@ def test_a_queued_turn_is_shown_until_it_runs(meter: PrometheusMeter) -> None:
     assert "holdfast_turns_in_flight 1.0" in text
 
 
+def test_an_earlier_turn_that_goes_on_is_no_new_one(meter: PrometheusMeter) -> None:
+    for admission, gauge in (("started", "in_flight"), ("queued", "queued")):
+        current_request.set(RequestContext("req_1"))
+        meter.turn_accepted("user", admission, is_new=False)
+        assert f"holdfast_turns_{gauge} 1.0" in text_of(meter)
+        meter.run_ended("completed")
+    meter.turn_accepted("user", "repeated", is_new=False)
+    counted = 'holdfast_turns_accepted_total{admission="%s",source="user"} %s'
+    assert counted % ("continued", "2.0") in text_of(meter)
+    assert counted % ("repeated", "1.0") in text_of(meter)
+    assert 'admission="started"' not in text_of(meter)
+
+
 def test_a_request_that_vanishes_leaves_the_queue(meter: PrometheusMeter) -> None:
     context: RequestContext | None = RequestContext("req_1")
     current_request.set(context)

@@ -4,7 +4,12 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Conflict, HoldfastError, NotFound
 from holdfast.core.model.delivery import OutboxMessage
-from holdfast.core.model.schedule import MAX_FAILURES, ScheduleRow, ScheduleRunRow
+from holdfast.core.model.schedule import (
+    MAX_FAILURES,
+    ScheduleRow,
+    ScheduleRunRow,
+    next_period,
+)
 from holdfast.core.transaction.changes import (
     Change,
     Decision,
@@ -62,16 +67,20 @@ def save_schedule(command: SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
     known = facts.schedule
     if known is not None and known.spec == command.spec:
         return Decision(known)
+    created_at = known.created_at if known is not None else facts.now
+    next_run_at = command.next_run_at
+    if command.period_seconds is not None:
+        next_run_at = next_period(created_at, command.period_seconds, facts.now)
     if known is not None:
         row = replace(
-            known, spec=command.spec, next_run_at=command.next_run_at, is_paused=False, reason="",
+            known, spec=command.spec, next_run_at=next_run_at, is_paused=False, reason="",
             failures=0, is_from_file=command.is_from_file,
         )  # fmt: skip
         return Decision(row, (ScheduleSaved(row, known),))
     row = ScheduleRow(
         id=command.id, tenant=command.tenant, name=command.name, spec=command.spec,
         is_from_file=command.is_from_file, is_paused=False, reason="", failures=0,
-        next_run_at=command.next_run_at, running_turn=None, created_at=facts.now,
+        next_run_at=next_run_at, running_turn=None, created_at=created_at,
     )  # fmt: skip
     return Decision(row, (ScheduleSaved(row, None),))
 

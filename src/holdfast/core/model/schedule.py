@@ -77,5 +77,10 @@ class ScheduleClaim(msgspec.Struct, frozen=True):
     next_run_at: float | None
 
 
+def next_period(created_at: float, period_seconds: float, after: float) -> float:
+    """Return the first whole period since `created_at` that ends after `after`."""
+    return created_at + max(int((after - created_at) // period_seconds) + 1, 1) * period_seconds
+
+
 read_spec = msgspec.json.Decoder(ScheduleSpec).decode
 write_spec = msgspec.json.Encoder().encode

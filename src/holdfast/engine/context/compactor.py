@@ -282,6 +282,8 @@ class Compactor:
             max_tokens=budget.summary_tokens,
             scale=budget.scale,
         )
+        if run is not None and found.usage is not None:
+            self._gateway.meter.tokens_used(found.upstream, found.model, found.usage)
         if isinstance(found, Summary):
             return found
         log.warning("session.summary_failed", model=model, code=found.code)

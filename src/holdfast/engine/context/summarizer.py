@@ -26,6 +26,7 @@ class Summary(msgspec.Struct, frozen=True):
     text: str
     model: str
     usage: Usage | None
+    upstream: str = "unknown"
 
 
 class SummaryFailure(msgspec.Struct, frozen=True):
@@ -37,6 +38,8 @@ class SummaryFailure(msgspec.Struct, frozen=True):
     code: str | None = None
     status: int | None = None
     message: str = ""
+    usage: Usage | None = None
+    """The tokens of an answer that is no summary."""
 
     @property
     def heal(self) -> Heal:
@@ -85,11 +88,11 @@ class Summarizer:
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
         if answer.status != "completed":
-            return _empty(model, upstream, answer.incomplete_reason or answer.status)
+            return _empty(model, upstream, answer.incomplete_reason or answer.status, answer.usage)
         summary = clip(_text(answer), int(max_tokens * scale.bytes_per_token)).strip()
         if not summary:
-            return _empty(model, upstream, "empty")
-        return Summary(summary, model, answer.usage)
+            return _empty(model, upstream, "empty", answer.usage)
+        return Summary(summary, model, answer.usage, upstream)
 
 
 def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
@@ -105,8 +108,9 @@ def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
     )
 
 
-def _empty(model: str, upstream: str, code: str) -> SummaryFailure:
-    return SummaryFailure(model, upstream, code=code, message="the answer is no summary")
+def _empty(model: str, upstream: str, code: str, usage: Usage | None) -> SummaryFailure:
+    message = "the answer is no summary"
+    return SummaryFailure(model, upstream, code=code, message=message, usage=usage)
 
 
 def _text(answer: Answer) -> str:

@@ -141,8 +141,9 @@ class Gateway:
         except BaseException:
             registry.release_turn(command.turn_id)
             raise
-        self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)])
-        if admission.turn.id == command.turn_id and not isinstance(admission, Repeated):
+        is_new = admission.turn.id == command.turn_id
+        self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)], is_new=is_new)
+        if is_new and not isinstance(admission, Repeated):
             return admission
         registry.release_turn(command.turn_id)
         return self._claim_repeat(admission, since)

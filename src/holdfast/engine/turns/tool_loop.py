@@ -121,8 +121,11 @@ class ToolLoop:
         progress = ToolProgress(run, request, requested, writer, tools, caller)
         if tools.servers:
             await self._show_lists(progress)
-        if run.turn.step or run.turn.attempts > 1 or await self._has_calls_left(run):
+        own = await self._own_items(run)
+        is_continued = run.turn.step > 0 or run.turn.attempts > 1
+        if is_continued or _has_made_calls(run, own):
             progress.count(count_use(await self._logged_items(run)))
+        if is_continued or _has_calls_left(own):
             left = await self._settle(progress)
             if left is not None:
                 return left
@@ -295,14 +298,6 @@ class ToolLoop:
             writer.begin_step()
 
     # ── what is left to do ──────────────────────────────────────────────────────────────────
-
-    async def _has_calls_left(self, run: ActiveRun) -> bool:
-        """Whether an earlier run left calls that wait for no approval.
-
-        A turn that is resumed after an interruption or a failure counts its attempts anew.
-        """
-        left = find_open_calls(await self._own_items(run))
-        return any(not _waits(call, left) for call in left.calls)
 
     async def _may_have_run(self, progress: ToolProgress, due: Sequence[GatewayCall]) -> set[str]:
         """Return the item ids of the calls that an earlier run of the turn may have run.
@@ -500,6 +495,22 @@ class ToolLoop:
 def _of_turn(run: ActiveRun, items: Sequence[StoredItem]) -> list[StoredItem]:
     session_id, number = run.session.id, run.turn.number
     return [item for item in items if item.turn_number == number and item.session_id == session_id]
+
+
+def _has_made_calls(run: ActiveRun, own: Sequence[StoredItem]) -> bool:
+    """Whether an earlier run of the turn may have made calls, given the items that are shown.
+
+    A turn that is resumed after an interruption or a failure counts its attempts anew. Items that
+    are not shown were hidden or replaced by a summary.
+    """
+    count = run.session.head_seq - (run.turn.first_seq or 1) + 1
+    return len(own) < count or any(item.kind == CALL for item in own)
+
+
+def _has_calls_left(own: Sequence[StoredItem]) -> bool:
+    """Whether an earlier run of the turn left calls that wait for no approval."""
+    left = find_open_calls(own)
+    return any(not _waits(call, left) for call in left.calls)
 
 
 def _is_asked(item: NewItem) -> bool:

@@ -39,6 +39,11 @@ MAX_SKIPPED_BATCHES = 255
 MIGRATION_LOCK = 0x686F6C64
 MIGRATION_LOCK_SECONDS = 60
 
+NUMBERING = (
+    "select txid - pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
+    "(select max(txid) from log), pg_current_xact_id()::text::bigint from feed_horizon"
+)
+"""How far numbers in the log are ahead of the server's, the last one, and the server's own."""
 BEGIN = "begin isolation level read committed read write"
 BEGIN_READ = "begin isolation level repeatable read read only"
 
@@ -68,16 +73,17 @@ class PostgresDriver(SqlDriver):
         self._last_skip = 0
         self._readers: asyncpg.Pool | None = None
 
-    async def open(self) -> None:
+    async def open(self, *, is_read_only: bool = False) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
-        connection = await self._acquire_writer()
-        try:
-            async with connection.transaction():
-                await self._migrate(connection)
-        except Exception as exc:
-            self._forget_writer(connection)
-            raise explain(exc) from exc
-        self._writers.append(connection)
+        if not is_read_only:
+            connection = await self._acquire_writer()
+            try:
+                async with connection.transaction():
+                    await self._migrate(connection)
+            except Exception as exc:
+                self._forget_writer(connection)
+                raise explain(exc) from exc
+            self._writers.append(connection)
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
@@ -319,6 +325,24 @@ class PostgresDriver(SqlDriver):
             await connection.execute(
                 in_dollars(migrations.ADD_VERSION), step.version, step.name, now
             )
+        await _continue_numbering(connection)
+
+
+async def _continue_numbering(connection: asyncpg.Connection) -> None:
+    """Number new transactions after those in the log, which may be of another server.
+
+    After a restore there, new entries would be placed before the restored ones, and readers of the
+    feed would miss both (decision 0010).
+    """
+    ((shift, last, current),) = await connection.fetch(NUMBERING)
+    if last is not None and last >= current + shift:
+        shift = last + 1 - current
+        await connection.execute(
+            f"alter table log alter column txid set default ({TYPES['txid']} + {shift})"
+        )
+        await connection.execute(
+            f"create or replace view feed_horizon as select {TYPES['horizon']} + {shift} as txid"
+        )
 
 
 def _is_out_of_reach(exc: Exception) -> bool:

@@ -18,22 +18,24 @@ async def open_postgres(
     clock: Clock | None = None,
     settings: Mapping[str, str] | None = None,
     answer_seconds: float = ANSWER_SECONDS,
+    is_read_only: bool = False,
 ) -> SqlStore:
-    """Return the store of a PostgreSQL database.
+    """Return the store of a PostgreSQL database; to read only, its schema must be current.
 
     Time is the database's, unless a test passes a `clock`. `settings` are PostgreSQL's own
     (`statement_timeout`, `lock_timeout`, …) and override the defaults.
     """
-    connector = Connector(
-        target=read_target(url), settings=settings or {}, answer_seconds=answer_seconds
-    )
+    settings = settings or {}
+    if is_read_only:
+        settings = {**settings, "default_transaction_read_only": "on"}
+    connector = Connector(target=read_target(url), settings=settings, answer_seconds=answer_seconds)
     server_clock = ServerClock(clock)
     origin = secrets.token_hex(8)
     listener = NotificationListener(connector, server_clock, origin=origin)
     driver = PostgresDriver(connector, server_clock, listener, origin=origin)
     store = SqlStore(driver, listener)
     try:
-        await driver.open()
+        await driver.open(is_read_only=is_read_only)
         await listener.start(store.announce, store.announce_outbox)
         store.tell_outbox = listener.tell_outbox
     except BaseException:

@@ -28,7 +28,7 @@ class Admissions(NoMeter):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def turn_accepted(self, source: str, admission: str) -> None:
+    def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
         self.seen.append(admission)
 
 

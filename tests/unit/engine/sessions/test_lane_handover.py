@@ -33,6 +33,8 @@ async def _soon(entering: "asyncio.Task[ActiveRun]") -> ActiveRun:
 async def test_a_turn_that_waits_takes_two_commits_as_one_that_does_not() -> None:
     # A turn that has waited for half a lease asks for its lane.
     async with open_engine(settings=LaneSettings(lease_seconds=600)) as engine:
+        # The first look at a store finds news, which would wake the waiting turns.
+        await engine.store.has_news()
         commands = _commands(engine)
         run = await engine.enter("first")
         waiting = [asyncio.create_task(engine.enter(f"t{n}")) for n in range(5)]

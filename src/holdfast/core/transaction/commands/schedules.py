@@ -14,6 +14,8 @@ class SaveSchedule(Command[ScheduleRow], frozen=True, kw_only=True):
     name: str
     spec: bytes
     next_run_at: float | None
+    period_seconds: float | None = None
+    """The period of `every`: its next time is counted from the creation, by the store's clock."""
     is_from_file: bool = False
 
 
