@@ -133,8 +133,7 @@ class Upstream:
         """Return the calls of the gateway's tools in the model's next answer; may be empty."""
         run = _RUN.get()
         script = _read_script(call.fields[FIELD])
-        has_tools = "tools" in call.fields and call.model != CONVERSED
-        if run is None or not script.tool_steps or not has_tools:
+        if run is None or not script.tool_steps or "tools" not in call.fields:
             return ()
         run_id = run.fence.run_id
         given = self._memory.tool_steps[run_id]
@@ -146,7 +145,7 @@ class Upstream:
         assert run is not None
         self._memory.tool_steps[run.fence.run_id] += 1
         await asyncio.sleep(0.05)
-        return Answer(items=[item.body for item in calls], usage=Usage(5, 1, 2, 0))
+        return self._answer(call, Said(calls, Usage(5, 1, 2, 0)))
 
     async def _sum_up(self, call: ModelCall) -> Answer:
         """Write a summary, which takes time and tokens."""
