@@ -272,6 +272,10 @@ def test_two_resets_of_one_session_begin_one_generation() -> None:
     explore([reset(0), reset(1)], is_right, one_runs)
 
 
+async def _says_nothing(items: list[dict[str, Any]]) -> str:
+    return ""
+
+
 def test_a_repeat_that_meets_a_deletion_gets_the_whole_answer_or_none() -> None:
     asked = TurnRequest(api="responses", model="m", fields={})
 
@@ -288,7 +292,9 @@ def test_a_repeat_that_meets_a_deletion_gets_the_whole_answer_or_none() -> None:
     async def repeats(race: Race) -> None:
         caller, turn = race.callers[0], race.started[0].turn
         gateway = Gateway(caller.store, clock=race.clock, ids=caller.ids)
-        service = TurnService(gateway, TurnExecutor(gateway, lambda _: FunctionModel(str)))
+        service = TurnService(
+            gateway, TurnExecutor(gateway, lambda _: FunctionModel(_says_nothing))
+        )
         try:
             view = await gateway.wait_until_ended(turn.tenant, turn.id)
             result = await service.load_result(turn.tenant, view.turn, turn.step)
