@@ -102,6 +102,43 @@ async def test_what_an_interrupted_run_may_have_changed_is_not_gone_on_from(
     assert model.shown[0] == ["one", "re:one", "two"]
 
 
+async def test_what_a_turn_that_was_rolled_back_may_have_changed_is_not_gone_on_from(
+    store_url: str,
+) -> None:
+    model = RememberingModel()
+    model.is_mutable = True
+    async with open_gateway(model, store_url=store_url) as gateway:
+        assert (await gateway.respond("one")).status_code == 200
+        await model.entered.acquire()
+        model.gate.clear()
+        rollback = {"X-On-Busy": "rollback"}
+        async with asyncio.timeout(60):
+            second = asyncio.create_task(gateway.respond("two"))
+            await model.entered.acquire()
+            third = asyncio.create_task(gateway.respond("three", headers=rollback))
+            await model.entered.acquire()
+        model.gate.set()
+        assert [(await second).status_code, (await third).status_code] == [409, 200]
+        assert (await gateway.respond("four")).status_code == 200
+    assert [call.state is not None for call in model.calls] == [False, True, False, True]
+    assert model.shown[2] == ["one", "re:one", "three"]
+
+
+async def test_what_a_failed_turn_may_have_changed_is_not_gone_on_from_after_an_edit() -> None:
+    model = RememberingModel()
+    model.is_mutable = True
+    async with open_gateway(model) as gateway:
+        assert (await gateway.respond("one")).status_code == 200
+        model.is_broken = True
+        assert (await gateway.respond("two")).status_code == 400
+        model.is_broken = False
+        history = [{"role": "user", "content": "one"}, said("re:one")]
+        edited = [*history, {"role": "user", "content": "three"}]
+        assert (await gateway.respond(edited)).status_code == 200
+        assert await gateway.log() == ["one", "re:one", "three", "re:three"]
+    assert [call.state is not None for call in model.calls] == [False, True, False]
+
+
 async def test_calls_of_an_answer_that_is_not_whole_are_not_waited_for() -> None:
     def script(items: list[Item]) -> list[Item]:
         is_first = len(items) == 1

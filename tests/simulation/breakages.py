@@ -6,7 +6,7 @@ Each is a patch from outside; the product contains nothing of this.
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import RunId
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Fence, Turn
+from holdfast.core.model.turn import Fence, Run, Turn
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import (
@@ -39,6 +39,10 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
+from holdfast.engine.model_call.caller import ModelCaller
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.turns.tool_loop import ToolLoop
+from holdfast.engine.turns.tool_progress import ToolProgress
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import command_plans as planning
@@ -308,8 +312,25 @@ def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
 # ── tools ───────────────────────────────────────────────────────────────────────────────────
 
 
+def _only_after_crashes() -> tuple[tuple[Any, str, Any], ...]:
+    """Let only crashes, not clean stops, count as reasons why a call may have run."""
+    may_have_run: Callable[..., Awaitable[set[str]]] = ToolLoop._may_have_run
+
+    async def after_crashes(self: ToolLoop, progress: ToolProgress, due: Any) -> set[str]:
+        is_after_crash = progress.run.turn.attempts > 1
+        return await may_have_run(self, progress, due) if is_after_crash else set()
+
+    return ((ToolLoop, "_may_have_run", after_crashes),)
+
+
+async def _no_runs(self: ModelCaller, run: ActiveRun) -> list[Run]:
+    return []
+
+
 TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "calls run again": ((SimulatedTools, "repeatable", frozenset({"read", "write"})),),
+    "stopped calls run again": _only_after_crashes(),
+    "stopped conversations continued": ((ModelCaller, "earlier_runs", _no_runs),),
 }
 
 
@@ -362,4 +383,6 @@ BREAKAGES = (
     "summaries unfenced",
     "lanes believed",
     "calls run again",
+    "stopped calls run again",
+    "stopped conversations continued",
 )

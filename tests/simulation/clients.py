@@ -17,7 +17,6 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Cancel, Delete, Fork, Reset, Restore, UndoCompaction
 from holdfast.ports.store import ItemQuery, SessionQuery
 from tests.simulation.batches import add_batches
-from tests.simulation.compacting import compact
 from tests.simulation.model import Script, text_of
 from tests.simulation.plan import TENANTS, Op
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
@@ -266,7 +265,7 @@ class Clients:
         if session_id is None:
             return
         for _ in range(op.tries if op.idempotency_key else 1):
-            heard = await self.ask(op, rng, lambda r: compact(r.gateway, op, session_id))
+            heard = await self.ask(op, rng, lambda r: r.compact(op, session_id))
             if heard.error is None or (heard.error != "lost" and not heard.answer.retryable):
                 return
             await asyncio.sleep(0.4)

@@ -16,15 +16,16 @@ from holdfast.engine.embedded.function_model import FunctionModel
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
 from tests.simulation.plan import Op
+from tests.simulation.tools import Witness
 
 BY_MODEL = ContextSettings(mode="model", reserve_tokens=0, summary_tokens=50)
 BY_RULE = ContextSettings(mode="elide", reserve_tokens=0, summary_tokens=50)
 
 
-async def compact(gateway: Gateway, op: Op, session_id: SessionId) -> Session:
+async def compact(gateway: Gateway, op: Op, session_id: SessionId, witness: Witness) -> Session:
     """Compact a session with a summary written by a model or by rule."""
     settings = BY_MODEL if op.choice % 2 else BY_RULE
-    writer = FunctionModel(_writer(op))
+    writer = FunctionModel(_writer(op, witness))
     compactor = Compactor(gateway, lambda _: writer, settings=settings)
     wanted = CompactionRequest(
         tenant=Tenant(op.tenant),
@@ -37,12 +38,13 @@ async def compact(gateway: Gateway, op: Op, session_id: SessionId) -> Session:
     return await CompactionTurns(gateway, compactor).compact(wanted)
 
 
-def _writer(op: Op) -> Any:
+def _writer(op: Op, witness: Witness) -> Any:
     script = op.script
     assert script is not None
 
     async def write(items: list[dict[str, Any]]) -> str:
-        await asyncio.sleep(script.seconds)
+        with witness("a compaction"):
+            await asyncio.sleep(script.seconds)
         if script.ending == "fail":
             raise ProviderFailure("no summary", failure_class="terminal")
         return repeated(items[-1]["content"][0]["text"])

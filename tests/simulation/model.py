@@ -13,8 +13,8 @@ from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.model.session import Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 
-EntryPoint = Literal["server", "embedded", "turn_service", "stream"]
-"""The API through which a request arrives."""
+EntryPoint = Literal["server", "embedded", "turn_service", "request_task", "stream"]
+"""The API through which a request arrives; `request_task` executes the turn in its own task."""
 Ending = Literal["answer", "fail", "fail_retryable", "calls", "kill"]
 
 

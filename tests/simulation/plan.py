@@ -18,6 +18,8 @@ from tests.simulation.model import Ending, EntryPoint, Script
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("ann", "bob")
+SERVED: tuple[EntryPoint, ...] = ("turn_service", "request_task", "stream")
+"""The entry points of turns that the turn service executes."""
 
 OpKind = Literal[
     "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
@@ -65,6 +67,8 @@ class Outage:
     replica: int
     kind: Literal["crash", "freeze", "stop"]
     seconds: float
+    grace_seconds: float = 0.0
+    """How long a process that is stopped lets its turns run on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class Plan:
     """The model's context window in tokens; unlimited if None."""
     elides: bool = False
     """Whether a request that does not fit is shortened by rule instead of by a model."""
+    has_conversations: bool = False
+    """Whether the provider has conversations, which a call changes in place."""
     sees_deaths: bool = True
     """Whether live processes learn at once who died; else they wait for leases to expire."""
     breakage: str | None = None
@@ -128,7 +134,7 @@ def plan_of(seed: int) -> Plan:
         latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
         sees_deaths=rng.random() < 0.7,
     )
-    return _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
+    return _with_variations(plan)
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
@@ -145,7 +151,13 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
         sees_deaths=rng.random() < 0.5,
         breakage=breakage,
     )
-    return _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
+    return _with_variations(plan)
+
+
+def _with_variations(plan: Plan) -> Plan:
+    """Return a plan with what each seed adds on its own."""
+    plan = _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
+    return _with_stops(_with_conversations(plan))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -279,9 +291,51 @@ def _with_tools(plan: Plan) -> Plan:
     return replace(plan, ops=tuple(_using_tools(op, steps) for op in plan.ops))
 
 
+def _with_stops(plan: Plan) -> Plan:
+    """Return a plan in which stops have grace periods; every other one has one more stop.
+
+    That stop comes while an op is probably executed.
+    """
+    rng = random.Random(f"stops {plan.seed}")
+    graces = (0.0, 0.0, 0.1, 0.5, 2.0)
+    outages = [replace(outage, grace_seconds=rng.choice(graces)) for outage in plan.outages]
+    if rng.random() < 0.5:
+        served = [op for op in plan.ops if op.entry_point in SERVED or op.kind == "compact"]
+        stop = Outage(
+            at=round(rng.choice(served or plan.ops).at + rng.uniform(0.02, 0.5), 2),
+            replica=rng.randrange(plan.replicas),
+            kind="stop",
+            seconds=rng.choice((0.1, 0.5, 2.0)),
+            grace_seconds=rng.choice(graces),
+        )
+        outages.append(stop)
+    return replace(plan, outages=tuple(outages))
+
+
+def _with_conversations(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, all turns use a provider that has conversations.
+
+    In every plan some turns run in the tasks of their requests.
+    """
+    rng = random.Random(f"conversations {plan.seed}")
+    has_conversations = rng.random() < 0.3
+    ops = tuple(
+        replace(op, entry_point=_served(rng, op, is_always=has_conversations)) for op in plan.ops
+    )
+    return replace(plan, ops=ops, has_conversations=has_conversations)
+
+
+def _served(rng: random.Random, op: Op, *, is_always: bool) -> EntryPoint:
+    """Return the entry point of an op, which is one of the turn service if `is_always`."""
+    is_server = op.kind in ("turn", "edit") and op.entry_point == "server"
+    if op.entry_point == "turn_service" or (is_always and is_server):
+        return rng.choice(("turn_service", "request_task"))
+    return op.entry_point
+
+
 def _using_tools(op: Op, steps: dict[str, int]) -> Op:
     script = op.script
-    is_able = op.entry_point in ("turn_service", "stream") and not op.is_internal
+    is_able = op.entry_point in SERVED and not op.is_internal
     if script is None or script.checkpoints or not is_able:
         return op
     return replace(op, script=msgspec.structs.replace(script, tool_steps=steps[script.op]))

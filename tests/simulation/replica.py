@@ -6,7 +6,8 @@ run, and answers; or it detects a repeated request, and attaches to its one turn
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,7 @@ from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest as DeskRequest
 from holdfast.core.model.request import write_request
+from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, OnBusy, Source, Turn
 from holdfast.core.transaction.commands import Accept, Append, Finish, Queued, Repeated, Started
 from holdfast.engine.context.compactor import Compactor
@@ -37,12 +39,20 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.stores.sql.store import SqlStore
-from tests.simulation.compacting import BY_MODEL, BY_RULE
+from tests.simulation.compacting import BY_MODEL, BY_RULE, compact
 from tests.simulation.disk import Fault, SimulatedDriver
 from tests.simulation.model import EntryPoint, ModelFailure, Script, text_of
+from tests.simulation.plan import SERVED, Op
 from tests.simulation.schedule import Life
 from tests.simulation.tools import REQUESTED, SimulatedTools
-from tests.simulation.upstream import CHAINED, FIELD, REPLAYED, Upstream, WitnessedResponder
+from tests.simulation.upstream import (
+    CHAINED,
+    CONVERSED,
+    FIELD,
+    REPLAYED,
+    Upstream,
+    WitnessedResponder,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -50,6 +60,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 _encode = msgspec.json.Encoder().encode
 _read_script = msgspec.json.Decoder(Script).decode
+
+FLUSH_SECONDS = 0.3
+"""How long requests may go on after a stop has ended their turns, before they are cancelled."""
 
 
 class ConnectionLost(Exception):
@@ -108,6 +121,7 @@ class Replica:
         self.name = name
         self.life = Life(name)
         self.is_ready = False
+        self.is_stopping = False
         self.driver = world.wrap(SimulatedDriver(world.disk, self))
         self.store = SqlStore(self.driver, world.tokens.of(name))
         self.gateway = Gateway(
@@ -123,6 +137,7 @@ class Replica:
             next_moment=world.next_moment,
             blame=world.blame,
             kill=self._be_killed,
+            witness=self.witness,
         )
         fitting = Compactor(
             self.gateway,
@@ -134,17 +149,17 @@ class Replica:
             self.gateway,
             lambda _: upstream,
             fitter=fitting,
-            toolbox=SimulatedTools(world.tools),
+            toolbox=SimulatedTools(world.tools, self.witness),
         )
         self.turn_service = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
-        self._begun: list[asyncio.Task[Any]] = []
+        self._background: set[asyncio.Task[Any]] = set()
 
     # ── its life ────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Start the process."""
-        self._begun.append(self.life.begin(self.world.loop, self._start(), f"{self.name}-start"))
+        self._starting = self.life.begin(self.world.loop, self._start(), f"{self.name}-start")
 
     async def _start(self) -> None:
         while not self.is_ready:
@@ -173,11 +188,34 @@ class Replica:
                 answer.set_exception(ConnectionLost(self.name))
         self._calls.clear()
 
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop in the order of the application: no more requests, its turns, its lease."""
+        self.is_stopping = True
+        own = asyncio.current_task()
+        await self.turn_service.stop(grace_seconds)
+        requests = {task for task in (*self._calls, *self._background) if task is not own}
+        if requests:
+            await asyncio.wait(requests, timeout=FLUSH_SECONDS)
+        for task in requests:
+            task.cancel()
+        await self.turn_service.stop(0.0)
+        await self.gateway.stop()
+
+    @contextmanager
+    def witness(self, what: str) -> Iterator[None]:
+        """Count work that a clean stop interrupts."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.is_stopping and not self.world.disk.is_over:
+                self.world.facts[f"a stop interrupted {what}"] += 1
+            raise
+
     async def call(
         self, work: Callable[[], Coroutine[Any, Any, ResultT]], *, timeout: float, hangs_up: bool
     ) -> ResultT:
         """Call this process from outside; with `hangs_up` a timeout also cancels the work."""
-        if not self.is_ready:
+        if not self.is_ready or self.is_stopping:
             raise ConnectionLost(self.name)
         loop = self.world.loop
         answer: asyncio.Future[ResultT] = loop.create_future()
@@ -212,14 +250,16 @@ class Replica:
         """Execute a turn, or attach to the turn that this request already has."""
         if request.entry_point == "embedded":
             return await self._embedded_turn(request)
-        if request.entry_point in ("turn_service", "stream"):
+        if request.entry_point in SERVED:
             return await self._desk_turn(request)
         admission = await self.gateway.accept(self._accept(request))
         if isinstance(admission, Repeated):
             return await self._attach(admission)
         if request.source in RUN_AGAIN:
             work = self._carry_background(admission)
-            self._begun.append(asyncio.create_task(work, name=f"{self.name}-background"))
+            task = asyncio.create_task(work, name=f"{self.name}-background")
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
             return Answer(admission.turn.id, admission.session.id, "accepted")
         return await self._carry(admission)
 
@@ -279,21 +319,28 @@ class Replica:
             fields["tools"] = REQUESTED
         asked = DeskRequest(
             api="responses",
-            model=CHAINED if request.script.checkpoints else REPLAYED,
+            model=self._model_of(request.script),
             fields=fields,
             is_background=is_background,
             is_stream=request.entry_point == "stream",
         )
         accept = replace(self._accept(request), request=write_request(asked))
+        is_live = asked.is_stream or is_background
+        is_deferred = request.entry_point == "request_task" and not is_live
         ticket = await self.turn_service.accept(
-            accept, asked, is_live=asked.is_stream or is_background
+            accept, asked, is_live=is_live, is_deferred=is_deferred
         )
         if is_background:
             return Answer(ticket.turn.id, ticket.session.id, "accepted")
-        if ticket.task is None and ticket.outcome is None:
+        if ticket.task is None and ticket.outcome is None and ticket.unstarted is None:
             return await self._read_stream(ticket)
         answered = await ticket.answer()
         return _answer_of(answered)
+
+    def _model_of(self, script: Script) -> str:
+        if self.world.plan.has_conversations:
+            return CONVERSED
+        return CHAINED if script.checkpoints else REPLAYED
 
     async def _read_stream(self, ticket: TurnTicket) -> Answer:
         """Read a stream of an earlier request to its end, and return its answer."""
@@ -432,6 +479,10 @@ class Replica:
         said = await self.world.model.answer(call, script, script.seconds)
         turn.add([item.body for item in said.items])
         turn.spent(said.usage)
+
+    async def compact(self, op: Op, session_id: SessionId) -> Session:
+        """Compact a session on request."""
+        return await compact(self.gateway, op, session_id, self.witness)
 
     async def append(self, tenant: Tenant, key: Key, said: str, batch: str | None) -> Answer:
         """Append one item without a run."""

@@ -1,9 +1,19 @@
-"""Small, fixed plans in which a crash is tried at every single write."""
+"""Small, fixed plans: a crash is tried at every single write, a clean stop at every moment."""
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.simulation.model import Script
-from tests.simulation.plan import Op, Plan
+from tests.simulation.plan import Op, Outage, Plan
+
+DOWN_SECONDS = 0.3
+"""How long a process is down."""
+MOMENT_SECONDS = 0.03
+"""The time between two moments at which a stop is tried."""
+MOMENTS = 60
+"""How many moments of a scenario are tried."""
 
 
 def _turn(name: str, at: float, **more: Any) -> Op:
@@ -25,6 +35,10 @@ def _compact(name: str, at: float) -> Op:
     return Op(
         id=name, kind="compact", at=at, tries=6, choice=1, script=script, idempotency_key=once
     )  # fmt: skip
+
+
+def _in_conversation(name: str, at: float, **more: Any) -> Op:
+    return _turn(name, at, entry_point="request_task", **more)
 
 
 SCENARIOS: dict[str, Plan] = {
@@ -64,6 +78,17 @@ SCENARIOS: dict[str, Plan] = {
         ops=(
             _turn("a", 0.0, entry_point="turn_service", script=_with_tools("a")),
             _turn("b", 0.1, entry_point="stream", source="background", script=_with_tools("b")),
+        ),
+    ),
+    "a conversation at the provider": Plan(
+        seed="conversation",
+        replicas=2,
+        has_conversations=True,
+        ops=(
+            _in_conversation("a", 0.0),
+            _in_conversation("b", 0.4),
+            _in_conversation("c", 3.0, script=Script(op="c", seconds=0.5)),
+            _in_conversation("d", 3.2, on_busy="rollback"),
         ),
     ),
     "interrupt and rollback": Plan(
@@ -108,3 +133,17 @@ SCENARIOS: dict[str, Plan] = {
         ),
     ),
 }
+
+
+def stops(name: str) -> Iterator[Plan]:
+    """Yield a scenario with a clean stop of each of its processes at every moment."""
+    plan = SCENARIOS[name]
+    for moment, place in itertools.product(range(1, MOMENTS), range(plan.replicas)):
+        stop = Outage(
+            at=moment * MOMENT_SECONDS,
+            replica=place,
+            kind="stop",
+            seconds=DOWN_SECONDS,
+            grace_seconds=0.0 if moment % 3 else 0.1,
+        )
+        yield replace(plan, outages=(stop,))

@@ -43,6 +43,11 @@ EXPECTED = (
     "a process crashed",
     "a process froze",
     "a process stopped cleanly",
+    "a crash hit a process that was stopping",
+    "a stop interrupted a call",
+    "a stop interrupted a stream",
+    "a stop interrupted a tool",
+    "a stop interrupted a compaction",
     "the clock was set forward",
     "the clock was set back",
     "a crash hit a process that was recovering",
@@ -94,6 +99,7 @@ EXPECTED = (
     "a call was repeated because its tool is safe",
     "a call of unknown outcome was not repeated",
     "a provider was chained to",
+    "a conversation was continued",
     "a provider forgot and was told anew",
 )
 

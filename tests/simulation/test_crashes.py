@@ -1,4 +1,4 @@
-"""A crash at every store write of small worlds, before and after the commit, and a second one."""
+"""A crash at every store write of small worlds, and a second one; a clean stop at every moment."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,11 +8,10 @@ import pytest
 from tests.simulation.disk import Fault
 from tests.simulation.judge import keep
 from tests.simulation.plan import Plan
-from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.scenarios import DOWN_SECONDS, SCENARIOS, stops
 from tests.simulation.world import Story
 
 WHENS = ("before", "after")
-DOWN_SECONDS = 0.3
 
 
 def crash(write: int, when: str, kind: str = "crash") -> Fault:
@@ -44,6 +43,14 @@ def test_a_crash_at_any_write_breaks_no_promise(name: str) -> None:
     for fault in first_crashes(name):
         crashes += live_with(name, fault).facts["a process crashed"] > 0
     assert crashes > 8
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_clean_stop_at_any_moment_breaks_no_promise(name: str) -> None:
+    for plan in stops(name):
+        story = keep(plan, f"{name!r} with {plan.outages}")
+        assert story.facts["a process stopped cleanly"] == 1
 
 
 def crash_twice(name: str, *, step: int) -> int:

@@ -18,15 +18,21 @@ import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId
+from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.transaction.commands import (
     Claim,
     Command,
+    Delete,
     ExpireWorker,
     Queued,
     Recover,
     Reset,
     Started,
 )
+from holdfast.engine.embedded.function_model import FunctionModel
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.executor import TurnExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.store import SessionQuery
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql.store import SqlStore
@@ -264,6 +270,43 @@ def test_two_resets_of_one_session_begin_one_generation() -> None:
         return generations == [(1,), (2,)] and race.names() == ["Session", "SessionChanged"]
 
     explore([reset(0), reset(1)], is_right, one_runs)
+
+
+async def _says_nothing(items: list[dict[str, Any]]) -> str:
+    return ""
+
+
+def test_a_repeat_that_meets_a_deletion_gets_the_whole_answer_or_none() -> None:
+    asked = TurnRequest(api="responses", model="m", fields={})
+
+    async def one_ends(race: Race) -> None:
+        race.started.append(
+            await race.callers[0].start("hi", key="k", request=write_request(asked))
+        )
+        await ends(race)
+
+    async def deletes(race: Race) -> None:
+        session = race.started[0].session
+        await race.ask(1, Delete(tenant=session.tenant, session_id=session.id))
+
+    async def repeats(race: Race) -> None:
+        caller, turn = race.callers[0], race.started[0].turn
+        gateway = Gateway(caller.store, clock=race.clock, ids=caller.ids)
+        service = TurnService(
+            gateway, TurnExecutor(gateway, lambda _: FunctionModel(_says_nothing))
+        )
+        try:
+            view = await gateway.wait_until_ended(turn.tenant, turn.id)
+            result = await service.load_result(turn.tenant, view.turn, turn.step)
+            race.told += result.response.output or ["nothing"]
+        except HoldfastError as exc:
+            race.told.append(exc)
+
+    def is_right(race: Race) -> bool:
+        deleted, *answer = race.names()
+        return deleted == "Session" and answer in (["bytes"], ["SessionDeleted"], ["TurnNotFound"])
+
+    explore([repeats, deletes], is_right, one_ends)
 
 
 def test_the_exploration_finds_a_reservation_that_looks_first() -> None:

@@ -4,6 +4,8 @@ One tool may be repeated after a crash, the other may not.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,8 @@ REQUESTED = msgspec.Raw(b'[{"type":"mcp","server_label":"desk"}]')
 PREFIX = "tool_"
 """Prefix of the ids of calls of these tools."""
 _NAMES = ("write", "read")
+Witness = Callable[[str], AbstractContextManager[None]]
+"""Counts work that a clean stop of its process interrupts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class SimulatedTools:
     repeatable = frozenset({"read"})
     """Tools that may run twice."""
 
-    def __init__(self, witness: ToolWitness) -> None:
+    def __init__(self, tools: ToolWitness, witness: Witness) -> None:
+        self._tools = tools
         self._witness = witness
 
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
@@ -71,8 +76,9 @@ class SimulatedTools:
         """Record the call, then wait a while."""
         call_id = str(arguments["call"])
         begun = BegunCall(call_id, tool.name, caller.session.id, caller.turn_id)
-        self._witness.calls.append(begun)
-        await asyncio.sleep(0.15)
+        self._tools.calls.append(begun)
+        with self._witness("a tool"):
+            await asyncio.sleep(0.15)
         return ToolResult(output=f"output of {call_id}")
 
 

@@ -24,9 +24,11 @@ from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
-from tests.simulation.tools import next_calls
+from tests.simulation.tools import Witness, next_calls
 
 CHAINED = "sim-chain"
+CONVERSED = "sim-conversation"
+"""A model whose states all mean one list of items, to which each call appends in place."""
 REPLAYED = "sim-replay"
 FIELD = "x_script"
 
@@ -53,7 +55,7 @@ class Memory:
     tool_steps: Counter[str] = field(default_factory=Counter)
     """How many answers of each run had tool calls."""
     forgotten: int = 0
-    chained: int = 0
+    chained: Counter[str] = field(default_factory=Counter)
 
 
 class Upstream:
@@ -67,12 +69,14 @@ class Upstream:
         next_moment: Callable[[], int],
         blame: Callable[[str], None],
         kill: Callable[[], None],
+        witness: Witness,
     ) -> None:
         self._model = model
         self._memory = memory
         self._next_moment = next_moment
         self._blame = blame
         self._kill = kill
+        self._witness = witness
 
     @property
     def name(self) -> str:
@@ -83,21 +87,29 @@ class Upstream:
         """Accept every call."""
 
     def state_use(self, model: str) -> StateUse | None:
-        """Only one of its models uses provider state."""
-        return StateUse(_state(b"").slot) if model == CHAINED else None
+        """Return how a model uses provider state."""
+        if model not in (CHAINED, CONVERSED):
+            return None
+        return StateUse(_state(model, b"").slot, is_mutable=model == CONVERSED)
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         if FIELD not in call.fields:
-            return await self._sum_up(call)
-        calls = self._tool_calls(call)
-        if calls:
-            return await self._call_tools(call, calls)
-        said = await self._say(call)
-        return self._answer(call, said)
+            with self._witness("a compaction"):
+                return await self._sum_up(call)
+        with self._witness("a call"):
+            calls = self._tool_calls(call)
+            if calls:
+                return await self._call_tools(call, calls)
+            said = await self._say(call)
+            return self._answer(call, said)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Stream the answer in two halves."""
+        with self._witness("a stream"):
+            return await self._stream(call, sink)
+
+    async def _stream(self, call: ModelCall, sink: EventSink) -> Answer:
         calls = self._tool_calls(call)
         if calls:
             for index, item in enumerate(calls):
@@ -133,7 +145,7 @@ class Upstream:
         assert run is not None
         self._memory.tool_steps[run.fence.run_id] += 1
         await asyncio.sleep(0.05)
-        return Answer(items=[item.body for item in calls], usage=Usage(5, 1, 2, 0))
+        return self._answer(call, Said(calls, Usage(5, 1, 2, 0)))
 
     async def _sum_up(self, call: ModelCall) -> Answer:
         """Write a summary, which takes time and tokens."""
@@ -160,22 +172,28 @@ class Upstream:
         if call.state is None:
             return
         known = self._memory.shown.get(call.state.value)
-        if known is None or int(call.state.value[-5:]) % 4 == 0:
+        if known is None or int(call.state.value[-5:]) % 5 == 0:
             self._memory.forgotten += 1
             raise ProviderFailure("no such response", failure_class="stale_state")
-        self._memory.chained += 1
+        self._memory.chained[call.model] += 1
         if known + call.new_items != call.items:
             texts = [text_of(body) for body in known + call.new_items]
             self._blame(f"I9 a chained call means {texts}")
+        if call.model == CONVERSED:
+            known += call.new_items
 
     def _answer(self, call: ModelCall, said: Said) -> Answer:
         run = _RUN.get()
         assert run is not None
         items = [item.body for item in said.items]
         state = None
-        if call.keeps_state and call.model == CHAINED:
-            state = _state(run.fence.run_id.encode())
-            self._memory.shown[state.value] = [*call.items, *items]
+        if call.keeps_state and call.model in (CHAINED, CONVERSED):
+            state = _state(call.model, run.fence.run_id.encode())
+            shown = [*call.items, *items]
+            if call.model == CONVERSED and call.state is not None:
+                shown = self._memory.shown[call.state.value]
+                shown += items
+            self._memory.shown[state.value] = shown
         return Answer(items=items, usage=said.usage, state=state)
 
     async def models(self) -> list[dict[str, Any]]:
@@ -186,8 +204,8 @@ class Upstream:
         """Nothing to close."""
 
 
-def _state(value: bytes) -> ProviderState:
-    return ProviderState("sim", "acc", CHAINED, value)
+def _state(model: str, value: bytes) -> ProviderState:
+    return ProviderState("sim", "acc", model, value)
 
 
 def _part(text: str) -> dict[str, Any]:

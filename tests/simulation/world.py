@@ -21,11 +21,13 @@ from tests.simulation.plan import START, ClockStep, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
 from tests.simulation.tools import ToolWitness
-from tests.simulation.upstream import Memory
+from tests.simulation.upstream import CHAINED, CONVERSED, Memory
 
 EXPECTED = (HoldfastError, ConnectionLost, ModelFailure)
 LONGEST_SECONDS = 400.0
 """No client waits for longer than this."""
+STOP_SECONDS = 30.0
+"""A clean stop ends within this time, though its process may freeze and its disk be slow."""
 SETTLE_SECONDS = 30.0
 """After the last fault, everything must have ended within this time."""
 
@@ -114,6 +116,7 @@ class World:
         self.replicas: list[Replica] = []
         self.dead: list[Replica] = []
         self.deaths: dict[str, float] = {}
+        self._stopping: set[Replica] = set()
         self.clients = Clients(self)
 
     def wrap(self, driver: SimulatedDriver) -> SqlDriver:
@@ -173,7 +176,13 @@ class World:
             return
         if not replica.is_ready:
             self.facts["a crash hit a process that was recovering"] += 1
+        if replica.is_stopping:
+            self.facts["a crash hit a process that was stopping"] += 1
         self.facts["a process crashed"] += 1
+        self._end(replica, seconds)
+
+    def _end(self, replica: Replica, seconds: float) -> None:
+        """End a process, and start another one in its place after a time."""
         place = self.replicas.index(replica)
         self.dead.append(replica)
         self.deaths.setdefault(replica.name, self.loop.time())
@@ -208,14 +217,24 @@ class World:
 
     async def _stop(self, replica: Replica, outage: Outage) -> None:
         """Stop a process cleanly; then end it with whatever it was still doing."""
-        if not replica.is_ready:
+        if not replica.is_ready or replica in self._stopping:
             return
+        self._stopping.add(replica)
         self.facts["a process stopped cleanly"] += 1
+        if await self._has_stopped(replica, outage.grace_seconds):
+            self._end(replica, outage.seconds)
+
+    async def _has_stopped(self, replica: Replica, grace_seconds: float) -> bool:
+        """Stop a process cleanly; return False if it was killed meanwhile."""
         try:
-            await replica.call(replica.gateway.stop, timeout=5.0, hangs_up=False)
-        except (ConnectionLost, HoldfastError):
-            return
-        self._crash(replica, outage.seconds)
+            await replica.call(
+                lambda: replica.stop(grace_seconds), timeout=STOP_SECONDS, hangs_up=False
+            )
+        except ConnectionLost:
+            if not replica.life.is_over:
+                self.blame(f"I6 {replica.name} does not stop")
+            return False
+        return True
 
     # ── the course of the world ─────────────────────────────────────────────────────────────
 
@@ -226,6 +245,9 @@ class World:
         try:
             story = self.loop.run_until_complete(self._live())
             self.loop.run_until_complete(self._wind_up())
+            # A timer that is due in the last step, such as that of a journal, starts a task.
+            while asyncio.all_tasks(self.loop):
+                self.loop.run_until_complete(self._wind_up())
             self._look_for_broken_tasks(story)
             return story
         finally:
@@ -254,7 +276,8 @@ class World:
         writes = self.disk.writes
         await self._settle()
         self.facts["a commit went through unheard"] += self.disk.unheard
-        self.facts["a provider was chained to"] += self.memory.chained
+        self.facts["a provider was chained to"] += self.memory.chained[CHAINED]
+        self.facts["a conversation was continued"] += self.memory.chained[CONVERSED]
         self.facts["a provider forgot and was told anew"] += self.memory.forgotten
         probes = await self._probe()
         await self._leave()
@@ -319,12 +342,8 @@ class World:
     async def _leave(self) -> None:
         """Stop every process cleanly."""
         for replica in self.replicas:
-            if not replica.is_ready:
-                continue
-            try:
-                await replica.call(replica.gateway.stop, timeout=5.0, hangs_up=False)
-            except ConnectionLost:
-                self.blame(f"I6 {replica.name} does not stop")
+            if replica.is_ready:
+                await self._has_stopped(replica, 0.0)
 
     async def _wind_up(self) -> None:
         """Let every remaining task run its last step."""

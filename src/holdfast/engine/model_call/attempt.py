@@ -85,9 +85,10 @@ def find_state(
 
 
 def _is_untouched(attempt: CallAttempt, state: ProviderState) -> bool:
-    """Whether no other turn ran since: a failed one may have changed the state upstream."""
-    return all(
-        item.turn_number == attempt.turn_number
-        for item in attempt.history
-        if item.seq > state.covers_seq
-    )
+    """Whether no other turn ran since: a failed one may have changed the state upstream.
+
+    Items of a turn that was hidden leave a gap.
+    """
+    new = [item for item in attempt.history if item.seq > state.covers_seq]
+    is_next = bool(new) and new[0].seq == state.covers_seq + 1
+    return is_next and all(item.turn_number == attempt.turn_number for item in new)

@@ -399,9 +399,13 @@ class TurnService:
         if done is None:
             raise _unanswered(turn, runs[-1] if runs else None, self._gateway.clock.now())
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
-        if view is None:
+        facts = await self.facts_of(turn, done, view.session) if view is not None else None
+        if facts is not None and not facts.output:
+            # It may have been erased since the session was read.
+            view = await self._gateway.read.session(tenant, session_id=turn.session_id)
+        if facts is None or view is None:
             raise SessionDeleted("the session of this turn was deleted")
-        return TurnResult(turn, view.session, await self.facts_of(turn, done, view.session))
+        return TurnResult(turn, view.session, facts)
 
     async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts:
         """Return the recorded response of a run."""
