@@ -351,7 +351,7 @@ def _with_server_call_id(item: bytes, calls: dict[str, str]) -> bytes:
     if not calls:
         return item
     value = item_value(item)
-    server_id = calls.get(value.get("call_id"))
+    server_id = calls.get(value.get("call_id", ""))
     if server_id is None:
         return item
     return _encode({**value, "call_id": server_id})
