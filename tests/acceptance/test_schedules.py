@@ -116,6 +116,12 @@ def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
         ):
             reply = user.post("/v1/schedules", {**body, **wrong})
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        reply = httpx.post(
+            f"{gateway.url}/v1/schedules",
+            content=b'{"name":"r","prompt":"x","every":1e999}',
+            headers={"content-type": "application/json"},
+        )
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "every")
         message = {"to": "9", "text": "x", "txt": "y"}
         reply = user.post("/v1/channels/support/messages", message)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "txt")

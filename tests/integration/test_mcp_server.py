@@ -95,7 +95,7 @@ async def test_the_protocol_is_spoken() -> None:
         ]
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"[1]", b'"x"', b"{}", b'{"id":1}'])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[1]", b'"x"', b"{}", b'{"id":1}', b"[" * 9000])
 async def test_a_wrong_message_is_a_json_rpc_error(body: bytes) -> None:
     async with running() as client:
         reply = await client.post(

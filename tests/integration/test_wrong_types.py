@@ -71,6 +71,10 @@ CHAT_FIELDS = [
 ]  # fmt: skip
 
 
+DEEP = b"[" * 501 + b"]" * 501
+UNREADABLE = [b"1e999", b"-1e999", b'{"a":[1e999]}', b"1" * 5000, b'[{"a":' + DEEP + b"}]"]
+"""Valid JSON that Python cannot decode, or not in every place."""
+
 _numbers = count()
 
 
@@ -107,3 +111,31 @@ async def test_fields_of_chats(api: str) -> None:
                 body = {"model": "gpt-4.1", "messages": [message, said]}
                 for _ in range(2):
                     await _post(gateway, "/v1/chat/completions", body)
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+@pytest.mark.parametrize("stream", [b"", b',"stream":true'], ids=["whole", "streamed"])
+async def test_values_that_cannot_be_decoded_are_refused_by_name(api: str, stream: bytes) -> None:
+    said = b'{"role":"user","content":"hi"}'
+    with ProviderSimulator() as simulator:
+        async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
+            for value in UNREADABLE:
+                item = b'{"role":"user","content":"hi","x":' + value + b"}"
+                for path, start, name in (
+                    ("/v1/responses", b'"input":"hi","x":' + value, "x"),
+                    ("/v1/responses", b'"input":"hi","tools":' + value, "tools"),
+                    ("/v1/responses", b'"input":"hi","truncation":' + value, "truncation"),
+                    ("/v1/responses", b'"input":[' + item + b"]", "input[0]"),
+                    ("/v1/responses/compact", b'"input":[' + item + b"]", "input[0]"),
+                    ("/v1/chat/completions", b'"messages":[%s],"x":' % said + value, "x"),
+                    ("/v1/chat/completions", b'"messages":[' + item + b"]", "messages[0]"),
+                ):
+                    answer = await gateway.client.post(
+                        path,
+                        content=b'{"model":"gpt-4.1",' + start + stream + b"}",
+                        headers={"content-type": "application/json", "X-Session-Key": "k"},
+                    )
+                    assert answer.status_code == 400, (start[:80], answer.text)
+                    assert name in answer.json()["error"]["message"], answer.text
+            assert simulator.requests() == []
+            await gateway.respond("still there?")

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -85,6 +86,35 @@ async def test_an_answer_waits_while_another_approved_call_runs(any_store_url: s
     assert [name for name, _ in tools.calls] == ["slow", "echo"]
     assert model.shown[-1][-3:-1] == ["=opened", '={"n":1}']
     assert "no need" in model.shown[-1][-1]
+
+
+async def test_an_answer_waits_for_a_call_that_starts_while_its_request_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+    tools = _tools(gate)
+    async with open_gateway(_model("slow", "echo"), toolbox=lambda _: tools) as gateway:
+        first, second = await _asked(gateway)
+        read_session = gateway.engine.read.session
+
+        async def outdated(*args: Any, **more: Any) -> Any:
+            view = await read_session(*args, **more)
+            monkeypatch.undo()
+            assert (await _post(gateway, first)).status_code == 200
+            async with asyncio.timeout(60):
+                await gate.entered.wait()
+            return view
+
+        monkeypatch.setattr(gateway.engine.read, "session", outdated)
+        answer = asyncio.create_task(_post(gateway, second))
+        async with asyncio.timeout(60):
+            await gate.entered.wait()
+        await _stay_unanswered(gateway, answer)
+        gate.opened.set()
+        reply = await answer
+        assert reply.status_code == 200, reply.text
+        await _until_completed(gateway, reply.json()["turn_id"])
+    assert [name for name, _ in tools.calls] == ["slow", "echo"]
 
 
 async def test_a_request_of_version_0_1_0_can_be_answered(

@@ -156,6 +156,18 @@ async def test_openais_client_reads_built_in_tools_as_those_of_a_server() -> Non
         assert turn["output"][0]["error"] is None
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_fields_that_a_server_does_not_have_leave_its_session_usable(
+    *, is_stream: bool
+) -> None:
+    server = {"type": "mcp", "server_label": "holdfast", "name": 5}
+    sent = [server, {"type": "holdfast", "name": "sessions_list"}]
+    async with open_gateway(toolbox=_builtin()) as gateway:
+        reply = await gateway.respond("hi", tools=sent, stream=is_stream)
+        assert reply.status_code == 200, reply.text
+        assert (await gateway.respond("again")).status_code == 200
+
+
 async def test_an_unknown_server_is_refused_before_the_turn() -> None:
     async with open_gateway(toolbox=_builtin()) as gateway:
         reply = await gateway.respond("hi", tools=[{"type": "mcp", "server_label": "nope"}])

@@ -157,6 +157,7 @@ Try, in another terminal{hint}:
 
   {_program("holdfast")} chat{flag}
 
+  {python} -m pip install openai
   {python} -c 'import {modules}; print(openai.OpenAI(base_url="{base}/v1", api_key={key})
     .responses.create(model="{model}", input="Who am I?",
     extra_headers={{"X-Session-Key": "me"}}).output_text)'

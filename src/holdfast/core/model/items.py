@@ -5,6 +5,7 @@ unchanged.
 """
 
 import json
+import re
 from hashlib import blake2b
 from typing import Any
 from unicodedata import normalize
@@ -31,6 +32,12 @@ MAX_ID_BYTES = 1024
 """A longer id stays only in its item's bytes; the item is listed under an id of the gateway."""
 SHORT_ID = MAX_ID_BYTES // 4
 """An id of at most this many characters has at most `MAX_ID_BYTES` bytes."""
+MAX_DEPTH = 500
+"""The levels of a JSON value. Python decodes about 1,000, fewer if called from deep in the code."""
+STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+"""The strings of a JSON value."""
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -89,6 +96,8 @@ def read_item(body: bytes) -> NewItem:
         head = _read_head(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidItem(f"an item must be a JSON object of the Responses format: {exc}") from exc
+    if is_too_deep(body):
+        raise InvalidItem(f"nested in more than {MAX_DEPTH} levels")
     kind = head.type or ("message" if head.role else None)
     if not kind:
         raise InvalidItem("an item needs a 'type' or a 'role'")
@@ -101,14 +110,33 @@ def read_item(body: bytes) -> NewItem:
     return NewItem(body, kind, item_id, call_id, _fingerprint(kind, head))
 
 
+def is_too_deep(body: bytes) -> bool:
+    """Return whether a JSON value is nested in more than `MAX_DEPTH` levels."""
+    if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
+        return False
+    brackets = STRINGS.sub(b"", body).translate(_SQUARE, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")  # removes the innermost level
+        if not brackets:
+            return False
+    return True
+
+
 def item_value(body: bytes) -> dict[str, Any]:
     """Return the decoded body of an item; a number too large for a float becomes infinity."""
     value: dict[str, Any]
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        value = json.loads(body)
+        value = json.loads(body, parse_int=_integer)
     return value
+
+
+def _integer(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # Python converts 4,300 digits at most
+        return float(digits)
 
 
 def _usable_id(given: str) -> str | None:

@@ -112,9 +112,8 @@ def _own_names(tools: Sequence[_Fields]) -> list[str] | None:
     """Return the names of the built-in tools in a request, each once, or None if it uses all."""
     names: list[str] = []
     for fields in tools:
-        found = msgspec.json.decode(
-            fields.get("name" if "name" in fields else "allowed_tools", b"null")
-        )
+        field = "name" if _has_type(fields, _BUILTIN) else "allowed_tools"
+        found = msgspec.json.decode(fields.get(field, b"null"))
         if isinstance(found, dict):
             found = found.get("tool_names")
         if found is None:

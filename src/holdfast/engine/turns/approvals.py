@@ -170,15 +170,22 @@ class ApprovalService:
         wait until they have ended. Raise `SessionBusy` if they do not end in time, or if the
         caller does not wait.
         """
+        read = self._gateway.read
         try:
             async with asyncio.timeout(self._gateway.settings.max_wait_seconds):
-                while True:
-                    turn_id = await self._runs_before(tenant, session_id, is_meant)
-                    if turn_id is None:
-                        return await self.of_session(tenant, session_id)
-                    if not waits:
+                while (view := await read.session(tenant, session_id=session_id)) is not None:
+                    found = await self._running(view.session)
+                    if found is None or not any(map(is_meant, found.calls)):
+                        waiting = await self.of_session(tenant, session_id)
+                        after = await read.session(tenant, session_id=session_id)
+                        if after is None or after.session.version == view.session.version:
+                            return waiting
+                        # Another answer came between the reads: look again.
+                    elif waits:
+                        await self._gateway.wait_until_ended(tenant, found.turn.id)
+                    else:
                         raise TimeoutError
-                    await self._gateway.wait_until_ended(tenant, turn_id)
+                return []
         except TimeoutError:
             raise SessionBusy("other calls of the turn are running; answer again later") from None
 
@@ -187,15 +194,6 @@ class ApprovalService:
         names = {item.call_id for item in items if item.kind == APPROVAL}
         waiting = await self.answerable(session.tenant, session.id, lambda it: it.id in names)
         return any(each.id in names for each in waiting)
-
-    async def _runs_before(
-        self, tenant: Tenant, session_id: SessionId, is_meant: IsMeant
-    ) -> TurnId | None:
-        """Return the turn that runs now and will wait for the approval of a call that is meant."""
-        view = await self._gateway.read.session(tenant, session_id=session_id)
-        found = await self._running(view.session) if view is not None else None
-        is_before = found is not None and any(map(is_meant, found.calls))
-        return found.turn.id if found is not None and is_before else None
 
     async def unanswered(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
         """Return the calls of one session that wait for an approval, also behind calls that run."""

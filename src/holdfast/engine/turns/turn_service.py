@@ -180,10 +180,16 @@ class TurnService:
         self, admission: Started | Queued, request: TurnRequest, *, is_live: bool
     ) -> TurnTicket:
         """Start the execution of an accepted turn."""
-        live = self._open_live(admission, request) if is_live else None
+        live = None
+        if is_live:
+            live = LiveResponse(_initial_facts(admission.turn, admission.session, request))
+            self._lives.add(live)
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
-        # There is no await between the commit and this, so every turn gets its task.
+        # There is no await between the commit and this, so every turn gets its task. What could
+        # fail comes after it: a turn without a task would hold its lane until the process ends.
         self.start_task(ticket, admission, request, live)
+        if live is not None:
+            live.open("queued" if isinstance(admission, Queued) else "in_progress")
         return ticket
 
     def start_task(
@@ -223,12 +229,6 @@ class TurnService:
     def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
         """Return a reader of a response's events, including those to come."""
         return StreamReader(self.records, self._lives, tenant, name, after)
-
-    def _open_live(self, admission: Started | Queued, request: TurnRequest) -> LiveResponse:
-        live = LiveResponse(_initial_facts(admission.turn, admission.session, request))
-        self._lives.add(live)
-        live.open("queued" if isinstance(admission, Queued) else "in_progress")
-        return live
 
     async def execute(
         self,

@@ -8,7 +8,7 @@ from holdfast.core.decisions.schedules import ScheduleNotFound
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.admin.channels import require_admin
-from holdfast.http.request.body import read_fields, read_optional_fields
+from holdfast.http.request.body import check_readable, read_fields, read_optional_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.schedules import ScheduleDirectory
@@ -43,6 +43,7 @@ class SchedulesApi:
         """Create or change a schedule."""
         require_admin(request)
         fields = await read_fields(request)
+        check_readable(fields)
         values = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
         return json_reply(schedule_value(await self._schedules.save(request.tenant, values)))
 

@@ -237,15 +237,15 @@ class _Connection:
 
     async def _answer_frame(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         """Answer a frame; every error becomes an event."""
-        raw = fields.get("previous_response_id")
-        parent: Any = msgspec.json.decode(raw) if raw is not None else None
+        parent: str | None = None
         self.turns += 1
         outcome = "abandoned"
         begin_context(self._request.id, self._request.tenant)
         try:
+            parent = pop_field(fields, "previous_response_id", str)
             outcome = await self._answer(fields, frame, stream_id)
         except HoldfastError as error:
-            self._cache.discard(parent if isinstance(parent, str) else None)
+            self._cache.discard(parent)
             status = await self._send_error(error, stream_id)
             outcome = "failed" if is_warned(status) else "rejected"
             release_frames(error)

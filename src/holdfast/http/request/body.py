@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
+from holdfast.core.model.items import MAX_DEPTH, is_too_deep
 from holdfast.http.server.errors import UnsupportedMediaType
 from holdfast.http.server.types import Request
 
@@ -23,6 +24,7 @@ _LONE_SURROGATE = re.compile(
     rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})",
     re.DOTALL,
 )
+_decode = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -71,6 +73,17 @@ def parse_fields(body: bytes) -> Fields:
         raise InvalidInput(
             _lone_surrogate(body) or f"the body is not a JSON object: {exc}"
         ) from exc
+
+
+def check_readable(fields: Fields) -> None:
+    """Reject values that are valid JSON and that cannot be decoded when they are needed."""
+    for name, raw in fields.items():
+        try:
+            _decode(raw)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise InvalidInput(f"{name}: {exc}", param=name) from exc
+        if is_too_deep(bytes(raw)):
+            raise InvalidInput(f"{name}: nested in more than {MAX_DEPTH} levels", param=name)
 
 
 def _lone_surrogate(body: bytes) -> str | None:

@@ -11,7 +11,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.openai.chat import split_messages
 from holdfast.engine.logging import log
-from holdfast.http.request.body import Fields, check_content_type, parse_fields
+from holdfast.http.request.body import Fields, check_content_type, check_readable, parse_fields
 from holdfast.http.request.decode_worker import KINDS, REPLY, REQUEST, DecodeError
 from holdfast.http.request.decoding import (
     ITEM_FIELDS,
@@ -92,8 +92,10 @@ class BodyDecoder:
         fields = parse_fields(body)
         question = pop_question(kind, fields)
         if question is not None:
+            check_readable(fields)
             return TurnBody(fields, [question])
         entries = pop_entries(kind, fields, limit)
+        check_readable(fields)
         pace = _Pace()
         if kind != "chat":
             name, items = ITEM_FIELDS[kind], []

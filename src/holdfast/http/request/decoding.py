@@ -1,16 +1,22 @@
 """Decode the body of a turn into fields and items; runs in the server or in its worker process."""
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.model.items import NewItem, message, write_item
+from holdfast.core.model.items import (
+    MAX_DEPTH,
+    STRINGS,
+    NewItem,
+    is_too_deep,
+    message,
+    write_item,
+)
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import split_messages
-from holdfast.http.request.body import Fields, parse_fields, pop_list
+from holdfast.http.request.body import Fields, check_readable, parse_fields, pop_list
 from holdfast.http.request.item_validation import check_parts, parse_item
 from holdfast.http.server.errors import TooManyItems
 
@@ -21,7 +27,6 @@ MAX_VALUES = 500_000
 """The most JSON values in a body; more could take hundreds of bytes of memory per byte sent."""
 PLAIN_BYTES = 64 * 1024
 """The largest body that is tried as a plain request: longer ones may be expensive to decode."""
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _STRUCTURE = (b"{", b"[", b",")
 
 
@@ -41,6 +46,7 @@ def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
     fields = parse_fields(body)
     question = pop_question(kind, fields)
     entries = pop_entries(kind, fields, max_items)
+    check_readable(fields)
     raw_fields = {name: bytes(raw) for name, raw in fields.items()}
     if question is not None:
         return DecodedBody(raw_fields, [question])
@@ -58,7 +64,7 @@ def check_values(body: bytes) -> None:
     """Reject a body with more than `MAX_VALUES` JSON values, without decoding it."""
     if sum(body.count(mark) for mark in _STRUCTURE) <= MAX_VALUES:
         return
-    structure = _STRINGS.sub(b"", body)
+    structure = STRINGS.sub(b"", body)
     if sum(structure.count(mark) for mark in _STRUCTURE) > MAX_VALUES:
         raise TooManyItems(f"a request body has at most {MAX_VALUES} JSON values")
 
@@ -133,6 +139,8 @@ def decode_message(entry: msgspec.Raw, index: int) -> object:
         value: object = msgspec.json.decode(entry)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidInput(f"messages[{index}]: {exc}") from exc
+    if is_too_deep(bytes(entry)):
+        raise InvalidInput(f"messages[{index}]: nested in more than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         check_parts(value.get("content"), f"messages[{index}]")
     return value

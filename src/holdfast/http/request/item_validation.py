@@ -41,6 +41,7 @@ class _Output(msgspec.Struct):
     output: str | list[_OutputPart] | dict[str, Any] | None = None
 
 
+_read_all = msgspec.json.Decoder().decode
 _read_typed = msgspec.json.Decoder(_Typed).decode
 _read_message = msgspec.json.Decoder(_Message).decode
 _read_output = msgspec.json.Decoder(_Output).decode
@@ -57,8 +58,12 @@ def _check_role(role: str | None, where: str) -> None:
 
 def parse_item(body: bytes, where: str) -> NewItem:
     """Return an item unchanged; reject fields with a wrong type."""
-    item = read_item(body)
     try:
+        item = read_item(body)
+    except InvalidItem as exc:
+        raise InvalidItem(f"{where}: {exc}", param=where) from exc
+    try:
+        _read_all(body)  # a number out of range in an unknown field could not be decoded later
         typed = _read_typed(body)
         if item.kind == "message":
             _check_role(typed.role, where)

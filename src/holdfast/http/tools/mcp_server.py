@@ -86,7 +86,7 @@ class McpServer:
         version = request.header(b"mcp-protocol-version")
         try:
             messages = msgspec.json.decode(await request.body())
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return json_reply(_error(None, PARSE_ERROR, "the body is not JSON"), status=400)
         if version in STATELESS_VERSIONS or _named_version(messages) is not None:
             return await self._post_stateless(request, messages)

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.errors import UnsupportedByUpstream
 from holdfast.core.model.config_items import KIND as CONFIGURATION
 from holdfast.core.model.config_items import Settings, updated_settings
+from holdfast.core.model.items import item_value
 from holdfast.core.projection.growing_list import Form, SharedPrefix, share
 from holdfast.providers.items.serialized_input import append_piece
 from holdfast.providers.openai_chat.messages import (
@@ -133,7 +134,7 @@ class TranslationCache:
         return found
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
-        item = _decode(body)
+        item = item_value(body)
         if item.get("type") == "item_reference":
             return Translation(reference=item.get("id"))
         is_complete = True

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.model.items import item_value
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import broken, names_item
 from holdfast.providers.http.connection import StopReading
@@ -349,8 +350,8 @@ def _is_reasoning_model(model: str) -> bool:
 def _with_server_call_id(item: bytes, calls: dict[str, str]) -> bytes:
     if not calls:
         return item
-    value = msgspec.json.decode(item)
-    server_id = calls.get(value.get("call_id"))
+    value = item_value(item)
+    server_id = calls.get(value.get("call_id", ""))
     if server_id is None:
         return item
     return _encode({**value, "call_id": server_id})

@@ -18,6 +18,7 @@ from holdfast.core.healing.conversation_integrity import (
     compare,
     fingerprints,
 )
+from holdfast.core.model.items import item_value
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.http.upstream import Upstream, read_json
@@ -95,7 +96,7 @@ async def verify(upstream: Upstream, conversation: str, expected: Sequence[bytes
 
     Pages are read newest first, at most twice as many as the expected items need.
     """
-    wanted = fingerprints(msgspec.json.decode(body) for body in expected)
+    wanted = fingerprints(map(item_value, expected))
     found: list[Fingerprint] = []
     after = ""
     for _ in range(2 * len(wanted) // PAGE_SIZE + 1):

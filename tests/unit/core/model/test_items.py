@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.model.items import ROLES, NewItem, message, read_item, write_item
+from holdfast.core.model.items import (
+    MAX_DEPTH,
+    ROLES,
+    NewItem,
+    is_too_deep,
+    item_value,
+    message,
+    read_item,
+    write_item,
+)
 from tests.unit.core.builders import stored
 
 
@@ -202,3 +211,22 @@ def test_what_a_provider_did_by_itself_has_no_fingerprint_so_that_clients_may_dr
     kind: str,
 ) -> None:
     assert fingerprint({"type": kind, "summary": [], "action": {"query": "x"}}) == b""
+
+
+@given(st.integers(MAX_DEPTH - 2, MAX_DEPTH + 2), st.sampled_from(["[]", "{}"]))
+def test_the_levels_of_an_item_are_limited(depth: int, brackets: str) -> None:
+    opening = "[" if brackets == "[]" else '{"]":'
+    value = opening * (depth - 1) + brackets + brackets[1] * (depth - 1)
+    aside = '["[", "\\\\", "\\"[[", {}, [[], {"}": []}]]'  # neither strings nor neighbours count
+    assert is_too_deep(f"[{value}, {aside}]".encode()) == (depth + 1 > MAX_DEPTH)
+    body = f'{{"type":"x","y":{value},"z":{aside}}}'.encode()
+    if depth + 1 <= MAX_DEPTH:
+        assert read_item(body).body == body
+    else:
+        with pytest.raises(InvalidItem, match="levels"):
+            read_item(body)
+
+
+def test_a_number_of_any_length_can_be_read() -> None:
+    value = item_value(b'{"a":%s,"b":-%s,"c":12,"d":1e999}' % (b"1" * 5000, b"1" * 5000))
+    assert value == {"a": float("inf"), "b": float("-inf"), "c": 12, "d": float("inf")}
