@@ -80,7 +80,8 @@ class TurnTicket(msgspec.Struct, eq=False):
 
     def reader(self, after: int = -1) -> StreamReader:
         """Return a reader of the response's events."""
-        reader = self._service.reader(self.turn.tenant, self.response_id, after)
+        name = response_id(self.turn.id, self.step)
+        reader = self._service.reader(self.turn.tenant, name, after)
         reader.resume = self.resume
         return reader
 
@@ -145,6 +146,8 @@ class TurnService:
         self._queued: set[asyncio.Task[Any]] = set()
         """Tasks that wait for their lanes; they are cancelled as soon as the server stops."""
         self._lives = LiveResponses()
+        self.live = self._lives.get
+        """Return the events of a response that this process has in memory, by its id."""
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +180,11 @@ class TurnService:
         self, admission: Started | Queued, request: TurnRequest, *, is_live: bool
     ) -> TurnTicket:
         """Start the execution of an accepted turn."""
-        live = self._open_live(admission, request) if is_live else None
+        live = None
+        if is_live:
+            live = LiveResponse(_initial_facts(admission.turn, admission.session, request))
+            self._lives.add(live)
+            live.open("queued" if isinstance(admission, Queued) else "in_progress")
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
         # There is no await between the commit and this, so every turn gets its task.
         self.start_task(ticket, admission, request, live)
@@ -213,19 +220,9 @@ class TurnService:
         finally:
             ticket.settle(_stopped() if outcome is None else outcome)
 
-    def live(self, name: str) -> LiveResponse | None:
-        """Return the events of a response that this process has in memory."""
-        return self._lives.get(name)
-
     def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
         """Return a reader of a response's events, including those to come."""
         return StreamReader(self.records, self._lives, tenant, name, after)
-
-    def _open_live(self, admission: Started | Queued, request: TurnRequest) -> LiveResponse:
-        live = LiveResponse(_initial_facts(admission.turn, admission.session, request))
-        self._lives.add(live)
-        live.open("queued" if isinstance(admission, Queued) else "in_progress")
-        return live
 
     async def execute(
         self,
@@ -482,7 +479,7 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
         request=request,
         created_at=turn.accepted_at,
         status="in_progress",
-        conversation_id=conversation_of(session, request),
+        conversation_id=conversation_of(session, request) if request.is_conversation else None,
     )
 
 
