@@ -18,13 +18,13 @@ FLAT = 1.1
 """The goal of every ratio: the work does not depend on the size."""
 
 LIMITS: dict[str, Limit] = {
-    "calls per turn, chat": Limit(150, 130),
-    "calls per turn, responses": Limit(162, 130),
-    "calls per first turn, chat": Limit(164, 130),
-    "calls per first turn, responses": Limit(175, 130),
+    "calls per turn, chat": Limit(130, 130),
+    "calls per turn, responses": Limit(145, 130),
+    "calls per first turn, chat": Limit(146, 130),
+    "calls per first turn, responses": Limit(158, 130),
     # The goal is 1.5 times that of a turn on an idle lane.
-    "calls per queued turn, chat": Limit(180, 195),
-    "calls per queued turn, responses": Limit(193, 195),
+    "calls per queued turn, chat": Limit(167, 195),
+    "calls per queued turn, responses": Limit(181, 195),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
     # Beside those of its chunks: of the whole turn, from one API to another.

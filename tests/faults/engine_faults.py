@@ -33,8 +33,8 @@ RUNS = (
     Fault(
         "a run that lost its lane goes on asking",
         f"{ENGINE}/turns/turn_service.py",
-        "run = self._gateway.begin(admission, task.cancel)",
-        "run = self._gateway.begin(admission, lambda: None)",
+        "self._gateway.begin(admission, task.cancel)",
+        "self._gateway.begin(admission, lambda: None)",
         ("tests/unit/http/test_streams.py", "tests/unit/http/test_background.py"),
     ),
     Fault(

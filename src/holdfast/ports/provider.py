@@ -4,7 +4,7 @@ Events use the vocabulary of the Responses API, the richest one that the gateway
 for another API translates at its edge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -158,8 +158,9 @@ class Provider(Protocol):
         """
         ...
 
-    def state_use(self, model: str) -> StateUse | None:
-        """Return how the provider stores state for a model, or None if it stores none."""
+    @property
+    def state_use(self) -> Callable[[str], StateUse | None] | None:
+        """Return how the provider stores state for a model, or None; None if it stores none."""
         ...
 
     async def answer(self, call: ModelCall) -> Answer:

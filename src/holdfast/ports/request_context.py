@@ -41,6 +41,13 @@ def begin_context(request_id: str, tenant: str) -> None:
     current_request.set(RequestContext(request_id, traceparent, tenant))
 
 
+def note_model(model: str | None, upstream: str) -> None:
+    """Record the model that the current request calls."""
+    context = current_request.get()
+    if context is not None:
+        context.model, context.upstream = model, upstream
+
+
 def note_first_token() -> None:
     """Record the time at which the upstream began to answer the current request."""
     context = current_request.get()

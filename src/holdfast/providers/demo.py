@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 
 DEMO_MODEL = "holdfast-demo"
 MAX_QUOTED = 1000
@@ -25,16 +25,11 @@ class DemoProvider:
     def __init__(self, new_id: Callable[[str], str]) -> None:
         self._new_id = new_id
 
-    @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return "demo"
+    name = "demo"
+    state_use = None
 
     def check(self, call: ModelCall) -> None:
         """Accept everything."""
-
-    def state_use(self, model: str) -> StateUse | None:
-        """Return None: nothing is stored here."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""

@@ -1,8 +1,9 @@
 """Route models to upstreams: the first whose patterns match, or the demo model if there is none."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from holdfast.ports.provider import (
     RelayResponse,
     UnavailableUpstream,
 )
-from holdfast.ports.request_context import current_request
+from holdfast.ports.request_context import note_model
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -65,31 +66,21 @@ class UpstreamRouter:
             provider = _provider(upstream, new_id, translations)
             self._routes.append((upstream_settings, provider))
         self._demo = None if self._routes else DemoProvider(new_id)
-        self._cached_routes: dict[str, tuple[UpstreamSettings, Provider] | None] = {}
-
-    def provider(self, model: str) -> Provider:
+        self._find = lru_cache(MAX_CACHED_ROUTES)(self._match)
+        self.provider: Callable[[str], Provider] = lru_cache(MAX_CACHED_ROUTES)(self._route)
         """Return the provider of a model, or raise `ModelNotFound`."""
-        provider: Provider | None = self._demo
-        if provider is None:
-            routes = self._cached_routes
-            found = routes[model] if model in routes else self._find(model)
-            if found is None:
-                raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
-            provider = found[1]
-        context = current_request.get()
-        if context is not None:
-            context.model, context.upstream = model, provider.name
-        return provider
 
-    def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
+    def _route(self, model: str) -> Provider:
+        if self._demo is not None:
+            return self._demo
+        found = self._find(model)
+        if found is None:
+            raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+        return found[1]
+
+    def _match(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
         """Return the first upstream whose patterns match."""
-        if model in self._cached_routes:
-            return self._cached_routes[model]
-        if len(self._cached_routes) >= MAX_CACHED_ROUTES:
-            self._cached_routes.clear()
-        serving = (route for route in self._routes if _serves(route[0], model))
-        found = self._cached_routes[model] = next(serving, None)
-        return found
+        return next((route for route in self._routes if _serves(route[0], model)), None)
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
         """Return the fallback models for when this model's server fails, in order."""
@@ -103,8 +94,7 @@ class UpstreamRouter:
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of a model, if its upstream's settings have one."""
-        routes = self._cached_routes
-        found = routes[model] if model in routes else self._find(model)
+        found = self._find(model)
         return found[0].context_tokens if found else None
 
     def upstream_api(self, model: str) -> ServerApi | None:
@@ -135,9 +125,7 @@ class UpstreamRouter:
         upstream = next(serving, self._upstreams[0] if self._upstreams else None)
         if upstream is None:
             return None
-        context = current_request.get()
-        if context is not None:
-            context.model, context.upstream = model, upstream.name
+        note_model(model, upstream.name)
         return await open_relay(upstream, request)
 
     def transcriber(self, upstream: str, model: str, seconds: float) -> UpstreamTranscriber:

@@ -73,7 +73,7 @@ class EngineHarness:
     async def until_waiting(self, count: int = 1) -> None:
         """Wait until so many turns wait for a lane."""
         async with asyncio.timeout(30):
-            while sum(map(len, self.gateway._registry._lanes.values())) < count:
+            while sum(map(len, self.gateway._registry.lanes.values())) < count:
                 await let_others_run()
 
     async def turn(self, turn: Turn | str) -> Turn:

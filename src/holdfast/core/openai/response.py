@@ -108,7 +108,7 @@ _AS_COUNTED = msgspec.Raw(b"true")
 
 def pack_answer(answer: RecordedAnswer, usage: Usage | None) -> bytes:
     """Serialize an answer for storage with its run, without usage that the run's counts repeat."""
-    if usage is not None and usage.is_countable and bytes(answer.usage) == usage_value(usage):
+    if usage is not None and bytes(answer.usage) == _counted_value(usage):
         answer = replace(answer, usage=_AS_COUNTED)
     return encode_answer(answer)
 
@@ -188,6 +188,12 @@ def usage_value(usage: Usage) -> bytes:
             "total_tokens": usage.input_tokens + usage.output_tokens,
         }
     )
+
+
+@lru_cache(maxsize=64)
+def _counted_value(usage: Usage) -> bytes | None:
+    """Return usage as the counts of a run give it; None if they cannot hold it."""
+    return usage_value(usage) if usage.is_countable else None
 
 
 def complete_usage(usage: Any) -> bytes | None:

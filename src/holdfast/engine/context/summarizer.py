@@ -14,6 +14,7 @@ from holdfast.core.model.items import item_value, message
 from holdfast.core.model.session import Usage
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.request_context import note_model
 
 _SHARE_OF_WINDOW = 0.8
 """The share of its window that the summarizing model reads, because estimates may be wrong."""
@@ -75,6 +76,7 @@ class Summarizer:
         try:
             provider = self._route(model)
             upstream = provider.name
+            note_model(model, upstream)
             answer = await provider.answer(call)
             outcome = answer.status
         except HoldfastError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.core.model.items import item_value
 from holdfast.engine.embedded.validation import as_items
-from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall
 
 Function = Callable[[list[dict[str, Any]]], Awaitable[Any]]
 
@@ -15,14 +15,13 @@ class FunctionModel:
 
     name = "function"
 
+    state_use = None
+
     def __init__(self, function: Function) -> None:
         self._function = function
 
     def check(self, call: ModelCall) -> None:
         """Accept any call."""
-
-    def state_use(self, model: str) -> StateUse | None:
-        """Return None: a function stores no state."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the function's result; instructions are passed as a developer message."""

@@ -179,7 +179,8 @@ class ModelCaller:
         if left_out:
             attempt = attempt.without(left_out)
         may_be_bounded = fitter is not None and (fitter.has_windows or request.fields)
-        if not may_be_bounded and attempt.provider.state_use(model) is None:
+        state_use = attempt.provider.state_use
+        if not may_be_bounded and (state_use is None or state_use(model) is None):
             return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
@@ -203,7 +204,8 @@ class ModelCaller:
             history = await fitter.fit(attempt)
             if history is not attempt.history:
                 attempt = replace(attempt, history=history)
-        use = attempt.provider.state_use(attempt.model)
+        state_use = attempt.provider.state_use
+        use = state_use(attempt.model) if state_use is not None else None
         if use is None or run is None or not (request.is_stored or use.is_local):
             return attempt
         attempt = replace(attempt, use=use)
@@ -223,6 +225,9 @@ class ModelCaller:
     ) -> ModelCall:
         """Return the call for an attempt, and record the request with its run."""
         session_id = run.session.id
+        context = current_request.get()
+        if context is not None:
+            context.model, context.upstream = attempt.model, attempt.provider.name
         items, digest = projected or project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
         if self._fitter is not None and "context_management" in request.fields:

@@ -110,7 +110,10 @@ class ActiveRun:
         self._store = store
         self._registry = registry
         self._on_lost = on_lost
-        registry.register_run(self.fence.run_id, self._lose)
+        registry.running[self.fence.run_id] = self._lose
+        if self.fence.run_id in registry.stopped_early:
+            # A reset was committed after the commit that started the run.
+            registry.notify((), (self.fence.run_id,))
 
     def on_lost(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the lane is lost, or at once if it is, to abort upstream work."""
@@ -271,7 +274,9 @@ class ActiveRun:
         """End the run durably; return only once the outcome of the commit is known."""
         # The waiter is named before the commit, so that the commit itself starts its run: the
         # lane is never free in between, and the waiter needs no claim of its own.
-        waiter = self._registry.next_in_lane(self.fence.run_id, self.fence.session_id)
+        registry = self._registry
+        registry.running.pop(self.fence.run_id, None)
+        waiter = registry.next_in_lane(self.fence.session_id) if registry.lanes else None
         command = self._finishing = replace(
             command,
             items=(*self._unsaved, *command.items) if self._unsaved else command.items,
@@ -297,14 +302,15 @@ class ActiveRun:
             self._rejected = rejected_finish(self.fence, exc)
             raise
         self.ended = ended
+        registry.claims.pop(self.turn.id, None)
         if waiter is not None and ended.successor is not None:
-            self._registry.hand_over(waiter, ended.successor)
+            registry.hand_over(waiter, ended.successor)
         else:
             if waiter is not None and is_certain:
                 # Otherwise it may own the lane without anybody knowing the run: then it claims the
                 # run that it was named with.
                 waiter.may_own_lane = False
-            self._registry.wake(ended.session.id)
+            registry.wake(ended.session.id)
         outcome: str = command.outcome
         if ended.turn.outcome is None:
             outcome = "requires_action"
@@ -337,12 +343,12 @@ class ActiveRun:
 
     def abandon(self) -> None:
         """Leave the run open for recovery."""
-        self._registry.unregister_run(self.fence.run_id)
+        self._registry.running.pop(self.fence.run_id, None)
 
     def _mark_lost(self) -> None:
         """Record a loss that the caller learns from an exception: no callback, no log event."""
         self.is_lost = True
-        self._registry.unregister_run(self.fence.run_id)
+        self._registry.running.pop(self.fence.run_id, None)
 
 
 def rejected_finish(fence: Fence, exc: Exception) -> Finish:

@@ -222,10 +222,11 @@ class Gateway:
             raise
 
     def leave(self, run: ActiveRun) -> None:
-        """Give up the responsibility for a run's turn; write its end if that is missing."""
-        self._registry.claims.pop(run.turn.id, None)
-        if run.ended is None and not run.is_lost:
-            self._free_lane(run.turn, run.fence, run.unwritten)
+        """Give up the responsibility for a run's turn, unless its end is committed; write that."""
+        if run.ended is None:
+            self._registry.claims.pop(run.turn.id, None)
+            if not run.is_lost:
+                self._free_lane(run.turn, run.fence, run.unwritten)
 
     def _leave_queue(self, turn: Turn) -> None:
         """End a queued turn whose caller left, so that the turns behind it can start."""

@@ -109,9 +109,11 @@ class WaiterRegistry:
     def __init__(self, on_unclaimed: Callable[[Started], None] = _ignore) -> None:
         self._on_unclaimed = on_unclaimed
         """Receives a run that was handed to a waiter that has left."""
-        self._lanes: dict[SessionId, list[Waiter]] = {}
+        self.lanes: dict[SessionId, list[Waiter]] = {}
+        """The waiters of each lane, in the order of their turns."""
         self._watchers: dict[SessionId, list[Waiter]] = {}
-        self._running: dict[RunId, Callable[[], None]] = {}
+        self.running: dict[RunId, Callable[[], None]] = {}
+        """The runs of this process, and what stops each of them."""
         self.claims: dict[TurnId, int] = {}
         """The turns that a task of this process is responsible for, and since which tick."""
         self.tick = 0
@@ -122,8 +124,8 @@ class WaiterRegistry:
         """
         self._woken_at: dict[SessionId, int] = {}
         self._all_woken_at = 0
-        self._stopped_early: dict[RunId, None] = {}
-        """Runs whose stop signal came before they were registered."""
+        self.stopped_early: dict[RunId, None] = {}
+        """Runs whose stop signal came before they were in `running`: that has to signal again."""
 
     # ── turns that a task of this process is responsible for ────────────────────────────────
 
@@ -139,7 +141,7 @@ class WaiterRegistry:
 
     def is_claimed(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
         """Whether a task of this process is responsible for the turn, or for its run."""
-        return turn_id in self.claims or run_id in self._running
+        return turn_id in self.claims or run_id in self.running
 
     def release_turn(self, turn_id: TurnId) -> None:
         """End the responsibility for a turn."""
@@ -148,7 +150,7 @@ class WaiterRegistry:
     @property
     def has_waiters(self) -> bool:
         """Whether anybody here depends on what other processes write."""
-        return bool(self._lanes or self._watchers or self._running)
+        return bool(self.lanes or self._watchers or self.running)
 
     # ── waiting for a lane ──────────────────────────────────────────────────────────────────
 
@@ -164,7 +166,7 @@ class WaiterRegistry:
         waiter = Waiter(session_id, position, successor)
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
             waiter.wake()
-        lane = self._lanes.setdefault(session_id, [])
+        lane = self.lanes.setdefault(session_id, [])
         if not lane or lane[-1].position <= position:
             lane.append(waiter)
         else:
@@ -176,21 +178,20 @@ class WaiterRegistry:
         waiter.has_left = not is_served
         if not is_served:
             waiter.stop_timer()
-        lane = self._lanes.get(waiter.session_id, [])
+        lane = self.lanes.get(waiter.session_id, [])
         lane.remove(waiter)
         if not lane:
-            self._lanes.pop(waiter.session_id, None)
+            self.lanes.pop(waiter.session_id, None)
         elif not is_served:
             lane[0].wake()
 
-    def next_in_lane(self, run_id: RunId, session_id: SessionId) -> Waiter | None:
-        """Unregister a run that ends; return the waiter that its commit may hand the lane to.
+    def next_in_lane(self, session_id: SessionId) -> Waiter | None:
+        """Return the waiter that the commit of a run's end may hand the lane to.
 
         A waiter that was named before is not named twice: it does not know yet whether the lane
         is its own, and finds out by a claim.
         """
-        self._running.pop(run_id, None)
-        lane = self._lanes.get(session_id)
+        lane = self.lanes.get(session_id)
         if not lane or lane[0].successor is None or lane[0].may_own_lane:
             return None
         lane[0].may_own_lane = True
@@ -222,25 +223,6 @@ class WaiterRegistry:
 
     # ── runs and their stop signals ─────────────────────────────────────────────────────────
 
-    def register_run(self, run_id: RunId, stop: Callable[[], None]) -> None:
-        """Call `stop` when the run loses its lane; at once if it has lost it already.
-
-        A reset may commit between the commit that started the run and this call.
-        """
-        if run_id in self._stopped_early:
-            del self._stopped_early[run_id]
-            stop()
-        else:
-            self._running[run_id] = stop
-
-    def unregister_run(self, run_id: RunId) -> None:
-        """Forget a run that ended, or whose loss is known."""
-        self._running.pop(run_id, None)
-
-    def running(self) -> list[RunId]:
-        """Return the runs of this process."""
-        return list(self._running)
-
     # ── notifications ───────────────────────────────────────────────────────────────────────
 
     def notify(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
@@ -248,13 +230,14 @@ class WaiterRegistry:
         for session_id in woken:
             self.wake(session_id)
         for run_id in aborted:
-            stop = self._running.pop(run_id, None)
-            if stop is not None:
-                stop()
+            stop = self.running.pop(run_id, None)
+            if stop is None:
+                self.stopped_early[run_id] = None
             else:
-                self._stopped_early[run_id] = None
-        while len(self._stopped_early) > REMEMBERED:
-            del self._stopped_early[next(iter(self._stopped_early))]
+                self.stopped_early.pop(run_id, None)
+                stop()
+        while len(self.stopped_early) > REMEMBERED:
+            del self.stopped_early[next(iter(self.stopped_early))]
 
     def wake(self, session_id: SessionId) -> None:
         """Wake the first waiter of a session's lane and everybody who watches the session."""
@@ -264,7 +247,7 @@ class WaiterRegistry:
         if len(self._woken_at) > REMEMBERED:
             # What is forgotten counts as a wake-up of every session: one look too many is cheap.
             self._all_woken_at = self._woken_at.pop(next(iter(self._woken_at)))
-        if self._lanes or self._watchers:
+        if self.lanes or self._watchers:
             self._wake_waiters(session_id)
 
     def wake_all(self) -> None:
@@ -272,11 +255,11 @@ class WaiterRegistry:
         self.tick += 1
         self._all_woken_at = self.tick
         self._woken_at.clear()
-        for session_id in [*self._lanes, *self._watchers]:
+        for session_id in [*self.lanes, *self._watchers]:
             self._wake_waiters(session_id)
 
     def _wake_waiters(self, session_id: SessionId) -> None:
-        lane = self._lanes.get(session_id)
+        lane = self.lanes.get(session_id)
         if lane:
             lane[0].wake()
         for waiter in self._watchers.get(session_id, ()):

@@ -303,7 +303,7 @@ class Worker:
 
     async def _renew(self) -> None:
         lease = self._settings.lease_seconds
-        running = self._registry.running()
+        running = list(self._registry.running)
         try:
             await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
         except RunFenced:
@@ -319,7 +319,7 @@ class Worker:
 
     async def _stop_lost_runs(self) -> None:
         """Stop the runs of this process whose lanes another process took."""
-        running = self._registry.running()
+        running = list(self._registry.running)
         if running:
             owned = {run.run_id for run in await self._store.owned_runs(self.id)}
             self._registry.notify((), [run_id for run_id in running if run_id not in owned])

@@ -138,6 +138,9 @@ class TurnExecutor:
             is_stream=request.is_stream,
         )
         provider = self._route(request.model)
+        context = current_request.get()
+        if context is not None:
+            context.model, context.upstream = request.model, provider.name
         if len(bodies) <= INLINE_ITEMS:
             provider.check(call)
         else:

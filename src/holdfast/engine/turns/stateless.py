@@ -24,6 +24,7 @@ from holdfast.engine.streaming.stream_reader import LiveCursor
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
+from holdfast.ports.request_context import note_model
 
 UNREAD_BYTES = 64 * 1024
 """How many bytes may be unread before the model has to wait."""
@@ -48,6 +49,7 @@ class StatelessExecutor:
         """Return the whole response."""
         facts = self._initial_facts(request)
         provider = self._route(request.model)
+        note_model(request.model, provider.name)
         if request.is_compaction and self._compactor is not None:
             return _with_answer(facts, await self._compact(self._compactor, request, items))
         call, preface = await self._build_call(request, provider, items)
@@ -67,6 +69,7 @@ class StatelessExecutor:
             sink.write(list(compaction_events(answer.items[0], 0, is_sampled=True)))
             return answer
         provider = self._route(request.model)
+        note_model(request.model, provider.name)
         call, preface = await self._build_call(request, provider, items)
         if not preface:
             return await self._metered(provider, provider.stream(call, sink))

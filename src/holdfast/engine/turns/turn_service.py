@@ -7,6 +7,7 @@ its caller waits for the answer in a task that ends only with the server.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -151,7 +152,9 @@ class TurnService:
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the last turn; looking up the running loop costs a system call."""
+        """The loop that was running at the start; looking up the running one is a system call."""
+        with suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
         self.records = ResponseRecords(gateway.read)
 
     async def accept(
@@ -232,29 +235,29 @@ class TurnService:
         live: LiveResponse | None,
     ) -> TurnResult:
         """Wait for the lane and execute the turn in the current task; stop if the lane is lost."""
-        task, run = ticket.task or self._current_task(), None
+        task = ticket.task or asyncio.current_task(self._loop) or asyncio.current_task()
+        assert task is not None
+        run: ActiveRun | None = None
         self._tasks[task] = ticket
         try:
             try:
-                if isinstance(admission, Started):
-                    run = self._gateway.begin(admission, task.cancel)
-                else:
-                    self._queued.add(task)
-                    run = await self._gateway.enter(admission, task.cancel)
-                    self._queued.discard(task)
+                run = (
+                    self._gateway.begin(admission, task.cancel)
+                    if isinstance(admission, Started)
+                    else await self._wait_for_lane(admission, task)
+                )
                 self.in_flight.runs[run.session.id] = run
                 return await self._executor.execute(run, request, live)
             except TurnInterrupted as exc:
-                self._queued.discard(task)
                 joined = await self._joined_result(ticket, exc)
                 self._count_left(run, None)
                 if live is not None:
                     live.end_whole(joined.response)
                 return joined
             finally:
-                self._queued.discard(task)
                 if run is not None:
-                    self._gateway.leave(run)
+                    if run.ended is None:
+                        self._gateway.leave(run)
                     if self.in_flight.runs.get(run.session.id) is run:
                         del self.in_flight.runs[run.session.id]
                 if live is not None:
@@ -275,6 +278,13 @@ class TurnService:
         finally:
             del self._tasks[task]
 
+    async def _wait_for_lane(self, admission: Queued, task: "asyncio.Task[Any]") -> ActiveRun:
+        self._queued.add(task)
+        try:
+            return await self._gateway.enter(admission, task.cancel)
+        finally:
+            self._queued.discard(task)
+
     def _count_left(self, run: ActiveRun | None, error: BaseException | None) -> None:
         """Count a turn that this process leaves without having committed its end."""
         if run is not None and run.ended is not None:
@@ -285,14 +295,6 @@ class TurnService:
         elif isinstance(error, LaneTimeout):
             outcome = "failed"
         self._gateway.meter.turn_left(outcome, has_run=run is not None)
-
-    def _current_task(self) -> "asyncio.Task[Any]":
-        task = asyncio.current_task(self._loop) if self._loop is not None else None
-        if task is None:
-            self._loop = asyncio.get_running_loop()
-            task = asyncio.current_task(self._loop)
-            assert task is not None
-        return task
 
     async def _joined_result(self, ticket: TurnTicket, exc: TurnInterrupted) -> TurnResult:
         """Return the answer of the turn that this one joined; raise `exc` if it joined none."""

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, updated_settings, with_settings
-from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, StateUse
+from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall
 from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
@@ -70,6 +70,8 @@ class _ChunkSink:
 class ChatProvider:
     """A Chat server; it stores nothing between calls."""
 
+    state_use = None
+
     def __init__(
         self, upstream: Upstream, new_id: NewId, translations: TranslationCache | None = None
     ) -> None:
@@ -104,9 +106,6 @@ class ChatProvider:
     def dropped_tools(self, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose here."""
         return dropped_tools(fields["tools"], self.name) if "tools" in fields else ()
-
-    def state_use(self, model: str) -> StateUse | None:
-        """Return None: every call is self-contained."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""

@@ -31,6 +31,8 @@ class ThreadExecutor:
         self._is_closed = False
         self._at_work = threading.Lock()
         """Held while a job runs, on the thread or inline."""
+        self.try_acquire: Callable[[], bool] = partial(self._at_work.acquire, blocking=False)
+        """Try to reserve the executor for inline work; on success, call `give_back` afterwards."""
         self.give_back: Callable[[], None] = self._at_work.release
         """Release what `try_acquire` acquired."""
 
@@ -45,10 +47,6 @@ class ThreadExecutor:
         """Run `work` in the thread, then call `settle` on the event loop, without a task."""
         self._put((work, settle, asyncio.get_running_loop(), None))
 
-    def try_acquire(self) -> bool:
-        """Try to reserve the executor for inline work; on success, call `give_back` afterwards."""
-        return not self._is_closed and self._jobs.empty() and self._at_work.acquire(blocking=False)
-
     def _put(self, job: _Job) -> None:
         if self._is_closed:
             raise RuntimeError("the executor is closed")
@@ -58,12 +56,13 @@ class ThreadExecutor:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Finish the submitted jobs and stop the thread."""
+        """Finish the submitted jobs and stop the thread; nothing runs inline afterwards."""
         self._is_closed = True
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
+        self.try_acquire()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

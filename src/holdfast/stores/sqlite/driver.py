@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from holdfast.stores.sqlite.connection import (
     Connect,
     ManagedConnection,
 )
-from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
+from holdfast.stores.sqlite.inline_commit import NOTABLE_SECONDS, DiskLatencyGate, is_short
 from holdfast.stores.sqlite.schema import applied_steps
 
 ResultT = TypeVar("ResultT")
@@ -160,7 +161,7 @@ class SqliteDriver(SqlDriver):
                 connection = link.impatient or link.at_once()
                 if connection is not None:
                     connection.execute("begin immediate")
-                    pace.start()
+                    pace.began = pace.start() if pace.measured else perf_counter()
                     try:
                         results = self._transact(connection, commands)
                     except Exception as exc:  # noqa: BLE001 - it is answered, to its own command
@@ -168,7 +169,8 @@ class SqliteDriver(SqlDriver):
                             results = [_explain(exc)]
                         work = partial(self._commit_each, commands)
                     finally:
-                        pace.stop()
+                        if pace.measured or perf_counter() - pace.began > NOTABLE_SECONDS:
+                            pace.stop()
             except sqlite3.Error:
                 pass  # the file is locked: the thread waits for it
             finally:
@@ -178,13 +180,18 @@ class SqliteDriver(SqlDriver):
                 if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                     self._post_checkpoint(writer)
                 return
+        writer.post(work, partial(self._settle_from_thread, writer, settle))
 
-        def settled(results: list[Result] | None, error: BaseException | None) -> None:
-            settle(results, error)
-            if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
-                self._post_checkpoint(writer)
-
-        writer.post(work, settled)
+    def _settle_from_thread(
+        self,
+        writer: ThreadExecutor,
+        settle: Settle,
+        results: list[Result] | None,
+        error: BaseException | None,
+    ) -> None:
+        settle(results, error)
+        if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
+            self._post_checkpoint(writer)
 
     def _is_queued(self, command: Accept) -> bool:
         """Whether a turn only joins a queue, behind one that gets the lane first."""

@@ -21,7 +21,7 @@ MAX_BYTES = 1024 * 1024
 QUICK_SECONDS = 0.001
 """The longest average wait for the disk on the event loop."""
 NOTABLE_SECONDS = 0.001
-"""A shorter time counts completely: it is short enough for the event loop in any case."""
+"""A shorter time is not examined: it is short enough for the event loop in any case."""
 MEASURED_WAITS = 64
 """After a notable wait, this many further waits are measured exactly."""
 FIRST_PAUSE = 1.0
@@ -57,13 +57,15 @@ class DiskLatencyGate:
 
     Only time spent waiting counts: the CPU time is needed in any case, and another thread would
     have to wait for a CPU as well. The system knows both, but to ask it costs more than a short
-    commit, so it is asked only after a notable wait.
+    commit, so it is asked only after a notable wait. Until then a caller need not `stop` after a
+    shorter time, which would only lower the average.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._began = self._worked = self._ready = 0.0
-        self._measured = 1
+        self.began = self._worked = self._ready = 0.0
+        """When the transaction began, and the system's times at that moment."""
+        self.measured = 1
         """How many of the next waits are measured without the time spent working or ready."""
         self._waited = 0.0
         self._pause = FIRST_PAUSE
@@ -74,11 +76,15 @@ class DiskLatencyGate:
         """Whether transactions may run on the event loop."""
         return self.paused_until == 0.0 or self._now() >= self.paused_until
 
-    def start(self) -> None:
-        """Start measuring a transaction, in the thread that runs it."""
-        if self._measured:
+    def start(self) -> float:
+        """Start measuring a transaction, in the thread that runs it; return when it began.
+
+        Setting `began` is enough as long as `measured` is 0.
+        """
+        if self.measured:
             self._ready, self._worked = ready_seconds(), time.thread_time()
-        self._began = time.perf_counter()
+        self.began = time.perf_counter()
+        return self.began
 
     def stop(self) -> float:
         """Record and return the seconds that the transaction has waited since `start`.
@@ -86,15 +92,15 @@ class DiskLatencyGate:
         If a notable time was not measured exactly, the disk's share is unknown. It then counts as
         `NOTABLE_SECONDS`, and the next waits are measured exactly.
         """
-        waited = time.perf_counter() - self._began
-        is_measured = self._measured > 0
+        waited = time.perf_counter() - self.began
+        is_measured = self.measured > 0
         if is_measured:
             waited -= time.thread_time() - self._worked
         if waited > NOTABLE_SECONDS:
             waited = waited - (ready_seconds() - self._ready) if is_measured else NOTABLE_SECONDS
-            self._measured = MEASURED_WAITS
+            self.measured = MEASURED_WAITS
         elif is_measured:
-            self._measured -= 1
+            self.measured -= 1
         waited = waited if waited > 0.0 else 0.0
         self._waited += (waited - self._waited) * _WEIGHT
         if self._waited > QUICK_SECONDS:

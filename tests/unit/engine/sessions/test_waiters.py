@@ -109,10 +109,13 @@ async def test_a_turn_that_waited_is_told_when_it_loses_its_lane() -> None:
 def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
     registry, stopped = WaiterRegistry(), []
     registry.notify((), (RunId("run_1"),))
-    registry.register_run(RunId("run_1"), lambda: stopped.append(1))
-    registry.register_run(RunId("run_2"), lambda: stopped.append(2))
+    assert RunId("run_1") in registry.stopped_early
+    registry.running[RunId("run_1")] = lambda: stopped.append(1)
+    registry.running[RunId("run_2")] = lambda: stopped.append(2)
+    registry.notify((), list(registry.stopped_early))
     assert stopped == [1]
-    assert registry.running() == [RunId("run_2")]
+    assert not registry.stopped_early
+    assert list(registry.running) == [RunId("run_2")]
 
 
 async def test_a_lane_that_came_free_before_anybody_waited_is_claimed_at_once() -> None:
