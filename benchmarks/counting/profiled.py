@@ -229,25 +229,36 @@ _FIRST_DELTA = 8
 _START = f'" word{_FIRST_DELTA - 1}"'.encode()
 
 
-def calls_per_chunk(folder: Path, api: str) -> float:
-    """Return our calls for one streamed text delta, upstream and client using the same API."""
+class StreamCalls(msgspec.Struct, frozen=True, order=True):
+    """Our calls for a streamed turn."""
+
+    beside_chunks: float
+    """Calls of the whole turn, without those of its text deltas."""
+    per_chunk: float
+    """Calls for one text delta."""
+
+
+def stream_calls(folder: Path, api: str, client: str) -> StreamCalls:
+    """Return our calls for a stream, with the APIs that the upstream and the client use."""
     port = processes.free_port()
 
-    async def measure(gateway: ProfiledGateway) -> float:
+    async def measure(gateway: ProfiledGateway) -> StreamCalls:
         async with serving(Upstream(), port) as upstream, connected(gateway.port) as connection:
             upstream.is_holding = True
-            return min([await _stream(gateway, upstream, connection, api) for _ in range(_STREAMS)])
+            found = [await _stream(gateway, upstream, connection, client) for _ in range(_STREAMS)]
+            return StreamCalls(min(found).beside_chunks, min(each.per_chunk for each in found))
 
-    with profiled_gateway(folder, folder / f"stream-{api}.db", api, port) as gateway:
+    with profiled_gateway(folder, folder / f"stream-{api}-{client}.db", api, port) as gateway:
         return asyncio.run(measure(gateway))
 
 
 async def _stream(
-    gateway: ProfiledGateway, upstream: Upstream, connection: Connection, api: str
-) -> float:
+    gateway: ProfiledGateway, upstream: Upstream, connection: Connection, client: str
+) -> StreamCalls:
     """Stream an answer in lock-step: each delta is sent when the one before has arrived."""
-    body = msgspec.json.encode(turn_body(api, "Count.", stream=True))
-    connection.send("POST", PATHS[api], body, {"x-session-key": "stream"})
+    before = await gateway.counts()
+    body = msgspec.json.encode(turn_body(client, "Count.", stream=True))
+    connection.send("POST", PATHS[client], body, {"x-session-key": "stream"})
     request = await upstream.held.get()
     request.transport.write(STREAM_HEAD)
     counts: dict[bytes, Counts] = {}
@@ -268,7 +279,9 @@ async def _stream(
     request.transport.write(b"0\r\n\r\n")
     while await connection.receive_chunk():
         pass
-    return counts[last].minus(counts[_START]).calls / CHUNKS
+    per_chunk = counts[last].minus(counts[_START]).calls / CHUNKS
+    total = (await gateway.counts()).minus(before).calls
+    return StreamCalls(total - per_chunk * (_FIRST_DELTA + CHUNKS), per_chunk)
 
 
 def _delta_mark(event: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from tests.counts.limits import LIMITS
 from benchmarks.counting.appends import calls_per_append
 from benchmarks.counting.disk import bytes_per_turn, frames_per_turn
 from benchmarks.counting.growth import AXES, ratio
-from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
+from benchmarks.counting.profiled import queued_turn_counts, stream_calls, turn_counts
 from benchmarks.report import Report
 
 
@@ -27,7 +27,9 @@ def _counts(folder: Path, *, is_short: bool) -> Iterator[tuple[str, float]]:
         yield f"calls per turn, {kind}", turn_counts(folder, kind).calls
         yield f"calls per first turn, {kind}", turn_counts(folder, kind, is_first=True).calls
         yield f"calls per queued turn, {kind}", queued_turn_counts(folder, kind).calls
-        yield f"calls per streamed chunk, {kind}", calls_per_chunk(folder, kind)
+        stream = stream_calls(folder, kind, kind)
+        yield f"calls per streamed chunk, {kind}", stream.per_chunk
+        yield f"calls per stream beside its chunks, {kind} to {kind}", stream.beside_chunks
     yield "calls per append of an SDK session", calls_per_append(folder)
     if is_short:
         return

@@ -10,6 +10,8 @@ from agents.memory.session import _session_accepts_wrapper
 
 from holdfast import HoldfastError
 from holdfast.agents_sdk import HoldfastSession, SessionClosed
+from holdfast.agents_sdk.item_codec import to_items
+from holdfast.core.model.items import item_value, read_item
 from tests.agents_sdk.fake_model import FakeModel, agent_of, texts_of
 
 ODD: list[Any] = [
@@ -45,6 +47,21 @@ async def test_an_empty_session_has_no_items(session: HoldfastSession) -> None:
 async def test_items_come_back_as_they_were_added(session: HoldfastSession) -> None:
     await session.add_items(ODD)
     assert await session.get_items() == ODD
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "developer", "r\0le"])
+@pytest.mark.parametrize(
+    "text", ["", "hi", " a\r\nb\rc ", "e\u0301 \u00fc \u2603", "\ud83d\ude00", "\0"]
+)
+def test_a_text_is_the_item_that_its_json_is_read_as(role: str, text: str) -> None:
+    plain, named = (
+        {"role": role, "content": text},
+        {"content": text, "role": role, "type": "message"},
+    )
+    for value in (plain, named):
+        (item,) = to_items([value])
+        assert item == read_item(item.body)
+        assert item_value(item.body).keys() == value.keys()
 
 
 async def test_a_surrogate_pair_is_joined(session: HoldfastSession) -> None:

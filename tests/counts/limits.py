@@ -27,7 +27,12 @@ LIMITS: dict[str, Limit] = {
     "calls per queued turn, responses": Limit(181, 195),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
-    "calls per append of an SDK session": Limit(42, 40),
+    # Beside those of its chunks: of the whole turn, from one API to another.
+    "calls per stream beside its chunks, chat to chat": Limit(272, 250),
+    "calls per stream beside its chunks, chat to responses": Limit(294, 250),
+    "calls per stream beside its chunks, responses to chat": Limit(330, 250),
+    "calls per stream beside its chunks, responses to responses": Limit(354, 250),
+    "calls per append of an SDK session": Limit(31, 40),
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
     "WAL frames per turn, 100,000 sessions": Limit(3.9, 4),
     "bytes on disk per turn": Limit(1220, 1400),

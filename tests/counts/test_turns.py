@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.counting.appends import calls_per_append
-from benchmarks.counting.profiled import calls_per_chunk, queued_turn_counts, turn_counts
+from benchmarks.counting.profiled import queued_turn_counts, stream_calls, turn_counts
 
 from tests.counts.limits import LIMITS
 
@@ -38,10 +38,15 @@ def test_a_turn_that_waits_for_its_lane_needs_no_more_calls_than_its_limit(
     assert 0 < counts.calls <= LIMITS[f"calls per queued turn, {kind}"].limit
 
 
+@pytest.mark.parametrize("client", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_streamed_chunk_needs_no_more_calls_than_its_limit(kind: str, tmp_path: Path) -> None:
-    calls = calls_per_chunk(tmp_path, kind)
-    assert 0 < calls <= LIMITS[f"calls per streamed chunk, {kind}"].limit
+def test_a_stream_and_its_chunks_need_no_more_calls_than_their_limits(
+    kind: str, client: str, tmp_path: Path
+) -> None:
+    calls = stream_calls(tmp_path, kind, client)
+    assert 0 < calls.per_chunk <= LIMITS[f"calls per streamed chunk, {kind}"].limit
+    limit = LIMITS[f"calls per stream beside its chunks, {kind} to {client}"].limit
+    assert 0 < calls.beside_chunks <= limit
 
 
 def test_an_append_of_an_sdk_session_needs_no_more_calls_than_its_limit(tmp_path: Path) -> None:

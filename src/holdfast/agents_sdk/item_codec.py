@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidItem
 from holdfast.core.ids import SessionId
-from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
+from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, item_value, message, read_item
 
 Item = dict[str, Any]
 
@@ -31,13 +31,26 @@ _decode_all = msgspec.json.Decoder(list[Item]).decode
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+_TEXT_FIELDS = frozenset({"role", "content"})
 _is_counter = re.compile(r"(?:.*[^0-9A-Za-z])?[0-9]{1,4}", re.DOTALL).fullmatch
 """Match ids that count calls, such as `call_0`; a random id occurs once."""
 
 
 def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
     """Convert the SDK's items to stored items."""
-    return tuple([read_item(_to_bytes(value)) for value in values])
+    return tuple(map(_to_item, values))
+
+
+def _to_item(value: Any) -> NewItem:
+    if type(value) is dict and value.keys() == _TEXT_FIELDS and value["role"]:
+        role, text = value["role"], value["content"]
+        if type(role) is str and type(text) is str:
+            # As most input is: JSON represents it exactly, and nothing has to be parsed again.
+            try:
+                return message(role, text, _encode_fast(value))
+            except UnicodeEncodeError:
+                pass  # lone surrogates, or pairs of them
+    return read_item(_to_bytes(value))
 
 
 def _to_bytes(value: Any) -> bytes:

@@ -102,7 +102,8 @@ class HoldfastSession:
         batch_id: str | None = None,
     ) -> None:
         """Append items atomically, durable on return, at most once per `batch_id`."""
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         if not items:
             return
         if batch_id is not None:
@@ -112,7 +113,9 @@ class HoldfastSession:
         if lane is not None:
             await lane.add(batch, batch_id)
             return
-        block = await self._block(wrapper, batch_id)
+        block = self._standalone if wrapper is None and batch_id is None else None
+        if block is None or block.append_lock.locked():
+            block = await self._block(wrapper, batch_id)
         async with block.append_lock:
             block.assign_ordinal(batch)
             try:
@@ -248,21 +251,17 @@ class HoldfastSession:
         return None if limit is None or limit < 0 else limit
 
     async def _block(self, wrapper: Wrapper, batch_id: str | None) -> RunBlock:
-        if wrapper is None:
-            return await self._standalone_block(batch_id)
-        block = find_block(wrapper, self._scope)
-        if block is None:
-            block = await self._backend.new_block(None)
-            bind_block(wrapper, self._scope, block)
-        return block
+        """Return the block of a run, or a new one.
 
-    async def _standalone_block(self, batch_id: str | None) -> RunBlock:
-        """Return a block for items that belong to no run; concurrent appends use separate ones."""
-        shared = self._standalone
-        if shared is not None and batch_id is None and not shared.append_lock.locked():
-            return shared
+        Items that belong to no run share a block; concurrent appends use separate ones.
+        """
+        block = find_block(wrapper, self._scope) if wrapper is not None else None
+        if block is not None:
+            return block
         block = await self._backend.new_block(None)
-        if batch_id is None:
+        if wrapper is not None:
+            bind_block(wrapper, self._scope, block)
+        elif batch_id is None:
             block.is_standalone = True
             self._standalone = block
         return block

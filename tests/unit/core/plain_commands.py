@@ -105,6 +105,8 @@ PLAIN_ENDS: list[tuple[dict[str, Any], Facts]] = [
     ({"items": (NAMED, *SAID), "after_seq": 1, "hold_seconds": 5.0}, running()),
     ({"successor": Successor(TurnId("turn_2"), RunId("run_2"))}, running()),
     ({"shown_records": 0}, running(session={"record_no": 2})),
+    ({"journal": JournalEntry(first=0, last=1, body=b"")}, running()),
+    ({"journal": JournalEntry(first=2, last=3, body=b"x"), "usage": USAGE}, running()),
     ({}, running(a_started_turn(source="channel", error_code="worker_lost", is_retryable=True))),
 ]
 STATE = ProviderState("p", "a", "m", b"resp_1", 0)
@@ -121,7 +123,6 @@ OTHER_ENDS: list[tuple[dict[str, Any], Facts]] = [
     ({"completion": StoredCompletion("m", b"{}")}, running()),
     ({"pending_calls": ("call_1",)}, running()),
     ({"heals": b"[]"}, running()),
-    ({"journal": JournalEntry(first=0, last=1, body=b"")}, running()),
     ({"refused_from": 1}, running()),
     ({"left_out": (1,)}, running()),
     ({"history_hash": b"hash"}, running()),

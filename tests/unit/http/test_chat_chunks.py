@@ -4,15 +4,17 @@ import msgspec
 import pytest
 
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.stream_events import StreamEvent
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.stream_events import CREATED, StreamEvent, lifecycle_event
 from holdfast.http.formats.chat import ChatChunks
 
-_RESPONSE = b'{"response":{"id":"resp_1","created_at":1}}'
+_REQUEST = TurnRequest(api="chat", model="m")
+_RESPONSE = ResponseFacts(id="resp_1", request=_REQUEST, created_at=1.0, status="in_progress")
 
 
 def _begun() -> ChatChunks:
-    chunks = ChatChunks(TurnRequest(api="chat", model="m"))
-    begin = chunks([StreamEvent("response.created", 0, _RESPONSE)])
+    chunks = ChatChunks(_REQUEST)
+    begin = chunks([lifecycle_event(CREATED, 0, _RESPONSE, "in_progress")])
     choice = msgspec.json.decode(begin.removeprefix(b"data: "))["choices"][0]
     assert choice["delta"] == {"role": "assistant", "content": "", "refusal": None}
     return chunks

@@ -2,7 +2,8 @@
 
 Events are numbered without gaps. The first ones and the last one contain the response itself and
 are built from its record; those in between come from the model. Most events are deltas of text:
-such an event stays a value, and its JSON is encoded only when a reader or a journal needs it.
+such an event stays a value, as those with the response do, and its JSON is encoded only when a
+reader or a journal needs it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ TERMINAL: dict[ResponseStatus, str] = {
 }
 DELTA_BYTES = 160
 """The approximate size of a delta's JSON without its text."""
+RESPONSE_BYTES = 1024
+"""The approximate size of a response's JSON without its output and the fields of its request."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,7 +56,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     type: str
     number: int
     encoded: bytes | None
-    """Its JSON, number included; None until a delta is encoded."""
+    """Its JSON, number included; None until it is encoded."""
     status: ResponseStatus | None = None
     """The status of the response, if the event contains one; a journal stores nothing else of
     it."""
@@ -61,12 +64,18 @@ class StreamEvent(msgspec.Struct, gc=False):
     """The event itself, if it is a delta."""
     size: int = 0
     """The approximate size in bytes; 0 if it is not counted."""
+    facts: ResponseFacts | None = None
+    """The response, if the event contains it."""
 
     @property
     def body(self) -> bytes:
         """The event's JSON, encoded once."""
         if self.encoded is None:
-            self.encoded = _encode(self.delta)
+            value: Any = self.delta
+            if self.facts is not None:
+                value = {"type": self.type, "sequence_number": self.number}
+                value["response"] = response_value(self.facts)
+            self.encoded = _encode(value)
         return self.encoded
 
 
@@ -92,9 +101,10 @@ def number_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
 
 def response_event(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:
     """Return an event that contains the response described by `facts`."""
-    value = {"type": kind, "sequence_number": number, "response": response_value(facts)}
-    body = _encode(value)
-    return StreamEvent(kind, number, body, facts.status, size=len(body))
+    size = RESPONSE_BYTES + sum(map(len, facts.output))
+    if facts.request.fields:
+        size += sum(map(len, facts.request.fields.values()))
+    return StreamEvent(kind, number, None, facts.status, None, size, facts)
 
 
 def lifecycle_event(

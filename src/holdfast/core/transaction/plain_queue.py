@@ -126,7 +126,8 @@ def hand_over_plainly(
     entry = Entry(begun, False, [begun_run], stored, [], [event])
     fence = Fence(session_id, session.generation, named.run_id, epoch)
     started = Started(begun, after, begun_run, fence)
+    appended = LogAppended(after, session, (change.entries[0], entry), now)
     return Decision(
         Ended(outcome.turn, after, outcome.run, started),
-        (LogAppended(after, session, (change.entries[0], entry), now), QueueDropped(begun.id)),
+        (appended, QueueDropped(begun.id), *ended.changes[1:]),
     )

@@ -15,7 +15,15 @@ from holdfast.core.model.item_ids import mint_name
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import USER_ACTIVITY, Fence, Run, Turn
-from holdfast.core.transaction.changes import Decision, Entry, Event, LogAppended
+from holdfast.core.transaction.changes import (
+    Change,
+    Decision,
+    Entry,
+    Event,
+    JournalAdded,
+    JournalRow,
+    LogAppended,
+)
 from holdfast.core.transaction.commands import (
     Accept,
     Ended,
@@ -38,8 +46,7 @@ ACCEPT_OPTIONS = (
 )  # fmt: skip
 FINISH_OPTIONS = (
     "again", "partial", "counted", "error_code", "error_message", "is_retryable", "provider_state",
-    "completion", "pending_calls", "heals", "journal", "refused_from", "left_out", "history_hash",
-    "outbox",
+    "completion", "pending_calls", "heals", "refused_from", "left_out", "history_hash", "outbox",
 )  # fmt: skip
 """What a plain command leaves at its default."""
 accept_options = attrgetter(*ACCEPT_OPTIONS)
@@ -48,7 +55,7 @@ NO_ACCEPT_OPTIONS = (
     False, False, None, None, None, None, None, None, None, None, None, 0.0, None,
 )  # fmt: skip
 _NO_FINISH_OPTIONS = (
-    False, (), None, None, None, False, None, None, (), None, None, None, (), b"", (),
+    False, (), None, None, None, False, None, None, (), None, None, (), b"", (),
 )  # fmt: skip
 _NOTHING_USED = Usage()
 
@@ -172,5 +179,11 @@ def end_plainly(
         session_id, after.event_no, session.tenant, "turn.completed", turn.id,
         _ITEM_RANGE % (turn.first_seq, last), now,
     )  # fmt: skip
-    entry = Entry(turn, False, [run], stored, [], [event])
-    return Decision(Ended(turn, after, run), (LogAppended(after, session, (entry,), now),))
+    entry, journal = Entry(turn, False, [run], stored, [], [event]), command.journal
+    changes: tuple[Change, ...] = (LogAppended(after, session, (entry,), now),)
+    if journal is not None:
+        row = JournalRow(
+            turn.id, turn.step, journal.first, journal.last, session_id, journal.body
+        )  # fmt: skip
+        changes += (JournalAdded(row, run.id),)
+    return Decision(Ended(turn, after, run), changes)

@@ -5,7 +5,7 @@ run, together with what was done about it; every attempt starts from the same co
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from time import monotonic
 
@@ -419,12 +419,18 @@ async def _project_in_thread(attempt: CallAttempt) -> Projected:
     return await asyncio.to_thread(project_grown, attempt.history, attempt.quarantined)
 
 
-async def _stream(
+def _stream(
     provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
-) -> Answer:
+) -> Awaitable[Answer]:
     """Stream an answer to the writer, after its preface."""
-    if not preface:
-        return await provider.stream(call, writer)
+    if preface:
+        return _stream_after(preface, provider, call, writer)
+    return provider.stream(call, writer)
+
+
+async def _stream_after(
+    preface: tuple[bytes, ...], provider: Provider, call: ModelCall, writer: OutputSink
+) -> Answer:
     sink = PrefacedSink(writer, preface)
     answer = await provider.stream(call, sink)
     sink.begin()

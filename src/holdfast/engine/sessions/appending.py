@@ -24,7 +24,7 @@ from holdfast.core.transaction.commands import (
     Repeated,
 )
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.sessions.submission import submit
+from holdfast.engine.sessions.submission import SUBMIT_TRIES, resubmit
 
 BUSY_SECONDS = 0.02
 """How often a batch checks whether the lane of its busy session is free."""
@@ -45,7 +45,10 @@ async def append_items(
 async def append_batch(gateway: Gateway, command: AppendBatch) -> Appended:
     """Append a batch to a turn that runs outside this gateway; wait while the lane is taken."""
     try:
-        return await submit(gateway.store, command)
+        try:
+            return await gateway.store.submit(command)
+        except StoreUnavailable:
+            return await resubmit(gateway.store, command, tries=SUBMIT_TRIES - 1)
     except SessionBusy:
         pass
     except (StoreUnavailable, StoreClosed):

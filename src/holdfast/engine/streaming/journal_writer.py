@@ -50,7 +50,8 @@ class JournalWriter:
     def start(self) -> None:
         """Publish that the run has started."""
         self._live.start()
-        self._schedule()
+        if self._live.publish_after_commit:
+            self._schedule()
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
         """Publish events of the model. False means that the caller must drain first."""
@@ -101,7 +102,8 @@ class JournalWriter:
 
     def end(self, journal: JournalEntry | None, facts: ResponseFacts) -> None:
         """Publish the end, after it was committed together with the rest of the journal."""
-        self._live.mark_committed(journal)
+        if journal is not None:
+            self._live.mark_committed(journal)
         self._live.end(facts)
 
     def begin_step(self) -> None:
@@ -123,11 +125,12 @@ class JournalWriter:
         """Schedule a write of new events: soon, or at once if there are many."""
         if self._writing is not None:
             return
-        if self._is_overgrown:
+        live = self._live
+        if live.uncommitted_bytes > WINDOW_BYTES and live.is_journalled:
             self._write()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            if self._live.publish_after_commit:
+            if live.publish_after_commit:
                 self._timer = loop.call_later(BATCH_SECONDS, self._write)
             else:
                 due = loop.time() + CHECKPOINT_SECONDS

@@ -7,7 +7,7 @@ none.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -68,58 +68,6 @@ class StreamClient(Protocol):
         ...
 
 
-class Subscriber:
-    """A waiting reader; events are pushed to it, or it is woken to read them."""
-
-    __slots__ = ("_loop", "_push", "_seconds", "_timer", "future", "heard_at", "position")
-
-    def __init__(self, position: int, seconds: float, push: PushCallback | None) -> None:
-        self.position = position
-        """The number of the last event that the reader has."""
-        self._push = push
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()
-        self.future: asyncio.Future[bool] = self._loop.create_future()
-        """Done when the reader has to act: True to read, False after `seconds` without events."""
-        # One timer for all events that are pushed meanwhile.
-        self._timer = self._loop.call_later(seconds, self._check_silence)
-
-    def receive(self, events: Sequence[StreamEvent]) -> None:
-        """Push events that follow the reader's position; wake the reader if that is not possible.
-
-        Called from within the run: an exception is passed to the reader and must not affect the
-        run.
-        """
-        if self.future.done():
-            return
-        try:
-            push = self._push
-            if (
-                push is not None
-                and events
-                and events[0].number == self.position + 1
-                and push(events)
-            ):
-                self.position = events[-1].number
-                self.heard_at = self._loop.time()
-            else:
-                self.future.set_result(True)
-        except Exception as exc:  # noqa: BLE001 - raised where the reader waits
-            self.future.set_exception(exc)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        self._timer.cancel()
-
-    def _check_silence(self) -> None:
-        left = self.heard_at + self._seconds - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_silence)
-        elif not self.future.done():
-            self.future.set_result(False)
-
-
 class LiveResponse:
     """The events of one response, from the first to the terminal one."""
 
@@ -143,14 +91,15 @@ class LiveResponse:
         """The clients whose requests this stream answers; empty once it has ended."""
         self._drops_unread = drops_unread
         self._index_offset = 0
-        self._shows_encrypted = shows_encrypted(facts.request)
+        self._shows_encrypted = "include" in facts.request.fields and shows_encrypted(facts.request)
         self._committed = first
         """The number of the first event that the journal does not have."""
         self._prologue_end = first
         self._text = 0
         """The characters of all deltas so far."""
         self._events: list[StreamEvent] = []
-        self._subscribers: list[Subscriber] = []
+        self.waiting: list[LiveCursor] = []
+        """The readers that wait for events."""
 
     # ── the run's side ──────────────────────────────────────────────────────────────────────
 
@@ -164,7 +113,8 @@ class LiveResponse:
             self._add(lifecycle_event(CREATED, self.next_number, self.facts, status))
             if status == "queued":
                 self._add(lifecycle_event(QUEUED, self.next_number, self.facts, status))
-        self._wake()
+        if self.waiting:
+            self._wake()
 
     def start(self) -> None:
         """Publish that a run has started."""
@@ -189,7 +139,12 @@ class LiveResponse:
                 event_bytes = length + DELTA_BYTES
                 numbered.append(StreamEvent(delta.type, number, None, None, delta, event_bytes))
             else:
-                numbered.append(self._number(event, number))
+                data, item = event.data, event.data.get("item")
+                if self._index_offset or (
+                    isinstance(item, dict) and item.get("type") == "reasoning"
+                ):
+                    data = self._adapted(data)
+                numbered.append(number_event(event.type, number, data))
                 event_bytes = numbered[-1].size
                 if event.type.endswith(".delta"):
                     text += event_bytes
@@ -207,21 +162,21 @@ class LiveResponse:
         if self.held_bytes > WINDOW_BYTES and not self.is_journalled:
             self._shrink(first)
         if not self.publish_after_commit:
-            for subscriber in self._subscribers:
-                subscriber.receive(numbered if size <= READ_BYTES else ())
+            for cursor in self.waiting:
+                cursor.receive(numbered if size <= READ_BYTES else ())
         return size
 
     def _shifted(self, delta: Delta) -> Delta:
         return replace(delta, output_index=delta.output_index + self._index_offset)
 
-    def _number(self, event: ModelEvent, number: int) -> StreamEvent:
-        data = event.data
+    def _adapted(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return an event's data with its index shifted and without encrypted reasoning."""
         if self._index_offset and "output_index" in data:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
         item = data.get("item")
         if not self._shows_encrypted and isinstance(item, dict):
             data = {**data, "item": without_encrypted(item)}
-        return number_event(event.type, number, data)
+        return data
 
     def shift_indexes(self, count: int) -> None:
         """Start output indexes at `count`: lower ones belong to an earlier attempt."""
@@ -254,7 +209,8 @@ class LiveResponse:
         self._add(terminal_event(self.next_number, facts))
         self.is_ended = True
         self.clients = []
-        self._shrink()
+        if self.held_bytes > WINDOW_BYTES:
+            self._shrink()
         self._wake()
 
     def end_whole(self, facts: ResponseFacts) -> None:
@@ -310,33 +266,26 @@ class LiveResponse:
             self.first_held += count
 
     def _wake(self, events: Sequence[StreamEvent] = ()) -> None:
-        for subscriber in self._subscribers:
-            subscriber.receive(events)
+        for cursor in self.waiting:
+            cursor.receive(events)
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
     def _visible_end(self) -> int:
-        if self.is_ended or not self.publish_after_commit:
+        """Return the number after the last visible event of a background stream."""
+        if self.is_ended:
             return self.next_number
         return max(self._committed, self._prologue_end)
 
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
         """Return visible events after a number, about `max_bytes` of them."""
-        place, end = number + 1 - self.first_held, self._visible_end() - self.first_held
+        end = self._visible_end() if self.publish_after_commit else self.next_number
+        place, end = number + 1 - self.first_held, end - self.first_held
         size, stop = 0, place
         while stop < end and size < max_bytes:
             size += self._events[stop].size
             stop += 1
         return self._events[place:stop]
-
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Add a waiting reader."""
-        self._subscribers.append(subscriber)
-
-    def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Remove a reader, and stop its timer."""
-        self._subscribers.remove(subscriber)
-        subscriber.close()
 
 
 def _too_long() -> ProviderFailure:
@@ -347,6 +296,96 @@ def _too_long() -> ProviderFailure:
         provider_code="upstream_answer_too_long",
         provider_type="server_error",
     )
+
+
+class LiveCursor:
+    """The position of a reader in a live response.
+
+    While the reader waits, events are pushed to it, or it is woken to read them.
+    """
+
+    __slots__ = ("_future", "_heard_at", "_loop", "_push", "_seconds", "_timer", "live", "position")
+
+    def __init__(self, live: LiveResponse, position: int = -1) -> None:
+        self.live = live
+        self.position = position
+        """The number of the last event that was read or pushed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the terminal event was read."""
+        return self.live.is_ended and self.position + 1 == self.live.next_number
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next event is no longer in memory."""
+        return self.position + 1 < self.live.first_held
+
+    async def read(
+        self, seconds: float, push: PushCallback | None = None
+    ) -> Sequence[StreamEvent] | None:
+        """Return the next events; empty after `seconds` without events.
+
+        None if memory has no more: the response ended or was detached, or the cursor fell behind.
+        Events that arrive meanwhile are passed to `push`, as long as it accepts them.
+        """
+        live = self.live
+        while self.position + 1 >= live.first_held:
+            has_more = self.position + 1 < live.next_number
+            if has_more and (events := live.after(self.position, READ_BYTES)):
+                self.position = events[-1].number
+                return events
+            if live.is_ended or live.is_detached:
+                return None
+            if not await self.wait(seconds, push):
+                return ()
+        return None
+
+    async def wait(self, seconds: float, push: PushCallback | None = None) -> bool:
+        """Wait at most `seconds` until there is something to do; return whether there is."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._push, self._seconds, self._heard_at = push, seconds, loop.time()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._future = future
+        # One timer for all events that are pushed meanwhile.
+        self._timer = loop.call_later(seconds, self._check_silence)
+        waiting = self.live.waiting
+        waiting.append(self)
+        try:
+            return await future
+        finally:
+            waiting.remove(self)
+            self._timer.cancel()
+
+    def receive(self, events: Sequence[StreamEvent]) -> None:
+        """Push events that follow the position; wake the reader if that is not possible.
+
+        Called from within the run: an exception is passed to the reader and must not affect the
+        run.
+        """
+        if self._future.done():
+            return
+        try:
+            push = self._push
+            if (
+                push is not None
+                and events
+                and events[0].number == self.position + 1
+                and push(events)
+            ):
+                self.position = events[-1].number
+                self._heard_at = self._loop.time()
+            else:
+                self._future.set_result(True)
+        except Exception as exc:  # noqa: BLE001 - raised where the reader waits
+            self._future.set_exception(exc)
+
+    def _check_silence(self) -> None:
+        left = self._heard_at + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_silence)
+        elif not self._future.done():
+            self._future.set_result(False)
 
 
 class LiveResponses:

@@ -17,11 +17,10 @@ from holdfast.core.openai.stream_events import (
     terminal_event,
 )
 from holdfast.engine.streaming.live_response import (
-    READ_BYTES,
+    LiveCursor,
     LiveResponse,
     LiveResponses,
     PushCallback,
-    Subscriber,
 )
 from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.store import ResponseView
@@ -41,60 +40,6 @@ class StreamLost(HoldfastError):
     retryable = True
 
 
-class LiveCursor:
-    """A position in a live response."""
-
-    def __init__(self, live: LiveResponse, position: int = -1) -> None:
-        self.live = live
-        self._position = position
-        self._subscriber: Subscriber | None = None
-
-    @property
-    def position(self) -> int:
-        """The number of the last event that was read or pushed."""
-        return self._position if self._subscriber is None else self._subscriber.position
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the terminal event was read."""
-        return self.live.is_ended and self.position + 1 == self.live.next_number
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the next event is no longer in memory."""
-        return self.position + 1 < self.live.first_held
-
-    async def read(
-        self, seconds: float, push: PushCallback | None = None
-    ) -> Sequence[StreamEvent] | None:
-        """Return the next events; empty after `seconds` without events.
-
-        None if memory has no more: the response ended or was detached, or the cursor fell behind.
-        Events that arrive meanwhile are passed to `push`, as long as it accepts them.
-        """
-        live = self.live
-        while not self.is_behind:
-            events = live.after(self._position, READ_BYTES)
-            if events:
-                self._position = events[-1].number
-                return events
-            if live.is_ended or live.is_detached:
-                return None
-            if not await self.wait(seconds, push):
-                return ()
-        return None
-
-    async def wait(self, seconds: float, push: PushCallback | None = None) -> bool:
-        """Wait at most `seconds` until there is something to do; return whether there is."""
-        subscriber = self._subscriber = Subscriber(self._position, seconds, push)
-        self.live.subscribe(subscriber)
-        try:
-            return await subscriber.future
-        finally:
-            self.live.unsubscribe(subscriber)
-            self._position, self._subscriber = subscriber.position, None
-
-
 class StreamReader:
     """Reads one response, starting after a position."""
 
@@ -109,7 +54,8 @@ class StreamReader:
         self._records = records
         self._lives = lives
         self._tenant = tenant
-        self._name = name
+        self.name = name
+        """The id of the response."""
         self._after = after
         self.is_over = False
         """Whether the last event was read."""
@@ -132,17 +78,17 @@ class StreamReader:
         """
         if self.is_over:
             return None
-        live = self._lives.get(self._name)
+        live, cursor = self._lives.get(self.name), self._cursor
         if live is None:
+            self._after, self._cursor = self.position, None
             return self._advance(await self._follow_record(seconds))
-        cursor = self._cursor = LiveCursor(live, self._after)
-        try:
-            events = await cursor.read(seconds, push)
-        finally:
-            self._after, self._cursor = cursor.position, None
+        if cursor is None or cursor.live is not live:
+            cursor = self._cursor = LiveCursor(live, self.position)
+        events = await cursor.read(seconds, push)
         if events is not None:
             self.is_over = cursor.is_over
             return events
+        self._after, self._cursor = cursor.position, None
         if cursor.is_behind:
             return self._advance(await self._catch_up(live))
         if live.is_ended:
@@ -162,10 +108,10 @@ class StreamReader:
         """Return events that are no longer in memory, from the journal."""
         view = await self._find() if live.is_journalled else None
         if view is None:
-            raise StreamLost(f"the reader of {self._name} fell too far behind")
+            raise StreamLost(f"the reader of {self.name} fell too far behind")
         events = await self._records.events(view, live.facts, self._after)
         if not events:
-            raise StreamLost(f"the journal of {self._name} is gone")
+            raise StreamLost(f"the journal of {self.name} is gone")
         return events
 
     async def _follow_record(self, seconds: float) -> Sequence[StreamEvent]:
@@ -178,10 +124,10 @@ class StreamReader:
                 return events
             if self._lives.is_closing:
                 raise StreamLost(
-                    f"response {self._name} continues in another process; reconnect to read it"
+                    f"response {self.name} continues in another process; reconnect to read it"
                 )
             left = until - loop.time()
-            if left <= 0 or self._lives.get(self._name) is not None:
+            if left <= 0 or self._lives.get(self.name) is not None:
                 return ()
             await asyncio.sleep(min(left, POLL_SECONDS))
 
@@ -190,7 +136,7 @@ class StreamReader:
         # other order, events committed in between would be skipped.
         view = await self._find()
         if view is None:
-            raise StreamLost(f"response {self._name} is gone")
+            raise StreamLost(f"response {self.name} is gone")
         facts = await self._records.facts(view)
         events = await self._records.events(view, facts, self._after)
         if events:
@@ -227,4 +173,4 @@ class StreamReader:
         return [event for event in events if event.number > self._after]
 
     async def _find(self) -> ResponseView | None:
-        return await self._records.find(self._tenant, self._name)
+        return await self._records.find(self._tenant, self.name)

@@ -81,7 +81,8 @@ class TurnTicket(msgspec.Struct, eq=False):
 
     def reader(self, after: int = -1) -> StreamReader:
         """Return a reader of the response's events."""
-        reader = self._service.reader(self.turn.tenant, self.response_id, after)
+        name = response_id(self.turn.id, self.step)
+        reader = self._service.reader(self.turn.tenant, name, after)
         reader.resume = self.resume
         return reader
 
@@ -146,6 +147,8 @@ class TurnService:
         self._queued: set[asyncio.Task[Any]] = set()
         """Tasks that wait for their lanes; they are cancelled as soon as the server stops."""
         self._lives = LiveResponses()
+        self.live = self._lives.get
+        """Return the events of a response that this process has in memory, by its id."""
         self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -221,10 +224,6 @@ class TurnService:
             outcome = exc
         finally:
             ticket.settle(_stopped() if outcome is None else outcome)
-
-    def live(self, name: str) -> LiveResponse | None:
-        """Return the events of a response that this process has in memory."""
-        return self._lives.get(name)
 
     def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
         """Return a reader of a response's events, including those to come."""
@@ -488,7 +487,7 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
         request=request,
         created_at=turn.accepted_at,
         status="in_progress",
-        conversation_id=conversation_of(session, request),
+        conversation_id=conversation_of(session, request) if request.is_conversation else None,
     )
 
 

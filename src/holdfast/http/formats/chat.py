@@ -1,6 +1,6 @@
 """Write responses as chat completions, whole or as chunks."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from holdfast.core.openai.chat import (
     plain_text,
 )
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.core.openai.stream_events import StreamEvent
+from holdfast.core.openai.stream_events import LIFECYCLE, StreamEvent
 from holdfast.core.tools.approval_words import approval_text
 
 _encode = msgspec.json.Encoder().encode
@@ -27,6 +27,7 @@ FINISH_REASONS: dict[str | None, str] = {
 }
 """The finish reasons of incomplete answers, by the reason that the Responses API has."""
 _CALLS = frozenset({"function_call", "custom_tool_call"})
+_ADDED = "response.output_item.added"
 _WRITTEN = frozenset(
     {
         "response.output_text.delta",
@@ -34,15 +35,12 @@ _WRITTEN = frozenset(
         "response.reasoning_text.delta",
         "response.function_call_arguments.delta",
         "response.custom_tool_call_input.delta",
-        "response.output_item.added",
+        _ADDED,
         "response.mcp_call.in_progress",
         "response.output_item.done",
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
     }
 )
-"""The events that `_ChunkWriter.write` knows; the others are not decoded."""
+"""The events of a model that `ChatChunks` knows; the others are not decoded."""
 _CANCELLED = {"message": "the turn was cancelled", "code": TurnCancelled.code}
 """The error at the end of a cancelled turn's stream; a failed turn has its own."""
 
@@ -98,135 +96,132 @@ class ChatChunks:
     def __init__(self, request: TurnRequest, *, with_trace: bool = False) -> None:
         self._request = request
         self._with_trace = with_trace
-        self._writer: _ChunkWriter | None = None
+        self._head: dict[str, Any] | None = None
+        """The fields of every chunk, once the response has begun."""
+        self._before = self._after = b""
+        """A chunk of text, before and after the text itself."""
+        self._calls: dict[int, int] = {}
+        self._with_arguments: set[int] = set()
+        self._has_text = False
+        self._is_after_tool = False
+        """Whether a tool ran since the last text; then the next text begins a new paragraph."""
 
     def __call__(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the chunks for these events; most event types have none."""
-        writer = self._writer
         chunks: list[bytes] = []
         for event in events:
             delta = event.delta
             if (
-                writer is not None
-                and delta is not None
+                delta is not None
                 and event.type == "response.output_text.delta"
-                and not (delta.logprobs or writer.is_after_tool)
+                and not (delta.logprobs or self._is_after_tool)
             ):
                 # Nearly every event is one of these, so it is written without a further call.
-                writer.has_text = True
-                chunks.append(writer.before + _encode(delta.delta) + writer.after)
-                continue
-            if writer is not None and event.type not in _WRITTEN:
-                continue
-            value = msgspec.json.decode(event.body)
-            if writer is None:
-                writer = self._writer = _ChunkWriter(self._request, value["response"])
-                chunks.append(writer.chunk({"role": "assistant", "content": "", "refusal": None}))
-            chunks += writer.write(event.type, value)
-            if self._with_trace and event.type == "response.completed":
-                chunks.append(writer.trace_chunk(value["response"]))
+                self._has_text = True
+                chunks.append(self._before + _encode(delta.delta) + self._after)
+            elif event.type in _WRITTEN:
+                value = msgspec.json.decode(event.encoded or event.body)
+                chunks += self._chunks(event.type, value)
+            elif event.facts is not None and (self._head is None or event.type not in LIFECYCLE):
+                chunks += self._response_chunks(event.type, event.facts)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def _response_chunks(self, kind: str, facts: ResponseFacts) -> list[bytes]:
+        """Return the chunks that begin and end the completion."""
+        chunks: list[bytes] = []
+        if self._head is None:
+            self._head = {
+                "id": COMPLETION_PREFIX + facts.id.removeprefix("resp_"),
+                "object": "chat.completion.chunk",
+                "created": int(facts.created_at),
+                "model": self._request.model,
+            }
+            self._before, _, self._after = self._chunk({"content": ""}).rpartition(b'""')
+            chunks.append(self._chunk({"role": "assistant", "content": "", "refusal": None}))
+        if kind not in LIFECYCLE:
+            chunks += self._end(facts)
+            if self._with_trace and kind == "response.completed":
+                trace = tool_trace(map(msgspec.json.decode, facts.output))
+                chunks.append(self._line([], tool_trace=trace))
+        return chunks
 
-class _ChunkWriter:
-    """Write the chunks of one completion."""
+    def _line(self, choices: list[dict[str, Any]], **fields: Any) -> bytes:
+        return b"data: %s\n\n" % _encode({**(self._head or {}), "choices": choices, **fields})
 
-    def __init__(self, request: TurnRequest, response: dict[str, Any]) -> None:
-        self._request = request
-        self._head = {
-            "id": completion_id(response["id"]),
-            "object": "chat.completion.chunk",
-            "created": response["created_at"],
-            "model": request.model,
-        }
-        self.before, _, self.after = self.chunk({"content": ""}).rpartition(b'""')
-        self._calls: dict[int, int] = {}
-        self._with_arguments: set[int] = set()
-        self.has_text = False
-        self.is_after_tool = False
-        """Whether a tool ran since the last text; then the next text begins a new paragraph."""
-
-    def chunk(
+    def _chunk(
         self, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None
     ) -> bytes:
         """Return a chunk of the only choice."""
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return b"data: %s\n\n" % _encode({**self._head, "choices": [choice]})
+        return b"data: %s\n\n" % _encode({**(self._head or {}), "choices": [choice]})
 
-    def trace_chunk(self, response: dict[str, Any]) -> bytes:
-        """Return a chunk with the calls of the gateway's tools."""
-        trace = tool_trace(response["output"])
-        return b"data: %s\n\n" % _encode({**self._head, "choices": [], "tool_trace": trace})
-
-    def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
-        """Yield the chunks for an event."""
+    def _chunks(self, kind: str, value: dict[str, Any]) -> Sequence[bytes]:
+        """Return the chunks for an event of the model."""
         match kind:
             case "response.output_text.delta":
                 content = value.get("logprobs")
                 logprobs = {"content": content, "refusal": None} if content else None
-                text = f"\n\n{value['delta']}" if self.is_after_tool else value["delta"]
-                self.has_text, self.is_after_tool = True, False
-                yield self.chunk({"content": text}, logprobs=logprobs)
+                text = f"\n\n{value['delta']}" if self._is_after_tool else value["delta"]
+                self._has_text, self._is_after_tool = True, False
+                return [self._chunk({"content": text}, logprobs=logprobs)]
             case "response.refusal.delta":
-                yield self.chunk({"refusal": value["delta"]})
+                return [self._chunk({"refusal": value["delta"]})]
             case "response.reasoning_text.delta":
-                yield self.chunk({"reasoning_content": value["delta"]})
+                return [self._chunk({"reasoning_content": value["delta"]})]
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                yield from self._argument_delta(kind, value)
-            case "response.output_item.added":
-                yield from self._start_call(value)
+                return self._argument_delta(kind, value)
             case "response.mcp_call.in_progress":
-                self.is_after_tool = self.has_text
-            case "response.output_item.done" if value["item"].get("type") == "mcp_approval_request":
-                item = value["item"]
-                text = approval_text(item, item.get("approval_code") or "")
-                yield self.chunk({"content": f"\n\n{text}" if self.has_text else text})
-                self.has_text = self.is_after_tool = True
-            case "response.output_item.done":
-                yield from self._end_call(value)
-            case "response.completed" | "response.incomplete" | "response.failed":
-                yield from self._end(value["response"])
-
-    def _start_call(self, value: dict[str, Any]) -> Iterator[bytes]:
+                self._is_after_tool = self._has_text
+                return ()
         item = value["item"]
         if item.get("type") in _CALLS:
-            number = self._calls[value["output_index"]] = len(self._calls)
-            empty = {**item, "arguments": "", "input": ""}
-            yield self.chunk({"tool_calls": [{"index": number, **call_of(empty)}]})
+            return (self._start_call if kind == _ADDED else self._end_call)(value)
+        if kind == _ADDED or item.get("type") != "mcp_approval_request":
+            return ()
+        text = approval_text(item, item.get("approval_code") or "")
+        chunk = self._chunk({"content": f"\n\n{text}" if self._has_text else text})
+        self._has_text = self._is_after_tool = True
+        return [chunk]
 
-    def _argument_delta(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
+    def _start_call(self, value: dict[str, Any]) -> list[bytes]:
+        number = self._calls[value["output_index"]] = len(self._calls)
+        empty = {**value["item"], "arguments": "", "input": ""}
+        return [self._chunk({"tool_calls": [{"index": number, **call_of(empty)}]})]
+
+    def _argument_delta(self, kind: str, value: dict[str, Any]) -> list[bytes]:
         number = self._calls.get(value.get("output_index", 0))
-        if number is not None:
-            self._with_arguments.add(value["output_index"])
-            yield self._arguments(number, value["delta"], is_custom="custom" in kind)
+        if number is None:
+            return []
+        self._with_arguments.add(value["output_index"])
+        return [self._arguments(number, value["delta"], is_custom="custom" in kind)]
 
     def _arguments(self, number: int, text: str, *, is_custom: bool) -> bytes:
         inner = {"custom": {"input": text}} if is_custom else {"function": {"arguments": text}}
-        return self.chunk({"tool_calls": [{"index": number, **inner}]})
+        return self._chunk({"tool_calls": [{"index": number, **inner}]})
 
-    def _end_call(self, value: dict[str, Any]) -> Iterator[bytes]:
-        """Yield the arguments of a call that had no argument deltas."""
+    def _end_call(self, value: dict[str, Any]) -> list[bytes]:
+        """Return the arguments of a call that had no argument deltas."""
         item, index = value["item"], value["output_index"]
-        if item.get("type") not in _CALLS or index in self._with_arguments:
-            return
-        if index not in self._calls:
-            yield from self._start_call(value)
+        if index in self._with_arguments:
+            return []
+        chunks = self._start_call(value) if index not in self._calls else []
         is_custom = item["type"] == "custom_tool_call"
         text = item.get("input" if is_custom else "arguments") or ""
-        yield self._arguments(self._calls[index], text, is_custom=is_custom)
+        return [*chunks, self._arguments(self._calls[index], text, is_custom=is_custom)]
 
-    def _end(self, response: dict[str, Any]) -> Iterator[bytes]:
-        if response["status"] in ("failed", "cancelled"):
-            error = response.get("error") or _CANCELLED
+    def _end(self, facts: ResponseFacts) -> list[bytes]:
+        if facts.status in ("failed", "cancelled"):
+            error = facts.error or _CANCELLED
             body = {"error": {"type": "server_error", "param": None, **error}}
-            yield b"data: %s\n\n" % _encode(body)
-            return
-        reason = (response.get("incomplete_details") or {}).get("reason")
+            return [b"data: %s\n\n" % _encode(body)]
+        answer = facts.answer
+        reason = answer.incomplete_reason if answer and facts.status == "incomplete" else None
         finish = FINISH_REASONS.get(reason, "tool_calls" if self._calls else "stop")
-        yield self.chunk({}, finish)
-        if _wants_usage(self._request):
-            usage = chat_usage(response.get("usage"))
-            yield b"data: %s\n\n" % _encode({**self._head, "choices": [], "usage": usage})
+        chunks = [self._chunk({}, finish)]
+        if "stream_options" in self._request.chat_fields and _wants_usage(self._request):
+            usage = msgspec.json.decode(answer.usage) if answer else None
+            chunks.append(self._line([], usage=chat_usage(usage)))
+        return chunks
 
 
 def _wants_usage(request: TurnRequest) -> bool:

@@ -441,7 +441,7 @@ class TurnSubmitter:
         reply = EventReply(reader, seconds, request.session_headers, encode=encode)
         reply.delivers = ticket.turn.id, ticket.step
         client = _StreamClient(request, reader)
-        live = self.turn_service.live(ticket.response_id)
+        live = self.turn_service.live(reader.name)
         if live is not None and not live.is_ended:
             live.clients.append(client)
         reply.on_disconnect = partial(self._on_disconnect, ticket, client)

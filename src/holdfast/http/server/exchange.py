@@ -71,9 +71,11 @@ class Exchange(Request):
         self.notify()
 
     def notify(self) -> None:
-        """Wake whoever waits in `receive`."""
+        """Wake whoever waits in `receive` or for a disconnect."""
         if self.changed is not None:
             self.changed.set()
+        if self.disconnected and self.on_disconnected is not None:
+            self.on_disconnected()
 
     def on_task_done(self, task: asyncio.Task[None]) -> None:
         """Close the connection if the application ended without a complete response."""
@@ -144,7 +146,7 @@ class Exchange(Request):
         """Write the head of a streamed response."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self._is_gone():
+        if self.disconnected or self.transport.is_closing():
             return
         self._has_body = self.method != "HEAD" and status not in _BODILESS
         if self._has_body and not self.is_http_1_0:
@@ -157,23 +159,22 @@ class Exchange(Request):
         """Write a chunk of a streamed body; wait while the client does not keep up."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self._is_gone():
+        # uvloop raises on a transport that is closed.
+        if self.disconnected or self.transport.is_closing():
             return
         if self.response_complete:
             raise RuntimeError("a chunk was sent after the end of the response")
-        unsent, self._unsent = self._unsent, b""
+        data, self._unsent = self._unsent, b""
         self.sent_bytes += len(chunk)
-        data = unsent + self._frame(chunk) if self._has_body and chunk else unsent
+        if self._has_body and chunk:
+            # HTTP/1.0 knows no chunks: the body ends with the connection.
+            data += chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
         if self._has_body and is_last and not self.is_http_1_0:
             data += b"0\r\n\r\n"
         if data:
             self.transport.write(data)
         if is_last:
             self.connection.finish(self)
-
-    def _is_gone(self) -> bool:
-        """Return whether nothing can be written: uvloop raises on a transport that is closed."""
-        return self.disconnected or self.transport.is_closing()
 
     def push(self, encode: Callable[[ValueT], bytes], value: ValueT) -> bool:
         """Write a value as a chunk at the end of this iteration of the event loop.
@@ -197,10 +198,6 @@ class Exchange(Request):
             self.sent_bytes += len(chunk)
             self._unsent += chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
         return True
-
-    def _frame(self, chunk: bytes) -> bytes:
-        """Return a chunk as it is written: HTTP/1.0 knows no chunks, the body ends with close."""
-        return chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
 
     def _encode_head(self, status: int, headers: Iterable[Header]) -> bytes:
         lines = [*self.connection.server_state.default_headers, *headers]

@@ -40,10 +40,12 @@ def encode_events(events: Sequence[StreamEvent]) -> bytes:
     """Return events in the format of server-sent events."""
     if len(events) == 1:
         event = events[0]
-        if event.encoded is None:
+        if event.encoded is None and event.delta is not None:
             event.encoded = _encode(event.delta)
-        return _EVENT % (event.type.encode(), event.encoded)
-    return b"".join([_EVENT % (event.type.encode(), event.body) for event in events])
+        return _EVENT % (event.type.encode(), event.encoded or event.body)
+    return b"".join(
+        [_EVENT % (event.type.encode(), event.encoded or event.body) for event in events]
+    )
 
 
 class EventReply(StreamingReply):
@@ -67,6 +69,9 @@ class EventReply(StreamingReply):
         source, encode, seconds = self._source, self._encode, self._keep_alive_seconds
         push = partial(request.push, encode)
         while (events := await source.take(seconds, push)) is not None:
+            # The first events share a write with the head, and with those that follow at once.
+            if events and not request.sent_bytes and not source.is_over and push(events):
+                continue
             chunk = encode(events) if events else KEEP_ALIVE
             if source.is_over:
                 return chunk + DONE

@@ -69,6 +69,8 @@ class Request:
     """Whether the client has shut down its sending side; it may also be completely gone."""
     disconnected = False
     """Whether the client has closed the connection."""
+    on_disconnected: Callable[[], None] | None = None
+    """Called when the client has closed the connection."""
     is_delivered = False
     """Whether the answer reached the client, as far as the server knows."""
     max_body_bytes: int
@@ -246,31 +248,53 @@ class StreamingReply(ABC):
         If the body cannot be continued, close the connection without the final chunk, so that
         the client does not take the truncated stream for a complete one.
         """
+        task, is_stopped = asyncio.current_task(), False
+        assert task is not None
+        cancels_before = task.cancelling()
+
+        def stop(_: object = None) -> None:
+            nonlocal is_stopped
+            if not is_stopped:
+                is_stopped = True
+                task.cancel()
+
         try:
-            return await self._send(request)
+            request.on_disconnected = stop
+            has_watchers = not request.is_read or self.until_ended is not None
+            watchers = self._watchers(request, stop) if has_watchers else []
+            is_sent = False
+            try:
+                if not request.disconnected:
+                    is_sent = await self._send_body(request)
+            except asyncio.CancelledError:
+                if not is_stopped or task.cancelling() > cancels_before + 1:
+                    raise
+            finally:
+                request.on_disconnected = None
+                if is_stopped:
+                    task.uncancel()
+                if watchers:
+                    await _cancel(watchers, stop)
+            if is_stopped and not request.disconnected:
+                await request.send(b"", is_last=True)
+            elif request.disconnected and not is_sent and self.on_disconnect is not None:
+                await self.on_disconnect()
+            return is_sent
         finally:
             await self.close()
 
-    async def _send(self, request: Request) -> bool:
-        sender = asyncio.create_task(self._send_body(request), name="holdfast-stream")
-        watcher = asyncio.create_task(request.wait_disconnected(), name="holdfast-client")
-        tasks: list[asyncio.Future[Any]] = [sender, watcher]
-        if self.until_ended is not None:
-            tasks.append(asyncio.ensure_future(self.until_ended(request)))
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if sender.done():
-                return sender.result()
-            is_disconnected = watcher.done()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if not is_disconnected:
-            await request.send(b"", is_last=True)
-        elif self.on_disconnect is not None:
-            await self.on_disconnect()
-        return False
+    def _watchers(
+        self, request: Request, stop: Callable[[object], None]
+    ) -> "list[asyncio.Task[None]]":
+        """Start the tasks that call `stop` to end the stream early, beside a lost connection."""
+        awaited = [self.until_ended] if self.until_ended is not None else []
+        if not request.is_read:
+            # The rest of a body has to be read, or the loss of the connection is not noticed.
+            awaited.append(Request.wait_disconnected)
+        tasks = [asyncio.ensure_future(wait(request)) for wait in awaited]
+        for task in tasks:
+            task.add_done_callback(stop)
+        return tasks
 
     async def _send_body(self, request: Request) -> bool:
         await request.start(self.status, self.headers)
@@ -289,6 +313,13 @@ class StreamingReply(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release the source of the body, whether all of it was sent or not."""
+
+
+async def _cancel(tasks: "list[asyncio.Task[None]]", callback: Callable[[object], None]) -> None:
+    for task in tasks:
+        task.remove_done_callback(callback)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class IteratorReply(StreamingReply):

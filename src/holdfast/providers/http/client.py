@@ -378,7 +378,8 @@ class HttpExchange(msgspec.Struct, eq=False):
     async def copy_to(self, sink: ByteSink) -> None:
         inflating = _InflatingSink(sink, self._inflater) if self._inflater is not None else None
         try:
-            is_ended = await self._connection.copy_to(inflating or sink, self._seconds)
+            seconds = self._client.timeouts.chunk_seconds
+            is_ended = await self._connection.copy_to(inflating or sink, seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
         self._is_stopped = not is_ended

@@ -6,7 +6,7 @@ event. Bytes after the last empty line are not an event.
 
 import msgspec
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """The limit for one event; the last event of a response contains all of it, images included."""
 
@@ -51,11 +51,11 @@ class SseSplitter:
     def _without_bom(self, chunk: bytes) -> bytes:
         begun = b"".join((*self._pending, chunk))
         self._pending.clear()
-        if len(begun) < len(_BOM) and _BOM.startswith(begun):
+        if len(begun) < len(BOM) and BOM.startswith(begun):
             self._pending.append(begun)
             return b""
         self._is_begun = True
-        return begun.removeprefix(_BOM)
+        return begun.removeprefix(BOM)
 
     def _split_lines(self, chunk: bytes) -> list[SseEvent]:
         is_end = b"\n\n" in chunk or (self._ends_in_line_end and chunk.startswith(b"\n"))
@@ -73,10 +73,10 @@ class SseSplitter:
         self._size = len(rest)
         # A line end before the rest belongs to the previous block.
         self._ends_in_line_end = rest.endswith(b"\n")
-        return [event for block in blocks if (event := _read_block(block.split(b"\n"))) is not None]
+        return [event for block in blocks if (event := read_block(block.split(b"\n"))) is not None]
 
 
-def _read_block(lines: list[bytes]) -> SseEvent | None:
+def read_block(lines: list[bytes]) -> SseEvent | None:
     """Return the event of a block, or None for a block without data."""
     kind = b""
     data: list[bytes] = []

@@ -14,7 +14,7 @@ from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.failure_log import log_failure
 from holdfast.providers.http.client import HttpAnswer, HttpRequest, PooledClient
 from holdfast.providers.http.connection import StopReading
-from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
+from holdfast.providers.http.sse import BOM, EventTooLong, SseEvent, SseSplitter, read_block
 from holdfast.providers.items.seal_owner import SealOwner, account_of
 from holdfast.providers.settings import UpstreamSettings
 
@@ -147,17 +147,20 @@ class Upstream:
         )
         started_at = time.monotonic()
         try:
-            async with self._client.exchange(request) as answer:
+            answer, is_failed = await self._client.open(request), True
+            try:
+                headers = answer.headers
                 if not 200 <= answer.status < 300:
                     content = await answer.read()
-                    raise failure_of(
-                        answer.status, answer.headers, content, names_state=names_state
-                    )
-                if "text/event-stream" not in answer.headers.get("content-type", ""):
+                    raise failure_of(answer.status, headers, content, names_state=names_state)
+                if "text/event-stream" in headers.get("content-type", ""):
+                    await answer.copy_to(EventReader(sink))
+                else:
                     with suppress(StopReading):
                         sink.write([SseEvent(WHOLE, await answer.read())])
-                    return
-                await answer.copy_to(_EventReader(sink))
+                is_failed = False
+            finally:
+                answer.leave(is_failed=is_failed)
         except ProviderFailure as failure:
             self._log_failure(request, path, started_at, failure)
             raise
@@ -179,7 +182,7 @@ class SseSink(Protocol):
         ...
 
 
-class _EventReader(SseSplitter):
+class EventReader(SseSplitter):
     """Splits a body into events for an `SseSink`."""
 
     def __init__(self, sink: SseSink) -> None:
@@ -196,21 +199,30 @@ class _EventReader(SseSplitter):
                 f"the upstream's answer exceeds {MAX_STREAM_BYTES} bytes",
                 "upstream_answer_too_long",
             )
-        if self._pending or self._is_after_cr or not self._is_begun or b"\r" in piece:
+        whole = piece.removesuffix(_DONE_LINE)
+        is_whole = whole.endswith(b"\n\n") and b"\r" not in whole and END_MARK not in whole
+        if self._pending or self._is_after_cr or not is_whole or piece.startswith(BOM):
             return self._write_split(piece)
-        # Most pieces are exactly one event: parse it here, without a further Python call.
-        end, line_end = len(piece) - 2, piece.find(b"\n")
-        if line_end < end and piece.startswith(b"event: "):
-            kind, start = piece[7:line_end].decode("utf-8", "replace"), line_end + 1
-        else:
+        # Most pieces are whole events: read them here, without a Python call for each.
+        self._is_begun = True
+        events: list[SseEvent] = []
+        for block in whole[:-2].split(b"\n\n"):
             kind, start = "message", 0
-        is_one = piece.startswith(b"data: ", start) and piece.find(b"\n", start) == end
-        if not is_one or not piece.endswith(b"\n\n") or piece.endswith(_DONE_LINE):
-            return self._write_split(piece)
-        self._ends_in_line_end = False
-        if not self._has_events:
-            self._note_first()
-        return self._sink.write((SseEvent(kind or "message", piece[start + 6 : end]),))
+            if block.startswith(b"event: "):
+                start = block.find(b"\n") + 1
+                kind = block[7 : start - 1].decode("utf-8", "replace") or "message"
+            if block.startswith(b"data: ", start) and block.find(b"\n", start) < 0:
+                events.append(SseEvent(kind, block[start + 6 :]))
+            elif (event := read_block(block.split(b"\n"))) is not None:
+                events.append(event)
+        if events and not self._has_events:
+            self._has_events = True
+            note_first_token()
+        may_continue = self._sink.write(events) if events else True
+        if len(whole) < len(piece):
+            self._sink.end()
+            raise StopReading
+        return may_continue
 
     def _write_split(self, piece: bytes) -> bool:
         try:
@@ -218,7 +230,8 @@ class _EventReader(SseSplitter):
         except EventTooLong as exc:
             raise broken(str(exc), "upstream_answer_too_long") from exc
         if events and not self._has_events:
-            self._note_first()
+            self._has_events = True
+            note_first_token()
         for place, event in enumerate(events):
             if event.data == END_MARK:
                 if place:
@@ -226,10 +239,6 @@ class _EventReader(SseSplitter):
                 self._sink.end()
                 raise StopReading
         return self._sink.write(events) if events else True
-
-    def _note_first(self) -> None:
-        self._has_events = True
-        note_first_token()
 
 
 def read_json(data: bytes) -> dict[str, Any]:

@@ -28,11 +28,8 @@ class TextPart:
         self.kind = kind
         self.delta_type = f"response.{kind}.delta"
         self.text = StringIO()
-        self._logprobs: list[Any] = []
-
-    @property
-    def _position(self) -> dict[str, Any]:
-        return {"item_id": self.item_id, "output_index": self.index, "content_index": 0}
+        self.logprobs: list[Any] = []
+        self._position = {"item_id": item_id, "output_index": index, "content_index": 0}
 
     def _part(self, text: str, logprobs: list[Any]) -> dict[str, Any]:
         if self.kind == "refusal":
@@ -41,16 +38,17 @@ class TextPart:
 
     def begin(self) -> Events:
         """Return the events before the first text."""
-        item = self._item("in_progress", [])
+        added, begun = "response.output_item.added", "response.content_part.added"
+        item, part = self._item("in_progress", []), self._part("", [])
         return [
-            event("output_item.added", output_index=self.index, item=item),
-            event("content_part.added", **self._position, part=self._part("", [])),
+            ModelEvent(added, {"type": added, "output_index": self.index, "item": item}),
+            ModelEvent(begun, {"type": begun, **self._position, "part": part}),
         ]
 
     def add(self, delta: str, logprobs: list[Any]) -> Events:
         """Return the event for more text."""
         self.text.write(delta)
-        self._logprobs += logprobs
+        self.logprobs += logprobs
         text_delta = Delta(
             type=self.delta_type,
             item_id=self.item_id,
@@ -65,16 +63,18 @@ class TextPart:
     def end(self, status: str, annotations: list[Any]) -> tuple[Events, Item]:
         """Return the events after the last text, and the item."""
         text = self.text.getvalue()
-        part = self._part(text, self._logprobs)
+        part = self._part(text, self.logprobs)
         if annotations and self.kind == "output_text":
             part["annotations"] = annotations
         item = self._item(status, [part])
         key = "refusal" if self.kind == "refusal" else "text"
-        extra = {"logprobs": self._logprobs} if self.kind == "output_text" else {}
+        extra = {"logprobs": self.logprobs} if self.kind == "output_text" else {}
+        said, ended = f"response.{self.kind}.done", "response.content_part.done"
+        done = "response.output_item.done"
         return [
-            event(f"{self.kind}.done", **self._position, **{key: text}, **extra),
-            event("content_part.done", **self._position, part=part),
-            event("output_item.done", output_index=self.index, item=item),
+            ModelEvent(said, {"type": said, **self._position, key: text, **extra}),
+            ModelEvent(ended, {"type": ended, **self._position, "part": part}),
+            ModelEvent(done, {"type": done, "output_index": self.index, "item": item}),
         ], item
 
     def _item(self, status: str, content: list[Any]) -> Item:

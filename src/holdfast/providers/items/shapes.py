@@ -21,7 +21,7 @@ def normalize(item: Json) -> bool:
             fields = {"summary": objects(item.get("summary"))}
         case _:
             return False
-    is_changed = any(name not in item or item[name] != value for name, value in fields.items())
+    is_changed = not fields.items() <= item.items()
     item.update(fields)
     if item["type"] == "reasoning":
         return _drop_nulls(item, "content", "encrypted_content") or is_changed

@@ -57,7 +57,7 @@ class _ChunkSink:
         translated: list[AnyEvent] = []
         try:
             for chunk in events:
-                if not duplicates.is_copy(chunk.data):
+                if not (duplicates.is_active and duplicates.is_copy(chunk.data)):
                     translated += output.read_chunk(chunk.data)
         except ProviderFailure:
             # Pass on what came before the failure.
@@ -143,8 +143,11 @@ class ChatProvider:
         """Do nothing: the router closes the connections."""
 
     def _output(self, call: ModelCall, params: ChatParams) -> ChatOutput:
-        is_used = partial(self._input.has_call, history=call.items, form=self._form(call))
+        is_used = partial(self._has_call, call)
         return ChatOutput(IdAllocator(self._new_id, is_used, call.answer_seq), params.tool_names)
+
+    def _has_call(self, call: ModelCall, call_id: str) -> bool:
+        return self._input.has_call(call_id, call.items, self._form(call))
 
     def _request(
         self, call: ModelCall, extra: Mapping[str, Any] | None = None

@@ -5,11 +5,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.model.items import message
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import complete_usage
 from holdfast.core.openai.stream_events import Delta
 from holdfast.core.projection.normalize import as_text
-from holdfast.ports.provider import Answer, AnyEvent
+from holdfast.ports.provider import Answer, AnyEvent, TextAnswer
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
 from holdfast.providers.items.ids import IdAllocator, ToolName
@@ -29,7 +30,7 @@ _LEGACY_CALL = "function_call"
 
 
 class _TextDelta(msgspec.Struct):
-    content: str
+    content: str | None = None
     reasoning_content: None = None
     reasoning: None = None
     refusal: None = None
@@ -42,11 +43,11 @@ class _TextChoice(msgspec.Struct):
     delta: _TextDelta
     index: Literal[0] = 0
     logprobs: None = None
-    finish_reason: None = None
+    finish_reason: str | None = None
 
 
 class _TextChunk(msgspec.Struct):
-    """A chunk that only continues a text, as most chunks do."""
+    """A chunk that only continues a text, as most chunks do, or ends it."""
 
     choices: tuple[_TextChoice]
     error: None = None
@@ -95,8 +96,9 @@ class ChatOutput:
                 self._expects_text = False
             else:
                 self._tier = chunk.service_tier or self._tier
-                text = chunk.choices[0].delta.content
-                part = self._text
+                choice, part = chunk.choices[0], self._text
+                self._finish = choice.finish_reason or self._finish
+                text = choice.delta.content or ""
                 if part is None or part.kind != "output_text" or self._reasoning is not None:
                     return self._add_text(text, [], "output_text") if text else ()
                 # `TextPart.add` inlined, because this runs for every chunk.
@@ -163,7 +165,7 @@ class ChatOutput:
     def _add_text(self, text: str, logprobs: list[Any], kind: str) -> Events:
         if self._text is not None and self._text.kind == kind and self._reasoning is None:
             return self._text.add(text, logprobs)
-        events = [*self._end_reasoning()]
+        events = [*self._end_reasoning()] if self._reasoning is not None else []
         if self._text is not None and self._text.kind != kind:
             events += self._end_text("completed")
         if self._text is None:
@@ -260,7 +262,9 @@ class ChatOutput:
         # Gemini appends its own reason: `content_filter: PROHIBITED_CONTENT`.
         reason = _INCOMPLETE.get(finish.partition(":")[0].lower())
         status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-        events = [*self._end_reasoning(), *self._end_text(status)]
+        only = None if self._items or self._calls or self._reasoning else self._text
+        events = [*self._end_reasoning()] if self._reasoning is not None else []
+        events += self._end_text(status)
         if not self._items and not self._calls:
             # An empty answer is valid: return a message without text.
             index = self._next_index()
@@ -270,12 +274,19 @@ class ChatOutput:
         for call in self._calls:
             ended, self._items[call.index] = call.end(status)
             events += ended
+        bodies = [_encode(self._items[index]) for index in sorted(self._items)]
+        plain = None
+        is_plain = status == "completed" and not self._annotations
+        if only is not None and only.kind == "output_text" and is_plain and not only.logprobs:
+            text = only.text.getvalue()
+            plain = TextAnswer(message("assistant", text, bodies[0], only.item_id), text)
         answer = Answer(
-            items=[_encode(self._items[index]) for index in sorted(self._items)],
+            items=bodies,
+            plain=plain,
             status=status,
             incomplete_reason=reason,
-            usage=_usage(self._usage),
-            usage_detail=_usage_detail(self._usage),
+            usage=_usage(self._usage) if self._usage is not None else None,
+            usage_detail=_usage_detail(self._usage) if self._usage is not None else None,
             fields={"service_tier": msgspec.Raw(_encode(self._tier))} if self._tier else {},
         )
         return events, answer
@@ -305,9 +316,7 @@ def _details(usage: Json, side: str) -> Json:
     return details if isinstance(details, dict) else {}
 
 
-def _usage(usage: Json | None) -> Usage | None:
-    if usage is None:
-        return None
+def _usage(usage: Json) -> Usage:
     return Usage(
         input_tokens=_number(usage.get("prompt_tokens")),
         cached_tokens=_number(_details(usage, "prompt").get("cached_tokens")),
@@ -316,10 +325,8 @@ def _usage(usage: Json | None) -> Usage | None:
     )
 
 
-def _usage_detail(usage: Json | None) -> bytes | None:
+def _usage_detail(usage: Json) -> bytes | None:
     """Return usage in the Responses format, with every detail of the Chat server."""
-    if usage is None:
-        return None
     given, made = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
     return complete_usage(
         {

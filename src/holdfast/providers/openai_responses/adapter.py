@@ -136,18 +136,13 @@ class ResponsesProvider:
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Write the server's events as they arrive, with the gateway's ids."""
-        state = await self._begin_state(call)
-        if self._is_unproven(call, state):
+        state = await self._begin_state(call) if self._mode != "replay" else None
+        if state is not None and self._is_unproven(call, state):
             # Only the final token counts show whether the server read its state. Until a model is
             # known to do so, pass nothing on before the end.
             answer = await self.answer(replace(call, is_stream=False))
             sink.write(whole_events(answer.items))
             return answer
-        return await self._stream(call, state, sink)
-
-    async def _stream(
-        self, call: ModelCall, state: UpstreamState | None, sink: EventSink
-    ) -> Answer:
         ids = IdAllocator(self._new_id, partial(self._has_call, call), call.answer_seq)
         replay = self._replay(call)
         output = ResponsesOutput(ids, replay.owner)
@@ -170,8 +165,9 @@ class ResponsesProvider:
             raise broken(
                 "the upstream's answer ended without its terminal event", "upstream_truncated"
             )
-        has_read = self._has_read(call, state, output.finished)
-        return self._with_state(call, state if has_read else None, ids, output.finished)
+        if state is None or not self._has_read(call, state, output.finished):
+            return output.finished.answer
+        return self._with_state(call, state, ids, output.finished)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models of the server."""
@@ -277,15 +273,13 @@ class ResponsesProvider:
             expected = self._replay(call).items(call.items[:known], call.items)
             await verify(self._upstream, state.conversation, expected)
 
-    def _is_unproven(self, call: ModelCall, state: UpstreamState | None) -> bool:
-        is_chained = state is not None and state.response is not None and state.tokens > 0
+    def _is_unproven(self, call: ModelCall, state: UpstreamState) -> bool:
+        is_chained = state.response is not None and state.tokens > 0
         return is_chained and call.model not in self._verified_chaining
 
-    def _has_read(
-        self, call: ModelCall, state: UpstreamState | None, finished: FinishedAnswer
-    ) -> bool:
+    def _has_read(self, call: ModelCall, state: UpstreamState, finished: FinishedAnswer) -> bool:
         """Return whether the server read its state, as far as its token counts show."""
-        if state is None or state.response is None:
+        if state.response is None:
             return True
         verdict = was_read(state, finished.answer.usage, call)
         if verdict is not None:
@@ -295,13 +289,13 @@ class ResponsesProvider:
     def _with_state(
         self,
         call: ModelCall,
-        state: UpstreamState | None,
+        state: UpstreamState,
         ids: IdAllocator,
         finished: FinishedAnswer,
     ) -> Answer:
         """Return the answer with the state that the next call may continue from."""
         answer = finished.answer
-        if state is None or answer.status != "completed":
+        if answer.status != "completed":
             return answer
         is_chain = self._mode == "chain"
         after = UpstreamState(

@@ -20,6 +20,7 @@ from holdfast.providers.openai_responses.whole_response import (
     FinishedAnswer,
     Response,
     WholeOutput,
+    text_answer,
 )
 
 Json = dict[str, Any]
@@ -79,6 +80,8 @@ class ResponsesOutput(WholeOutput):
         if kind == WHOLE:
             self.finished = self.whole(data)
             return whole_events(self.finished.answer.items)
+        if kind in _SKIPPED and kind.encode() in data[:80]:
+            return ()
         self._position = None
         value = read_json(data)
         named = value.get("type")
@@ -86,7 +89,8 @@ class ResponsesOutput(WholeOutput):
         if kind in _SKIPPED or self._is_copy(value.get("sequence_number"), data):
             return []
         if kind in _TERMINAL:
-            self.finished = self._finish(_terminal_response(data))
+            response = _terminal_response(data)
+            self.finished = self._finish(response, text_answer(response.output))
             return self._missing_events(self.finished.answer.items)
         if kind in _FAILURES or value.get("error"):
             raise _failure(kind, value)
@@ -116,7 +120,10 @@ class ResponsesOutput(WholeOutput):
             self._accumulator(index).add(kind, value)
 
     def _accumulator(self, index: int) -> ItemAccumulator:
-        return self._in_progress.setdefault(index, ItemAccumulator())
+        found = self._in_progress.get(index)
+        if found is None:
+            found = self._in_progress[index] = ItemAccumulator()
+        return found
 
     def _streamed_items(self, status: str) -> list[bytes]:
         """Return the streamed items, finished or rebuilt from their parts."""
@@ -131,8 +138,8 @@ class ResponsesOutput(WholeOutput):
 
     def _missing_events(self, items: list[bytes]) -> list[ModelEvent]:
         """Return events that the server left out, because clients rely on each item's end."""
-        if not self._done and not self._in_progress:
-            return whole_events(items)
+        if not self._in_progress:
+            return [] if self._done else whole_events(items)
         by_id = {value.get("id"): value for value in map(item_value, items)}
         events: list[ModelEvent] = []
         for index, accumulator in sorted(self._in_progress.items()):

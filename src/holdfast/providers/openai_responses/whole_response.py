@@ -132,7 +132,7 @@ class WholeOutput:
             response = _read_response(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise _unreadable() from exc
-        return self._finish(response, _text_answer(response.output))
+        return self._finish(response, text_answer(response.output))
 
     def _finish(self, response: Response, plain: TextAnswer | None = None) -> FinishedAnswer:
         """Return the answer of a response; `plain` is its only item, if that is known."""
@@ -212,7 +212,7 @@ class WholeOutput:
         return item, is_changed
 
 
-def _text_answer(output: list[msgspec.Raw]) -> TextAnswer | None:
+def text_answer(output: list[msgspec.Raw]) -> TextAnswer | None:
     """Return an output that is one plain message, as nearly all are, or None for any other."""
     if len(output) != 1:
         return None

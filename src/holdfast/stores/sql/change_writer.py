@@ -134,7 +134,8 @@ def _drop_provider_state(change: ch.ProviderStateDropped, asks: list[Ask]) -> No
         asks.append((sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)))
 
 
-def _add_journal(change: ch.JournalAdded, asks: list[Ask]) -> None:
+def add_journal(change: ch.JournalAdded, asks: list[Ask]) -> None:
+    """Write a batch of a stream; without an entry, it is guarded by the run that holds the lane."""
     row = change.row
     no = session_no(row.session_id)
     values = (row.turn_id, row.step, row.first_no, row.last_no, row.session_id, row.body, no)
@@ -183,7 +184,7 @@ _WRITERS: dict[type, Writer] = {
     ch.ApiKeySaved: lambda change, asks: asks.append(
         (sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at))
     ),
-    ch.JournalAdded: _add_journal,
+    ch.JournalAdded: add_journal,
     ch.ResponseDropped: _drop_response,
     ch.HistoryHashAdded: _row(sql.ADD_HISTORY_HASH),
     ch.ItemPlaced: _row(sql.ADD_ITEM_PLACE),

@@ -105,7 +105,7 @@ CARRIED = {
     },
     Finish: {
         "fence", "outcome", "items", "after_seq", "result", "usage", "shown_records",
-        "hold_seconds", "successor",
+        "hold_seconds", "successor", "journal",
     },
 }  # fmt: skip
 """Fields that a plain decision carries out, checks by their values, or need not look at."""

@@ -64,11 +64,15 @@ def test_an_answer_with_too_much_text_fails(is_plain: bool) -> None:
 
 def test_what_nobody_reads_of_a_stream_without_a_journal_is_never_encoded() -> None:
     response = live()
+    response.open("in_progress")
+    response.start()
     response.publish([delta("one")])
-    [event] = response.after(-1, READ_BYTES)
     assert response.uncommitted() is None
     response.end(msgspec.structs.replace(response.facts, status="completed"))
-    assert event.encoded is None
+    events = response.after(-1, READ_BYTES)
+    assert [event.number for event in events] == [0, 1, 2, 3]
+    assert [event.encoded for event in events] == [None] * 4
+    assert all(event.size for event in events)
 
 
 def test_a_journal_has_the_json_that_readers_got() -> None:

@@ -1,12 +1,15 @@
 """Server-sent events are the same however their bytes are cut and their lines end."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
+from holdfast.providers.http.upstream import EventReader
 
 _words = st.text(
     st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=12
@@ -75,3 +78,55 @@ def test_an_event_that_never_ends_is_refused() -> None:
     assert splitter.split(b"data: 1234") == []
     with pytest.raises(EventTooLong):
         splitter.split(b"5")
+
+
+class RecordingSink:
+    """Keeps the events of a stream, and whether its end mark came."""
+
+    def __init__(self) -> None:
+        self.events: list[SseEvent] = []
+        self.is_ended = False
+
+    def write(self, events: Sequence[SseEvent]) -> bool:
+        assert events
+        self.events += events
+        return True
+
+    async def drain(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+_BLOCKS = (
+    b"data: 1\n\n", b"event: a\ndata: 2\n\n", b"event: \ndata: 3\n\n", b"event: b\n\n",
+    b"data:4\n\n", b"data: 5\ndata: 6\n\n", b": comment\n\n", b"\n\n", b"\n\ndata: 7\n\n",
+    b"data: [DONE] is no end\n\n", b"data: 8\r\n\r\n", b"event: \xff\ndata: 9\n\n",
+    b"id: 1\nevent: c\ndata: \n\n",
+)  # fmt: skip
+_END = b"data: [DONE]\n\n"
+
+
+@given(
+    begin=st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    pieces=st.lists(st.lists(st.sampled_from(_BLOCKS), min_size=1).map(b"".join), max_size=4),
+    is_ended=st.booleans(),
+    is_apart=st.booleans(),
+)
+def test_pieces_of_whole_events_are_read_as_the_splitter_reads_them(
+    begin: bytes, pieces: list[bytes], is_ended: bool, is_apart: bool
+) -> None:
+    raw = begin + b"".join(pieces)
+    pieces = [begin + b"".join(pieces[:1]), *pieces[1:]]
+    if is_ended:
+        pieces = [*pieces, _END] if is_apart else [*pieces[:-1], pieces[-1] + _END]
+    sink = RecordingSink()
+    reader = EventReader(sink)
+    try:
+        for piece in pieces:
+            assert reader.write(piece)
+    except StopReading:
+        assert sink.is_ended
+    assert sink.is_ended == is_ended
+    assert sink.events == split(raw)

@@ -53,7 +53,7 @@ def _read_generally(data: bytes) -> Answer:
 def test_a_text_is_read_as_it_is_read_from_chunks(data: bytes) -> None:
     answer = read_text_completion(data, _new_id)
     assert answer is not None
-    assert msgspec.structs.replace(answer, plain=None) == _read_generally(data)
+    assert answer == _read_generally(data)
     # The one item is read, as the log and the clients read it.
     assert answer.plain is not None
     assert [answer.plain.item] == [read_item(body) for body in answer.items]

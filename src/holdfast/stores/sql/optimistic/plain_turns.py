@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import LogAppended
+from holdfast.core.transaction.changes import JournalAdded, LogAppended
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.plain_queue import hand_over_plainly
 from holdfast.core.transaction.plain_turns import end_plainly, start_plainly
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.change_writer import add_journal
 from holdfast.stores.sql.command_plans import Planned
 from holdfast.stores.sql.entries import (
     ENDED,
@@ -134,7 +135,7 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     kind = ENDED_NEXT if before.epoch == before.version else ENDED
     body = _pack((state, (attempt,), (), _COMPLETED))
     if lane.waiting:
-        return plan_hand_over(decision, lane, no, kind, body)
+        return _with_journal(plan_hand_over(decision, lane, no, kind, body))
     head = (
         session.epoch, session.record_no, session.hidden_count, None, None, None, None, None,
         session.last_user_activity_at, session.input_tokens, session.cached_tokens,
@@ -148,7 +149,16 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     for item in entry.items:
         if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
             writes += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
-    return Planned(decision, writes, Lane(session))
+    planned = Planned(decision, writes, Lane(session))
+    return planned if command.journal is None else _with_journal(planned)
+
+
+def _with_journal(planned: Planned) -> Planned:
+    """Return the end of a run with the rest of its stream, if that is part of it."""
+    journal = planned.decision.changes[-1]
+    if type(journal) is JournalAdded:
+        add_journal(journal, planned.writes)
+    return planned
 
 
 PLANNERS: dict[type[Command[Any]], Planner] = {
