@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -148,6 +149,16 @@ async def test_item_ids_sent_by_a_client_are_kept() -> None:
         assert (await listed(gateway, name))["data"][0]["id"] == "msg_mine"
         path = f"/v1/conversations/{name}/items/msg_mine"
         assert (await gateway.client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("item_id", ["msg/1", "msg%2F1", "msg%41", "msg 1?#é"])
+async def test_an_item_is_found_whatever_characters_its_id_has(item_id: str) -> None:
+    async with open_gateway() as gateway:
+        name = await begin(gateway, {**user("hi"), "type": "message", "id": item_id})
+        path = f"/v1/conversations/{name}/items/{quote(item_id, safe='')}"
+        answer = await gateway.client.get(path)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["id"] == item_id
 
 
 async def test_items_with_the_same_id_are_all_kept_and_distinguishable() -> None:

@@ -229,12 +229,13 @@ class HttpProtocol(ClientSocket):
         self._body_since, self._body_bytes = self.loop.time(), 0
         self._framing_bytes = self._trailer_bytes = 0
         parser = self.parser
-        path, query = _read_url(self.url)
+        path, query, raw_path = _read_url(self.url)
         method = parser.get_method().decode("ascii")
         if parser.should_upgrade() and self._is_upgrade(method):
             return
         exchange = self.exchange_class(method, path, query, self.headers)
         exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
+        exchange.raw_path = raw_path
         exchange.is_http_1_0 = parser.get_http_version() == "1.0"
         if (
             self.is_draining
@@ -504,11 +505,11 @@ def _lower(name: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _read_url(url: bytes) -> tuple[str, bytes]:
-    """Return the decoded path and the raw query of a URL."""
+def _read_url(url: bytes) -> tuple[str, bytes, str]:
+    """Return the decoded path, the raw query and the raw path of a URL."""
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
-    return unquote(path) if "%" in path else path, parsed.query or b""
+    return unquote(path) if "%" in path else path, parsed.query or b"", path
 
 
 def client_network(address: str) -> str:

@@ -52,6 +52,8 @@ class Request:
     sender = ""
     """The id of the caller's API key; empty if there are no keys."""
     route = "unknown"
+    raw_path = ""
+    """The path as it was sent: a `%2F` in it belongs to an id, and does not end its segment."""
     params: Mapping[str, str] = MappingProxyType({})
     session_headers: Sequence[Header] = ()
     """Reply headers that name the request's session and turn, once they are known."""
@@ -397,7 +399,7 @@ class Routes:
         if exact is not None:
             request.route = path
             return exact
-        segments = path.split("/")
+        segments = [unquote(segment) for segment in (request.raw_path or path).split("/")]
         for pattern, methods in self._patterns.get(len(segments), ()):
             params = _match(pattern, segments)
             if params is not None:
@@ -412,7 +414,7 @@ def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
         if expected.startswith("{"):
             if not actual:
                 return None
-            params[expected[1:-1]] = unquote(actual)
+            params[expected[1:-1]] = actual
         elif expected != actual:
             return None
     return params
