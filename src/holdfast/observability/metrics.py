@@ -49,6 +49,27 @@ class _Counter:
         return family
 
 
+class _TokenCounter(_Counter):
+    """Tokens by their direction and further labels."""
+
+    def __init__(self, name: str, help_text: str, labels: Labels) -> None:
+        super().__init__(name, help_text, labels)
+        self.unsorted: deque[tuple[Usage, Labels]] = deque()
+        """As in a histogram: what was used since the last `sort`."""
+
+    def sort(self) -> None:
+        """Count what is waiting."""
+        while self.unsorted:
+            usage, labels = self.unsorted.popleft()
+            self.counts[("input", *labels)] += usage.input_tokens
+            self.counts[("cached", *labels)] += usage.cached_tokens
+            self.counts[("output", *labels)] += usage.output_tokens
+
+    def collect(self) -> "Metric":
+        self.sort()
+        return super().collect()
+
+
 class _Histogram:
     """A histogram by labels."""
 
@@ -143,7 +164,7 @@ class PrometheusMeter:
             "holdfast_first_token_seconds", "From request to the first upstream event.",
             TURN_SECONDS, by_route,
         )  # fmt: skip
-        self._tokens = _Counter(
+        self._tokens = _TokenCounter(
             "holdfast_tokens", "Tokens of answers and summaries.", ("kind", *by_route)
         )
         self._lane_wait = _Histogram(
@@ -170,9 +191,9 @@ class PrometheusMeter:
             ("method", "route", "status"),
         )  # fmt: skip
         self._add_channel_metrics()
-        self._histograms = (
+        self._unsorted = (
             self._turn_seconds, self._first_token, self._lane_wait, self._upstream,
-            self._requests, self._tools, self._inbox_lag,
+            self._requests, self._tools, self._inbox_lag, self._tokens,
         )  # fmt: skip
         # Keyed weakly: a turn that ends without being counted is removed with its request.
         self._queued: dict[ref[RequestContext], float] = {}
@@ -275,18 +296,14 @@ class PrometheusMeter:
             self._first_token.unsorted.append((seconds, labels))
         usage, context.usage = context.usage, None
         if usage is not None:
-            self._count_tokens(labels, usage)
+            self._tokens.unsorted.append((usage, labels))
 
     def tokens_used(self, upstream: str, model: str, usage: Usage) -> None:
         """Count the tokens of a compaction."""
         context = current_request.get()
         tenant = context.tenant if context is not None else None
-        self._count_tokens(self._limited_labels((tenant or UNKNOWN, upstream, model)), usage)
-
-    def _count_tokens(self, labels: tuple[str, str, str], usage: Usage) -> None:
-        self._tokens.counts[("input", *labels)] += usage.input_tokens
-        self._tokens.counts[("cached", *labels)] += usage.cached_tokens
-        self._tokens.counts[("output", *labels)] += usage.output_tokens
+        labels = self._limited_labels((tenant or UNKNOWN, upstream, model))
+        self._tokens.unsorted.append((usage, labels))
 
     def turn_left(self, outcome: str, *, has_run: bool) -> None:
         """Count a run that lost its lane, and its turn if that was cancelled."""
@@ -395,8 +412,8 @@ class PrometheusMeter:
             self._sort()
 
     def _sort(self) -> None:
-        for histogram in self._histograms:
-            histogram.sort()
+        for metric in self._unsorted:
+            metric.sort()
 
     def collect(self) -> "Iterable[Metric]":
         """Return all metrics for the Prometheus library."""
