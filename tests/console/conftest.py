@@ -32,6 +32,7 @@ SHOWS_ROUTE = """async (route) => {
   return true;
 }"""
 """Whether the console shows the page of an address."""
+SECONDS_TO_HOLD = 30.0
 NETWORK_ERROR = "Failed to load resource"
 """A browser reports this for any failed request, such as one to a gateway that restarts."""
 
@@ -160,15 +161,34 @@ def show(page: Page, gateway: Gateway, route: str) -> None:
     expect(page.locator("main h1")).to_be_visible()
 
 
-def hold(page: Page, pattern: str) -> list[Route]:
-    """Hold requests back; return a list that fills with them."""
-    held: list[Route] = []
+class HeldRequests:
+    """Requests of a page that are held back, in the order in which they were sent."""
 
-    def keep(route: Route) -> None:
-        held.append(route)
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._page = page
+        self._routes: list[Route] = []
 
-    page.route(pattern, keep)
-    return held
+        def keep(route: Route) -> None:
+            self._routes.append(route)
+
+        page.route(pattern, keep)
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def __getitem__(self, place: int) -> Route:
+        """Return a request once it is held: that is noticed later than that it was sent."""
+        until = time.monotonic() + SECONDS_TO_HOLD
+        while len(self._routes) <= place:
+            assert time.monotonic() < until, f"request {place} was not sent"
+            # The handler runs only while the page is waited for.
+            self._page.wait_for_timeout(10)
+        return self._routes[place]
+
+
+def hold(page: Page, pattern: str) -> HeldRequests:
+    """Hold requests back from now on, and return them."""
+    return HeldRequests(page, pattern)
 
 
 def release(page: Page, held: Route) -> None:

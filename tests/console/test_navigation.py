@@ -102,6 +102,7 @@ def test_what_is_pressed_twice_is_done_once(page: Page, gateway: Gateway) -> Non
     expect(page.get_by_role("alert")).to_contain_text("not this one")
     with page.expect_request("**/v1/keys"):
         page.get_by_role("button", name="Create").click()
+    assert keys[2].request.method == "POST"
     assert (len(forks), len(keys)) == (1, 3)
 
 
