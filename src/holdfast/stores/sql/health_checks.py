@@ -33,8 +33,8 @@ from holdfast.stores.sql.statements import (
 )
 
 _LAST = "l.n = (select max(n) from log where session = l.session)"
-_LAST_KIND = f"(select l.kind from log l where (l.session, l.n) = {LAST_ENTRY_OF_TURN})"
-_LAST_BODY = f"(select l.body from log l where (l.session, l.n) = {LAST_ENTRY_OF_TURN})"
+_LAST_KIND = f"(select l.kind from {LAST_ENTRY_OF_TURN})"
+_LAST_BODY = f"(select l.body from {LAST_ENTRY_OF_TURN})"
 
 # Entries are numbered from 1 without a gap, and there is at least one.
 ENTRY_GAPS = Statement(

@@ -144,8 +144,17 @@ _LAST_OF_TURN = (
     f"and f.kind = {ENDED_NEXT}), e.n) from log e where e.turn = {{turn}} "
     f"and {IS_INDEXED.format(entry='e')} order by {_TURN_PLACE.format(entry='e')} desc limit 1)"
 )
-LAST_ENTRY_OF_TURN = _LAST_OF_TURN.replace("(select coalesce", "(select e.session, coalesce", 1)
-"""Selects the session and the number of the last entry about a turn."""
+LAST_ENTRY_OF_TURN = (
+    _LAST_OF_TURN.replace("(select coalesce", "(select e.session as session, coalesce", 1).replace(
+        "e.n) from log e", "e.n) as n from log e", 1
+    )
+    + " z join log l on l.session = z.session and l.n = z.n "
+)
+"""The last entry `l` about a turn, to be selected from.
+
+`(l.session, l.n) = (select …)` would be as short, but where the turn is a column PostgreSQL
+evaluates that for every entry of the log.
+"""
 _REQUEST = (
     f"(select f.request from log f where f.turn = {{turn}} and {IS_INDEXED.format(entry='f')} "
     f"and {_TURN_PLACE.format(entry='f')} = 0)"
@@ -266,7 +275,7 @@ _TURN = (
 # The state of a turn is in its last entry.
 TURN_BY_ID = Statement(
     "turn_by_id",
-    _TURN + f"where (l.session, l.n) = {LAST_ENTRY_OF_TURN.format(turn='?1')}",
+    _TURN.replace("from log l ", f"from {LAST_ENTRY_OF_TURN.format(turn='?1')}", 1),
 )
 # Every open turn of a session.
 OPEN_TURNS = Statement(
