@@ -144,17 +144,12 @@ _LAST_OF_TURN = (
     f"and f.kind = {ENDED_NEXT}), e.n) from log e where e.turn = {{turn}} "
     f"and {IS_INDEXED.format(entry='e')} order by {_TURN_PLACE.format(entry='e')} desc limit 1)"
 )
+# With `(l.session, l.n) = (select …)` PostgreSQL may read the whole log for each turn of a batch.
 LAST_ENTRY_OF_TURN = (
-    _LAST_OF_TURN.replace("(select coalesce", "(select e.session as session, coalesce", 1).replace(
-        "e.n) from log e", "e.n) as n from log e", 1
-    )
+    _LAST_OF_TURN.replace("(select coalesce", "(select e.session as session, coalesce", 1)
     + " z join log l on l.session = z.session and l.n = z.n "
-)
-"""The last entry `l` about a turn, to be selected from.
-
-`(l.session, l.n) = (select …)` would be as short, but where the turn is a column PostgreSQL
-evaluates that for every entry of the log.
-"""
+).replace("e.n) from log e", "e.n) as n from log e", 1)
+"""The last entry `l` about a turn, to be selected from."""
 _REQUEST = (
     f"(select f.request from log f where f.turn = {{turn}} and {IS_INDEXED.format(entry='f')} "
     f"and {_TURN_PLACE.format(entry='f')} = 0)"
@@ -194,15 +189,12 @@ LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
-
 EVERY_FORK_OF = Statement("every_fork_of", "select id from sessions where parent_id = ?1")
-
 LIST_FORKS = Statement(
     "list_forks",
     _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
     "and s.deleted_at is null order by s.id limit ?3",
 )
-
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
@@ -215,7 +207,6 @@ LIST_SESSIONS_UP = Statement(
 LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
-
 # By last activity; ties are broken by the session's number.
 _LISTED_BY = _LISTED.replace("?6", "?4")
 LISTED_SESSION = Statement("listed_session", _LISTED_BY + "and s.no = ?5")
