@@ -238,20 +238,28 @@ async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway)
     assert row.reason == "paused after 5 failures in a row: not accepted: no channel gone"
 
 
+async def _next_two(
+    gateway: RunningGateway, scheduler: Scheduler, clock: ManualClock
+) -> list[float]:
+    """Let the schedule run twice; return how long after its creation each run was due."""
+    times = []
+    for _ in range(2):
+        row = await _row(gateway)
+        assert row.next_run_at is not None
+        times.append(row.next_run_at - row.created_at)
+        clock.advance(row.next_run_at - clock.now())
+        await _run_to_the_end(gateway, scheduler)
+    return times
+
+
 async def test_a_changed_period_keeps_its_distance() -> None:
     clock = ManualClock()
     async with open_gateway(clock=clock) as gateway:
         scheduler = Scheduler(gateway.engine, gateway.turn_service)
-        created = await scheduler.save(DEFAULT_TENANT, BODY)
+        await scheduler.save(DEFAULT_TENANT, BODY)
         clock.advance(1800.0)
         await scheduler.save(DEFAULT_TENANT, {**BODY, "every": "2h"})
-        times = []
-        for _ in range(2):
-            row = await _row(gateway)
-            assert row.next_run_at is not None
-            times.append(row.next_run_at - created.created_at)
-            clock.advance(row.next_run_at - clock.now())
-            await _run_to_the_end(gateway, scheduler)
+        times = await _next_two(gateway, scheduler, clock)
     assert times == [7200.0, 14400.0]
 
 
@@ -263,14 +271,8 @@ async def test_a_clock_that_differs_from_the_stores_moves_no_run(
     async with open_gateway(clock=clock, store_url=store_url) as gateway:
         gateway.engine.clock = ManualClock(clock.now() + ahead_seconds)
         scheduler = Scheduler(gateway.engine, gateway.turn_service)
-        created = await scheduler.save(DEFAULT_TENANT, BODY)
-        times = []
-        for _ in range(2):
-            row = await _row(gateway)
-            assert row.next_run_at is not None
-            times.append(row.next_run_at - created.created_at)
-            clock.advance(row.next_run_at - clock.now())
-            await _run_to_the_end(gateway, scheduler)
+        await scheduler.save(DEFAULT_TENANT, BODY)
+        times = await _next_two(gateway, scheduler, clock)
         clock.advance(1.0)
         row = await scheduler.run_now(DEFAULT_TENANT, "report")
         await _run_to_the_end(gateway, scheduler)

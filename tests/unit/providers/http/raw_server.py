@@ -1,8 +1,10 @@
 """A server that sends exactly the bytes of a script, and closes when the script ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+
+from holdfast.providers.http.sse import SseEvent
 
 Script = Callable[["RawConnection"], Awaitable[None]]
 
@@ -97,6 +99,27 @@ class CollectingSink:
 
     async def drain(self) -> None:
         """Return at once: it is never full."""
+
+
+class CollectedEvents:
+    """A sink that collects the events of a stream, and notes its end mark."""
+
+    def __init__(self) -> None:
+        self.events: list[SseEvent] = []
+        self.is_ended = False
+
+    def write(self, events: Sequence[SseEvent]) -> bool:
+        """Collect events; an empty write would be a call for nothing."""
+        assert events
+        self.events += events
+        return True
+
+    async def drain(self) -> None:
+        """Return at once: it is never full."""
+
+    def end(self) -> None:
+        """Note the end mark."""
+        self.is_ended = True
 
 
 def whole(body: bytes, *more: bytes) -> bytes:

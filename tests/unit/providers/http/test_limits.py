@@ -4,7 +4,7 @@ import asyncio
 import sys
 import tracemalloc
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
@@ -17,33 +17,21 @@ from holdfast.providers.http import relay as relays
 from holdfast.providers.http import upstream as upstreams
 from holdfast.providers.http.client import HttpRequest
 from holdfast.providers.http.relay import open_relay
-from holdfast.providers.http.sse import SseEvent, SseSplitter
+from holdfast.providers.http.sse import SseSplitter
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.settings import UpstreamSettings
-from tests.unit.providers.http.raw_server import CollectingSink, RawConnection, chunked, whole
+from tests.unit.providers.http.raw_server import (
+    CollectedEvents,
+    CollectingSink,
+    RawConnection,
+    chunked,
+    whole,
+)
 from tests.unit.providers.http.test_client import connected
 
 SECONDS = 20.0
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
 Script = Callable[[RawConnection], Awaitable[None]]
-
-
-class Events:
-    """A sink that keeps the events of a stream."""
-
-    def __init__(self) -> None:
-        self.events: list[SseEvent] = []
-        self.is_ended = False
-
-    def write(self, events: Sequence[SseEvent]) -> bool:
-        self.events += events
-        return True
-
-    async def drain(self) -> None:
-        pass
-
-    def end(self) -> None:
-        self.is_ended = True
 
 
 async def read(script: Script) -> bytes:
@@ -55,9 +43,9 @@ async def read(script: Script) -> bytes:
         return await answer.read()
 
 
-async def stream(script: Script) -> Events:
+async def stream(script: Script) -> CollectedEvents:
     async with asyncio.timeout(SECONDS), connected(script) as (client, server):
-        sink = Events()
+        sink = CollectedEvents()
         settings = UpstreamSettings(url=server.url)
         await Upstream(settings, client).stream("/x", (b"{}",), sink)
         return sink

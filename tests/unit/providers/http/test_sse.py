@@ -1,7 +1,6 @@
 """Server-sent events are the same however their bytes are cut and their lines end."""
 
 import itertools
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
 from holdfast.providers.http.upstream import EventReader
+from tests.unit.providers.http.raw_server import CollectedEvents
 
 _words = st.text(
     st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=12
@@ -80,25 +80,6 @@ def test_an_event_that_never_ends_is_refused() -> None:
         splitter.split(b"5")
 
 
-class RecordingSink:
-    """Keeps the events of a stream, and whether its end mark came."""
-
-    def __init__(self) -> None:
-        self.events: list[SseEvent] = []
-        self.is_ended = False
-
-    def write(self, events: Sequence[SseEvent]) -> bool:
-        assert events
-        self.events += events
-        return True
-
-    async def drain(self) -> None:
-        pass
-
-    def end(self) -> None:
-        self.is_ended = True
-
-
 _BLOCKS = (
     b"data: 1\n\n", b"event: a\ndata: 2\n\n", b"event: \ndata: 3\n\n", b"event: b\n\n",
     b"data:4\n\n", b"data: 5\ndata: 6\n\n", b": comment\n\n", b"\n\n", b"\n\ndata: 7\n\n",
@@ -121,7 +102,7 @@ def test_pieces_of_whole_events_are_read_as_the_splitter_reads_them(
     pieces = [begin + b"".join(pieces[:1]), *pieces[1:]]
     if is_ended:
         pieces = [*pieces, _END] if is_apart else [*pieces[:-1], pieces[-1] + _END]
-    sink = RecordingSink()
+    sink = CollectedEvents()
     reader = EventReader(sink)
     try:
         for piece in pieces:
