@@ -192,7 +192,7 @@ def usage_value(usage: Usage) -> bytes:
 
 @lru_cache(maxsize=64)
 def _counted_value(usage: Usage) -> bytes | None:
-    """Return usage as the counts of a run give it; None if they cannot hold it."""
+    """Return usage as it is read from the counts of a run; None if they cannot hold it."""
     return usage_value(usage) if usage.is_countable else None
 
 

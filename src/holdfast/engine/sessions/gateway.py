@@ -223,7 +223,7 @@ class Gateway:
             raise
 
     def leave(self, run: ActiveRun) -> None:
-        """Give up the responsibility for a run's turn, unless its end is committed; write that."""
+        """Give up a run: if its end is not committed, release its turn and write the end."""
         if run.ended is None:
             self._registry.claims.pop(run.turn.id, None)
             if not run.is_lost:

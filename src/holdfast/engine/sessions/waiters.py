@@ -125,7 +125,7 @@ class WaiterRegistry:
         self._woken_at: dict[SessionId, int] = {}
         self._all_woken_at = 0
         self.stopped_early: dict[RunId, None] = {}
-        """Runs whose stop signal came before they were in `running`: that has to signal again."""
+        """Runs that were told to stop before they were in `running`; whoever adds one tells it."""
 
     # ── turns that a task of this process is responsible for ────────────────────────────────
 

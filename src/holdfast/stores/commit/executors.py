@@ -32,7 +32,10 @@ class ThreadExecutor:
         self._at_work = threading.Lock()
         """Held while a job runs, on the thread or inline."""
         self.try_acquire: Callable[[], bool] = partial(self._at_work.acquire, blocking=False)
-        """Try to reserve the executor for inline work; on success, call `give_back` afterwards."""
+        """Try to reserve the executor for inline work; on success, call `give_back` afterwards.
+
+        Inline work may overtake a job that waits for the thread.
+        """
         self.give_back: Callable[[], None] = self._at_work.release
         """Release what `try_acquire` acquired."""
 
