@@ -160,7 +160,7 @@ class Provider(Protocol):
 
     @property
     def state_use(self) -> Callable[[str], StateUse | None] | None:
-        """A function from a model to how its state is stored, if any; None if no model has state."""
+        """A function from a model to how its state is stored, if any; None if none has state."""
         ...
 
     async def answer(self, call: ModelCall) -> Answer:
