@@ -176,7 +176,8 @@ def _accept_child(
         return refuse(ApprovalNotFound(_NO_APPROVAL))
     if is_next and facts.active is None and facts.waiting.count == 0:
         return _accept_known(command, facts, session)
-    child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
+    hidden = facts.parent_hidden
+    child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=hidden)
     child = replace(child, parent_record=parent.record_no)
     draft = Draft(child, now=facts.now, is_new=True)
     draft.add_event(

@@ -79,6 +79,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session's own records, or those of the running turn."""
     is_view_changed: bool = False
     """Whether anything was hidden or shown again since the parent's answer."""
+    parent_hidden: tuple[Span, ...] = ()
+    """The ranges that were hidden when the parent's answer was given."""
     has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
     """The items of the named turn, if it started before, including hidden ones."""

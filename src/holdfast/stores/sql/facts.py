@@ -261,7 +261,7 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
         return facts
     if command.parent is not None:
         as_then = replace(session, record_no=command.parent.record_no)
-        facts = replace(facts, hidden=(yield from find_hidden(as_then)))
+        facts = replace(facts, parent_hidden=(yield from find_hidden(as_then)))
         if session.record_no != command.parent.record_no:
             later = yield from own_records(
                 session.id, session.record_no, command.parent.record_no + 1

@@ -1,11 +1,13 @@
 """Forks: pointers into another session's history, at any depth, with nothing copied."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.core.errors import ItemNotFound, SessionHasForks, SessionNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Delete, Fork, Hide
+from holdfast.core.transaction.commands import Delete, Fork, Hide, Parent
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.store_client import StoreClient, answered
 from holdfast.testing.store_contract.transcript import assert_sound, picture
@@ -96,6 +98,22 @@ class ForkContract:
         await caller.append("X", "Y", session_id=child.id)
         assert await caller.texts(child) == ["a", "X", "Y"]
         assert_sound(await picture(caller, child.id))
+
+    @pytest.mark.parametrize("more", [{"retry_count": 1}, {"on_busy": "rollback"}, {}])
+    async def test_a_turn_behind_an_earlier_answer_shows_and_counts_what_that_answer_saw(
+        self, caller: StoreClient, more: dict[str, Any]
+    ) -> None:
+        await caller.converse("a", "b", key="k")
+        run = (await caller.converse("c", "d", key="k")).run
+        edited = await caller.start("e", key="k", rewind=(2, 4))
+        await caller.finish(edited, "f")
+        parent = Parent(run.last_seq or 0, run.record_no or 0)
+        session_id = edited.session.id
+        child = await caller.start(
+            "x", session_id=session_id, parent=parent, body_hash=b"x", **more
+        )
+        assert await caller.texts(child.session) == list("abcdx")
+        assert child.session.item_count == 5
 
     async def test_a_fork_leaves_a_running_turn_out(self, caller: StoreClient) -> None:
         await caller.converse("a", "b", key="k")
