@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.transaction.commands import Cancel
+from holdfast.ports.meter import NoMeter
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools
 
@@ -89,6 +92,62 @@ async def test_a_background_one_is_in_progress_until_the_turn_has_answered(
     events = _events(streamed.text)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert "".join(event.get("delta", "") for event in events).endswith("seen 4")
+
+
+class Repeats(NoMeter):
+    """Tells when a request was recognised as a repeat."""
+
+    def __init__(self) -> None:
+        self.one = asyncio.Event()
+
+    def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
+        if admission == "repeated":
+            self.one.set()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_repeat_waits_for_the_turn_that_it_joined_and_resumes_it(
+    store_url: str, *, is_stream: bool, is_lost: bool
+) -> None:
+    gate, model, repeats = Gate(), ScriptedModel(_script), Repeats()
+    more: Item = {"headers": {**STEER, "Idempotency-Key": "once"}, "stream": is_stream}
+    here = open_gateway(model, store_url=store_url, toolbox=lambda _: RecordingTools(slow=gate))
+    there = open_gateway(model, store_url=store_url, toolbox=lambda _: RecordingTools())
+    async with here as gateway, there as other:
+        steered = Steered(gateway, gate, model)
+        await steered.begin()
+        model.gate.clear()
+        sent = [asyncio.create_task(gateway.respond("also this", **more))]
+        await gateway.until_queued(1)
+        gate.opened.set()
+        for _ in range(2):
+            await model.entered.acquire()
+        other.engine.meter = repeats
+        sent.append(asyncio.create_task(other.respond("also this", **more)))
+        await repeats.one.wait()
+        if is_lost:
+            await _lose(other)
+            await model.entered.acquire()
+        model.gate.set()
+        first, repeat = await asyncio.gather(*sent)
+    assert repeat.status_code == 200
+    assert "seen 4" in repeat.text
+    assert repeat.headers["x-turn-id"] == first.headers["x-turn-id"]
+    assert is_lost or "seen 4" in first.text
+    assert model.shown[-1] == ["go", "desk__slow()", "=opened", "also this"]
+
+
+async def _lose(gateway: RunningGateway) -> None:
+    """End the running turn as if its worker had died."""
+    view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
+    assert view is not None
+    assert view.session.active_turn_id is not None
+    lost = Cancel(
+        tenant=DEFAULT_TENANT, turn_id=view.session.active_turn_id, outcome="interrupted",
+        code="worker_lost", is_retryable=True,
+    )  # fmt: skip
+    await gateway.engine.submit(lost)
 
 
 async def test_a_turn_may_continue_from_it(steered: Steered) -> None:

@@ -143,7 +143,8 @@ class StreamReader:
             return events
         if facts.status in ("queued", "in_progress"):
             return await self._first_events(view, facts)
-        if self.resume is not None and view.turn_status == "interrupted" and self._resumes_left:
+        status = (view.joined or view).turn_status
+        if self.resume is not None and status == "interrupted" and self._resumes_left:
             self._resumes_left -= 1
             await self.resume()
             return []

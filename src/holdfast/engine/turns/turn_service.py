@@ -25,7 +25,7 @@ from holdfast.core.errors import (
     TurnInterrupted,
     release_frames,
 )
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
@@ -304,8 +304,15 @@ class TurnService:
         view = await self._gateway.read.turn(tenant, ticket.turn.id)
         if view is None or view.turn.merged_into is None:
             raise exc
-        await self._gateway.wait_until_ended(tenant, view.turn.merged_into)
-        return await self.load_result(tenant, view.turn, ticket.step)
+        turn = await self._wait_for_answer(view.turn, ticket.step)
+        return await self.load_result(tenant, turn, ticket.step)
+
+    async def _wait_for_answer(self, turn: Turn, step: int) -> Turn:
+        """Return a turn once it, and the turn that it joined, have ended or answered."""
+        view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=step)
+        if view.turn.merged_into is not None:
+            await self._gateway.wait_until_ended(turn.tenant, view.turn.merged_into)
+        return view.turn
 
     async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
         """End a stream without a terminal event, with the recorded end."""
@@ -340,12 +347,11 @@ class TurnService:
         if request.is_stream:
             ticket.resume = partial(self._try_resume, accept, request, turn, step)
             return ticket
-        is_settled = repeated.is_settled
+        is_settled = repeated.is_settled and turn.merged_into is None
         for _ in range(MAX_RESUMES):
             try:
                 if not is_settled:
-                    view = await self._gateway.wait_until_ended(accept.tenant, turn.id, step=step)
-                    turn = ticket.turn = view.turn
+                    turn = ticket.turn = await self._wait_for_answer(turn, step)
                 ticket.outcome = await self.load_result(accept.tenant, turn, step)
                 break
             except TurnInterrupted as exc:
@@ -356,9 +362,10 @@ class TurnService:
                 ticket.outcome = exc
                 break
             resumed = await self._resume(accept, request, turn, step)
-            if isinstance(resumed, TurnTicket):
+            if isinstance(resumed, Repeated):
+                is_settled = resumed.is_settled
+            elif resumed.turn.id == turn.id:
                 return resumed
-            is_settled = resumed.is_settled
         return ticket
 
     async def _try_resume(
@@ -373,7 +380,15 @@ class TurnService:
     async def _resume(
         self, accept: Accept, request: TurnRequest, turn: Turn, step: int
     ) -> TurnTicket | Repeated:
-        """Resume a turn that lost its worker, or find the request that has resumed it."""
+        """Resume a turn that lost its worker, or find the request that has resumed it.
+
+        Of a turn that joined another one, that other turn is resumed.
+        """
+        turn = await self._read_turn(turn.tenant, turn.id)
+        if turn.merged_into is not None:
+            turn = await self._read_turn(turn.tenant, turn.merged_into)
+            step, request = turn.step, read_request(turn.request)
+            accept = replace(accept, idempotency_key=None)
         # The SDK's retry count was claimed when the request arrived: name the turn instead.
         accept = replace(
             accept, key=None, session_id=turn.session_id, same_as=(turn.id, step), parent=None,
@@ -384,13 +399,17 @@ class TurnService:
             return admission
         return self._start(admission, request, is_live=request.is_stream)
 
+    async def _read_turn(self, tenant: Tenant, turn_id: TurnId) -> Turn:
+        view = await self._gateway.read.turn(tenant, turn_id)
+        if view is None:
+            raise SessionDeleted("the session of this turn was deleted")
+        return view.turn
+
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded result of a step, or raise its error."""
         if turn.merged_into is not None:
-            joined = await self._gateway.read.turn(tenant, turn.merged_into)
-            if joined is None:
-                raise SessionDeleted("the session of this turn was deleted")
-            found = await self.load_result(tenant, joined.turn, joined.turn.step)
+            joined = await self._read_turn(tenant, turn.merged_into)
+            found = await self.load_result(tenant, joined, joined.step)
             named = replace(found.response, id=response_id(turn.id, step))
             return TurnResult(turn, found.session, named)
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
