@@ -5,6 +5,7 @@ steps of a frozen life wait until it thaws; those of an ended life never run.
 """
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -114,8 +115,7 @@ class _VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, pick: Pick) -> None:
         super().__init__()
-        self._now = 0.0
-        self._clock_resolution = 1e-9
+        self._set_time(0.0)
         self._selector = self
         nothing = asyncio.Handle(lambda: None, (), self)
         nothing.cancel()
@@ -130,8 +130,14 @@ class _VirtualLoop(asyncio.BaseEventLoop):
         if timeout is None:
             raise RuntimeError("everybody waits, and nothing will ever come")
         if timeout > 0:
-            self._now = max(self._now, cast(Any, self)._scheduled[0].when())
+            self._set_time(max(self._now, cast(Any, self)._scheduled[0].when()))
         return []
+
+    def _set_time(self, now: float) -> None:
+        self._now = now
+        # Timers of a later time, however little later, wait until the time has advanced: otherwise
+        # two tasks that sleep for less than the resolution keep each other running for ever.
+        self._clock_resolution = math.ulp(now)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """Do nothing: there are no I/O events."""

@@ -1,6 +1,8 @@
 """One seed, one world: in every process, whatever its hashes, down to the last row."""
 
+import asyncio
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 from tests.simulation.judge import live
 from tests.simulation.plan import plan_of, storm_of
+from tests.simulation.schedule import seeded_loop
 from tests.simulation.trace import line
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,6 +42,29 @@ def digest_elsewhere(hash_seed: str) -> str:
         timeout=100,
     )
     return done.stdout.strip()
+
+
+def test_time_advances_however_short_the_sleeps_of_tasks_are() -> None:
+    loop = seeded_loop("short sleeps")
+    sleeps = 0
+
+    async def sleep_until(end: float) -> None:
+        nonlocal sleeps
+        while (left := end - loop.time()) > 0:
+            sleeps += 1
+            assert sleeps < 100
+            await asyncio.sleep(left)
+            await asyncio.sleep(0)
+
+    async def take_turns() -> None:
+        end = math.nextafter(loop.time(), 1.0)
+        other = asyncio.ensure_future(sleep_until(end))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.gather(other, sleep_until(end))
+
+    loop.run_until_complete(take_turns())
+    loop.close()
 
 
 def test_a_seed_gives_the_same_world_in_every_process() -> None:
