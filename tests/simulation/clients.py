@@ -14,7 +14,17 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Cancel, Delete, Fork, Reset, Restore, UndoCompaction
+from holdfast.core.transaction.commands import (
+    Cancel,
+    Delete,
+    Fork,
+    Hide,
+    Parent,
+    Pop,
+    Reset,
+    Restore,
+    UndoCompaction,
+)
 from holdfast.ports.store import ItemQuery, SessionQuery
 from tests.simulation.batches import add_batches
 from tests.simulation.model import Script, text_of
@@ -66,6 +76,9 @@ class Clients:
             "compact": self._compact,
             "undo": self._undo,
             "batches": partial(add_batches, self),
+            "child": self._child,
+            "hide": self._hide,
+            "pop": self._hide,
         }
         await actions[op.kind](op, rng)
 
@@ -98,7 +111,7 @@ class Clients:
 
     def _note_session(self, op: Op, heard: Heard) -> None:
         session_id = None
-        if isinstance(heard.answer, Answer) and not op.is_internal:
+        if isinstance(heard.answer, Answer) and not op.is_internal and op.kind != "child":
             session_id = heard.answer.session_id
         elif isinstance(heard.answer, Session) and heard.answer.key is not None:
             session_id = heard.answer.id
@@ -130,9 +143,12 @@ class Clients:
         idempotency_key: str | None,
         part: str = "",
         rewind: tuple[int, int] | None = None,
+        parent: tuple[SessionId, Parent] | None = None,
     ) -> Heard | None:
         """Retry until it is answered or finally rejected, or the attempts are used up."""
         session_id = self.once_seen(op) if op.by_id else None
+        if parent is not None:
+            session_id = parent[0]
         for count in range(op.tries):
             request = TurnRequest(
                 tenant=Tenant(op.tenant),
@@ -146,6 +162,8 @@ class Clients:
                 idempotency_key=idempotency_key,
                 retry_count=count if idempotency_key is None else 0,
                 rewind=rewind,
+                parent=parent[1] if parent is not None else None,
+                collect_seconds=op.collect_seconds,
                 entry_point=op.entry_point
                 if not part or op.entry_point != "embedded"
                 else "server",
@@ -173,6 +191,47 @@ class Clients:
             return
         items = (message("user", said_by(op, op.id)),)
         await self._insist(op, rng, items, op.idempotency_key, rewind=heard.answer)
+
+    async def _child(self, op: Op, rng: random.Random) -> None:
+        """Continue after an answer that a client got; there may be later ones."""
+
+        async def find(replica: Replica) -> tuple[SessionId, Parent] | None:
+            tenant = Tenant(op.tenant)
+            view = await replica.gateway.read.session(tenant, key=Key(op.key))
+            turns = await replica.gateway.read.turns(view.session.id) if view is not None else []
+            done = [each.turn for each in turns if each.turn.outcome == "completed"]
+            if not done:
+                return None
+            turn = done[op.choice % len(done)]
+            for run in reversed(await replica.gateway.read.runs(turn.id)):
+                if run.outcome == "completed" and run.last_seq is not None:
+                    return turn.session_id, Parent(run.last_seq, run.record_no or 0)
+            return None
+
+        heard = await self.ask(op, rng, find, "look")
+        if heard.answer is None or heard.error is not None:
+            return
+        items = (message("user", said_by(op, op.id)),)
+        await self._insist(op, rng, items, op.idempotency_key, parent=heard.answer)
+
+    async def _hide(self, op: Op, rng: random.Random) -> None:
+        """Hide one of the last items, or the last one that is visible."""
+
+        async def work(replica: Replica) -> object:
+            gateway, tenant = replica.gateway, Tenant(op.tenant)
+            view = await gateway.read.session(tenant, key=Key(op.key))
+            if view is None:
+                return None
+            if op.kind == "pop":
+                pop = Pop(tenant=tenant, session_id=view.session.id, pop_id=op.id)
+                return await gateway.submit(pop)
+            seq = view.session.head_seq - op.choice
+            if seq < 1:
+                return None
+            hide = Hide(tenant=tenant, session_id=view.session.id, from_seq=seq, to_seq=seq)
+            return await gateway.submit(hide)
+
+        await self.ask(op, rng, work)
 
     async def _append(self, op: Op, rng: random.Random) -> None:
         said = said_by(op, op.id)
@@ -304,6 +363,8 @@ class Clients:
             if not turns:
                 return None
             turn = turns[op.choice % len(turns)].turn
+            if op.expects:
+                return await replica.turn_service.cancel(turn)
             return await gateway.submit(Cancel(tenant=Tenant(op.tenant), turn_id=turn.id))
 
         await self.ask(op, rng, work)

@@ -23,7 +23,7 @@ SERVED: tuple[EntryPoint, ...] = ("turn_service", "request_task", "stream")
 
 OpKind = Literal[
     "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
-    "compact", "undo", "batches",
+    "compact", "undo", "batches", "child", "hide", "pop",
 ]  # fmt: skip
 
 
@@ -57,6 +57,8 @@ class Op:
     """A reset that names the session it means."""
     choice: int = 0
     """Which of several candidates: the generation to restore, the place of an edit."""
+    collect_seconds: float = 0.0
+    """How long a message of a chat waits for more of its sender."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,7 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
 def _with_variations(plan: Plan) -> Plan:
     """Return a plan with what each seed adds on its own."""
     plan = _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
-    return _with_stops(_with_conversations(plan))
+    return _with_bursts(_with_meddling(_with_stops(_with_conversations(plan))))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -323,6 +325,72 @@ def _with_conversations(plan: Plan) -> Plan:
         replace(op, entry_point=_served(rng, op, is_always=has_conversations)) for op in plan.ops
     )
     return replace(plan, ops=ops, has_conversations=has_conversations)
+
+
+def _with_meddling(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, input steers turns, and others change what they show.
+
+    Others hide items while turns run, and continue from answers that are not the last ones.
+    """
+    rng = random.Random(f"meddling {plan.seed}")
+    if rng.random() < 0.4:
+        return plan
+    ops = [_steering(op) if rng.random() < 0.4 else op for op in plan.ops]
+    ops += [
+        _steering(_beside(rng, op, f"{op.id}s"))
+        for op in plan.ops
+        if op.script is not None and op.script.tool_steps and rng.random() < 0.5
+    ]
+    for number in range(rng.randint(1, 3)):
+        kind: OpKind = rng.choice(("child", "child", "hide", "pop", "cancel"))
+        spoken = rng.choice(plan.ops)
+        op = Op(id=f"m{number}", kind=kind, at=spoken.at, tenant=spoken.tenant, key=spoken.key)
+        op = replace(_turn(rng, op), by_id=False) if kind == "child" else op
+        ops.append(
+            replace(
+                op,
+                at=round(spoken.at + rng.uniform(0.0, 2.0), 2),
+                entry_point=rng.choice(SERVED),
+                expects=True,
+                choice=rng.randrange(4),
+                tries=rng.choice((1, 3)),
+                patience=rng.choice((0.3, 3.0, 9.0)),
+            )
+        )
+    return replace(plan, ops=tuple(ops))
+
+
+def _beside(rng: random.Random, op: Op, name: str) -> Op:
+    """Return another turn like an op, a moment after it."""
+    script = msgspec.structs.replace(op.script, op=name) if op.script is not None else None
+    at = round(op.at + rng.uniform(0.02, 0.3), 2)
+    once = f"idem-{name}" if rng.random() < 0.6 else None
+    return replace(op, id=name, at=at, same_as=None, idempotency_key=once, script=script)
+
+
+def _steering(op: Op) -> Op:
+    is_able = op.kind == "turn" and op.entry_point in SERVED and not op.is_internal
+    return replace(op, on_busy="steer") if is_able else op
+
+
+def _with_bursts(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, a chat's messages wait for more of their sender."""
+    rng = random.Random(f"bursts {plan.seed}")
+    if rng.random() < 0.6:
+        return plan
+    seconds = rng.choice((0.2, 0.6))
+    found = [op for op in plan.ops if op.kind == "turn" and op.entry_point in SERVED]
+    ops = list(plan.ops)
+    for op in found[:1]:
+        for part in range(rng.randint(2, 4)):
+            sent = _beside(rng, op, f"w{part}")
+            ops.append(replace(sent, source="channel", on_busy=rng.choice(("enqueue", "steer"))))
+    return replace(plan, ops=tuple(_collecting(op, seconds) for op in ops))
+
+
+def _collecting(op: Op, seconds: float) -> Op:
+    is_chat = op.kind == "turn" and op.source == "channel" and op.entry_point in SERVED
+    return replace(op, collect_seconds=seconds) if is_chat and not op.is_internal else op
 
 
 def _served(rng: random.Random, op: Op, *, is_always: bool) -> EntryPoint:

@@ -90,18 +90,24 @@ def _answer_is_kept(story: Story, heard: Heard) -> Breaches:
     if session.deleted_at is not None:
         return
     log = [text_of(item.body) for item in image.log(session)]
-    if heard.op.kind in ("turn", "edit", "append", "fork") and heard.part in ("", "fork"):
+    if heard.op.kind in ("turn", "edit", "append", "fork", "child") and heard.part in ("", "fork"):
         said = said_by(heard.op, heard.op.same_as or heard.op.id)
         waits = turn.input is not None and said.encode() in turn.input
         if said not in log and not waits:
             yield f"I2 {heard.op.id}: what was said is in no log ({turn.id})"
     if heard.op.kind == "append":
         visible = [text_of(item.body) for item in image.visible(session)]
-        rewound = any(record.kind == "rewind" for record in image.records.get(session.id, []))
+        rewound = _is_meddled_with(story, session)
         if said_by(heard.op, heard.op.id) not in visible and not rewound:
             yield f"I2 {heard.op.id}: appended items are not to be seen ({turn.outcome})"
     if answer.stored is not None and answer.stored.text not in log:
         yield f"I2 {heard.op.id}: the answer {answer.stored.text!r} is in no log"
+
+
+def _is_meddled_with(story: Story, session: Session) -> bool:
+    """Whether a client has hidden a part of a session."""
+    records = story.image.records.get(session.id, [])
+    return any(record.kind in ("rewind", "hide", "pop") for record in records)
 
 
 def _batch_is_kept(story: Story, heard: Heard, answer: Appended) -> Breaches:
@@ -112,7 +118,7 @@ def _batch_is_kept(story: Story, heard: Heard, answer: Appended) -> Breaches:
     said = words(heard.op, int(heard.part))
     texts = [text_of(item.body) for item in story.image.visible(session)]
     own = {text_of(item.body) for item in story.image.items.get(session.id, [])}
-    rewound = any(record.kind == "rewind" for record in story.image.records.get(session.id, []))
+    rewound = _is_meddled_with(story, session)
     if said not in own:
         yield f"I2 {heard.op.id}: batch {heard.part} is not in {session.id}"
     if texts.count(said) != 1 and not (rewound and said not in texts):
@@ -178,7 +184,7 @@ def _said_once(story: Story) -> Breaches:
     for op in story.plan.ops:
         said = said_by(op, op.same_as or op.id)
         allowed = 1 if op.idempotency_key else op.tries
-        if seen[said] > allowed and op.kind in ("turn", "edit", "append"):
+        if seen[said] > allowed and op.kind in ("turn", "edit", "append", "child"):
             yield f"I3 {op.id}: {said!r} is to be seen {seen[said]} times"
     for text, count in seen.items():
         if text.startswith("answer ") and count > 1:

@@ -23,13 +23,22 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.delivery import Delivery
 from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest as DeskRequest
 from holdfast.core.model.request import write_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, OnBusy, Source, Turn
-from holdfast.core.transaction.commands import Accept, Append, Finish, Queued, Repeated, Started
+from holdfast.core.transaction.commands import (
+    Accept,
+    Append,
+    Finish,
+    Parent,
+    Queued,
+    Repeated,
+    Started,
+)
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
@@ -101,6 +110,8 @@ class TurnRequest:
     idempotency_key: str | None = None
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
+    parent: Parent | None = None
+    collect_seconds: float = 0.0
     entry_point: EntryPoint = "server"
 
     def body_hash(self) -> bytes:
@@ -282,6 +293,8 @@ class Replica:
             body_hash=request.body_hash(),
             retry_count=request.retry_count,
             rewind=request.rewind,
+            parent=request.parent,
+            collect_seconds=request.collect_seconds,
             limits=self.gateway.limits,
             reset=self.world.plan.reset,
         )
@@ -323,6 +336,7 @@ class Replica:
             fields=fields,
             is_background=is_background,
             is_stream=request.entry_point == "stream",
+            delivery=_delivery(request) if request.collect_seconds else None,
         )
         accept = replace(self._accept(request), request=write_request(asked))
         is_live = asked.is_stream or is_background
@@ -502,6 +516,13 @@ class Replica:
         )
         status = str(appended.turn.outcome)
         return Answer(appended.turn.id, appended.session.id, status, None)
+
+
+def _delivery(request: TurnRequest) -> Delivery:
+    return Delivery(
+        channel="sim", chat=request.key or "", sender=request.tenant,
+        collect_seconds=request.collect_seconds,
+    )  # fmt: skip
 
 
 def _answer_of(answered: TurnResult) -> Answer:

@@ -14,6 +14,8 @@ from holdfast.core.errors import (
     SessionHasForks,
     SessionRetired,
 )
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import STEERING
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import (
     Accept,
@@ -26,9 +28,13 @@ from holdfast.core.transaction.commands import (
     Ended,
     Extend,
     Finish,
+    Hide,
+    Pop,
+    Popped,
     Queued,
     Renew,
     Repeated,
+    RequestStop,
     Reset,
     Restore,
     Started,
@@ -37,7 +43,7 @@ from tests.simulation.disk import Written, outcome_of
 from tests.simulation.replica import Answer
 from tests.simulation.shown import is_void, summary_in_force, told
 from tests.simulation.world import Story
-from tests.written_rows import EventAdded, RecordAdded, rows_of
+from tests.written_rows import EventAdded, RecordAdded, TurnSaved, rows_of
 
 EXPECTED = (
     "a process crashed",
@@ -101,6 +107,14 @@ EXPECTED = (
     "a provider was chained to",
     "a conversation was continued",
     "a provider forgot and was told anew",
+    "input joined a running turn",
+    "input that was to join a turn ran as the next one",
+    "a burst of messages became one turn",
+    "a turn went on behind an answer that was not the last",
+    "a turn went on behind the last answer",
+    "an item was hidden while a turn ran",
+    "the last item was taken back",
+    "the worker of a turn was asked to end it",
 )
 
 
@@ -182,13 +196,28 @@ def _written(written: Written) -> Iterator[str]:
                 yield "a batch was added to a retired session"
         case Claim(), Started():
             yield "a turn waited for its lane and got it"
+            if outcome.turn.position < STEERING // 2:
+                yield "input that was to join a turn ran as the next one"
         case Finish(), Ended() if outcome.successor is not None:
             yield "a lane was handed to the turn behind"
         case Finish(), Ended() if command.again:
             yield "a command that went through unheard was answered when sent again"
         case _:
             pass
+    yield from _meddled(command, outcome)
     yield from _aborted(written)
+
+
+def _meddled(command: Command[Any], outcome: object) -> Iterator[str]:
+    match command, outcome:
+        case Hide(), Session() if outcome.active_run_id is not None:
+            yield "an item was hidden while a turn ran"
+        case Pop(), Popped() if outcome.item is not None:
+            yield "the last item was taken back"
+        case RequestStop(), True:
+            yield "the worker of a turn was asked to end it"
+        case _:
+            pass
 
 
 def _aborted(written: Written) -> Iterator[str]:
@@ -209,6 +238,11 @@ def _aborted(written: Written) -> Iterator[str]:
 def _admitted(command: Accept, outcome: Started | Queued | Repeated) -> Iterator[str]:
     if command.again:
         yield "a command that went through unheard was answered when sent again"
+    if command.parent is not None and isinstance(outcome, Started | Queued):
+        if outcome.session.parent_id == command.session_id:
+            yield "a turn went on behind an answer that was not the last"
+        else:
+            yield "a turn went on behind the last answer"
     match outcome:
         case Repeated() if outcome.is_settled:
             yield "a repeat was answered from the record"
@@ -230,6 +264,12 @@ def _changed(decision: "Decision[object]") -> Iterator[str]:
     for change in rows_of(decision.changes):
         if isinstance(change, EventAdded):
             yield from _told(change)
+        if isinstance(change, TurnSaved) and change.turn.merged_into is not None:
+            is_steering = change.turn.position < STEERING // 2
+            if is_steering:
+                yield "input joined a running turn"
+            else:
+                yield "a burst of messages became one turn"
         if isinstance(change, RecordAdded):
             yield from _recorded(change)
 
