@@ -315,6 +315,13 @@ STATE = (
 
 CONTENT = (
     Fault(
+        "a fork behind an earlier answer counts what was hidden since",
+        f"{CORE}/decisions/accept.py",
+        "hidden = facts.parent_hidden",
+        "hidden = facts.hidden",
+        ("tests/contract/test_store.py::TestForks",),
+    ),
+    Fault(
         "content of forks is left by a delete",
         f"{CORE}/decisions/lifecycle.py",
         "        changes.extend(child.changes())",

@@ -31,6 +31,20 @@ RUNS = (
         ("tests/integration/test_unsound_answers.py",),
     ),
     Fault(
+        "a repeat of input that joined a turn does not wait for its answer",
+        f"{ENGINE}/turns/turn_service.py",
+        "is_settled = repeated.is_settled and turn.merged_into is None",
+        "is_settled = repeated.is_settled",
+        ("tests/tools/test_steered_responses.py",),
+    ),
+    Fault(
+        "a stream of input that joined a turn does not resume it",
+        f"{ENGINE}/streaming/stream_reader.py",
+        "status = (view.joined or view).turn_status",
+        "status = view.turn_status",
+        ("tests/tools/test_steered_responses.py",),
+    ),
+    Fault(
         "a run that lost its lane goes on asking",
         f"{ENGINE}/turns/turn_service.py",
         "self._gateway.begin(admission, task.cancel)",
