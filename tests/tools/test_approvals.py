@@ -167,16 +167,19 @@ async def test_an_approval_can_be_given_through_the_api() -> None:
     assert tools.calls == [("echo", {"n": 1})]
 
 
-async def test_of_two_answers_at_once_the_first_wins() -> None:
+async def test_of_answers_to_two_replicas_at_once_the_first_wins(store_url: str) -> None:
     tools = guarded_tools()
-    async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
+    here = open_gateway(_model(), store_url=store_url, toolbox=lambda _: tools)
+    there = open_gateway(_model(), store_url=store_url, toolbox=lambda _: tools)
+    async with here as gateway, there as other:
         await gateway.respond("go", tools=[SERVER])
-        (waiting,) = await pending_approvals(gateway)
+        (waiting,) = await pending_approvals(other)
         path = f"/v1/approvals/{waiting['id']}"
+        asked = [gateway, other] * 3
         replies = await asyncio.gather(
-            *(gateway.client.post(path, json={"approve": True}) for _ in range(5))
+            *(each.client.post(path, json={"approve": True}) for each in asked)
         )
-        assert sorted(reply.status_code for reply in replies) == [200, 404, 404, 404, 404]
+        assert sorted(reply.status_code for reply in replies) == [200, *[404] * 5]
         await _ended(gateway, waiting["turn_id"])
     assert len(tools.calls) == 1
 
