@@ -38,6 +38,13 @@ RUNS = (
         ("tests/tools/test_steered_responses.py",),
     ),
     Fault(
+        "items that are added without a model call join a running turn",
+        f"{ENGINE}/turns/steering.py",
+        "return request is not None",
+        "return True",
+        ("tests/tools/test_steering.py",),
+    ),
+    Fault(
         "a stream of input that joined a turn does not resume it",
         f"{ENGINE}/streaming/stream_reader.py",
         "status = (view.joined or view).turn_status",

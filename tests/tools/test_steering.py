@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.engine.settings import ContextSettings
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools
 
@@ -132,3 +134,38 @@ async def test_a_turn_that_waits_for_its_client_takes_messages_together_with_the
     for reply in (answer, *replies):
         assert f"seen {len(asked)}" in reply.text
     assert [shown[-1] for shown in model.shown[2:]] == ["later"]
+
+
+async def test_what_asks_no_model_does_not_join_and_is_done_next(any_store_url: str) -> None:
+    gate, model = Gate(), _model()
+    tools = RecordingTools(slow=gate)
+    headers = {"X-On-Busy": "steer"}
+    async with open_gateway(
+        model,
+        store_url=any_store_url,
+        toolbox=lambda _: tools,
+        context=ContextSettings(mode="elide"),
+    ) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
+        assert view is not None
+        path = f"/v1/sessions/{view.session.id}"
+        note = {"type": "message", "role": "user", "content": "a note"}
+        posts = [(f"{path}/items", {"items": [note]}), (f"{path}/compact", {})]
+        sent = []
+        for count, (url, body) in enumerate(posts, 1):
+            post = gateway.client.post(url, json=body, headers=headers)
+            sent.append(asyncio.create_task(post))
+            await gateway.until_queued(count)
+        steer = asyncio.create_task(_steer(gateway, "also this"))
+        await gateway.until_queued(3)
+        gate.opened.set()
+        replies = await asyncio.gather(first, *sent, steer)
+        log = await gateway.log()
+    assert [reply.status_code for reply in replies] == [200] * 4
+    assert model.shown[1] == ["go", "desk__slow()", "=opened"]
+    assert log.count("a note") == 1
+    summary, last = model.shown[2][-2:]
+    assert summary.endswith("user: a note")
+    assert last == "also this"

@@ -7,6 +7,7 @@ as the next turn.
 from itertools import takewhile
 
 from holdfast.core.ids import TurnId
+from holdfast.core.model.request import find_request
 from holdfast.core.model.turn import STEERING, Turn
 from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -32,12 +33,14 @@ async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
 def may_join(waiting: Turn, running: Turn) -> bool:
     """Whether the answer of a running turn reaches the sender of a waiting one.
 
-    A chat message joins only a turn that answers in the same place: a session may have several
-    chats, API clients and schedules.
+    A turn that asks for no answer of the gateway's models, such as a compaction, does not join. A
+    chat message joins only a turn that answers in the same place: a session may have several chats,
+    API clients and schedules.
     """
-    target, place = delivery_of(waiting), delivery_of(running)
-    if target is None:
-        return True
+    request = find_request(waiting.request)
+    if request is None or request.delivery is None:
+        return request is not None
+    target, place = request.delivery, delivery_of(running)
     return place is not None and running.source == "channel" and place.place == target.place
 
 
