@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError, TurnCancelled, TurnFailed, TurnInterrupted
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.model.request import read_request
+from holdfast.core.model.request import find_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
@@ -119,6 +119,7 @@ class CompactionTurns:
             run.session.id, after=run.turn.number, limit=_SEARCHED_TURNS, order="desc"
         )
         for view in turns:
-            if view.turn.request:
-                return read_request(view.turn.request).model
+            asked = find_request(view.turn.request)
+            if asked is not None:
+                return asked.model
         return None

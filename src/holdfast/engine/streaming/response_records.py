@@ -11,6 +11,7 @@ from holdfast.core.model.gateway_items import client_output, is_user_message
 from holdfast.core.model.request import (
     TurnRequest,
     conversation_id,
+    find_request,
     read_request,
     response_id,
     turn_of_response,
@@ -44,7 +45,7 @@ class ResponseRecords:
         if turn_and_step is None:
             return None
         view = await self._read.response(tenant, *turn_and_step)
-        if view is None or not view.turn.request:
+        if view is None or find_request(view.turn.request) is None:
             return None
         return await self._with_joined(tenant, view)
 

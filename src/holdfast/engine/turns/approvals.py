@@ -25,7 +25,7 @@ from holdfast.core.model.gateway_items import (
     words_item,
 )
 from holdfast.core.model.items import NewItem, StoredItem
-from holdfast.core.model.request import TurnRequest, read_request
+from holdfast.core.model.request import TurnRequest, find_request, read_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source, Turn
 from holdfast.core.tools.approval_words import (
@@ -212,8 +212,11 @@ class ApprovalService:
         view = await self._gateway.read.turn(session.tenant, session.active_turn_id)
         if view is None or view.status != "running":
             return None
+        request = find_request(view.turn.request)
+        if request is None:
+            return None  # it calls no tools of the gateway
         calls = await self._unanswered(session, view.turn)
-        return _Held(session, view.turn, read_request(view.turn.request), calls)
+        return _Held(session, view.turn, request, calls)
 
     async def _of_session(self, tenant: Tenant, session: Session) -> list[PendingApproval]:
         held = await self._held(tenant, session)

@@ -156,7 +156,7 @@ class _UsageCounter:
             if not self._since <= at < self._until:
                 continue
             body = read_body(packed)
-            model = _read_request(request).model if request else ""
+            model = _model_asked(request)
             start = int(at // self._seconds) * self._seconds
             for run in body.runs:
                 if run.outcome is not None:
@@ -210,6 +210,14 @@ class _UsageCounter:
         row.cached_tokens += run.cached_tokens or 0
         row.output_tokens += run.output_tokens or 0
         row.reasoning_tokens += run.reasoning_tokens or 0
+
+
+def _model_asked(request: bytes | None) -> str:
+    """Return the model that a turn's request names; requests of embedded turns may be anything."""
+    try:
+        return _read_request(request).model if request else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _model_of(run: RunState, requested: str) -> str:
