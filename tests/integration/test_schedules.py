@@ -21,7 +21,7 @@ from holdfast.schedules import service
 from holdfast.schedules.service import MAX_RUNNING, Scheduler
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
 from holdfast.testing.clock import ManualClock
-from tests.in_process import RunningGateway, open_gateway
+from tests.in_process import RunningGateway, ScriptedModel, open_gateway, said
 
 BODY: dict[str, Any] = {
     "name": "report", "prompt": "what is new?", "model": "scripted", "every": "1h",
@@ -217,6 +217,33 @@ async def test_a_schedule_that_cannot_deliver_stops_no_other(
     [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
     assert run.outcome == "completed"
     assert failure.message in (await _row(gateway, "a")).reason
+
+
+@pytest.mark.parametrize(("text", "log"), [("NO_REPLY", None), ("Shall I?", ["Shall I?"])])
+async def test_an_answer_that_says_no_reply_delivers_nothing(
+    any_store_url: str, text: str, log: list[str] | None
+) -> None:
+    async def find_chat(to: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        return DEFAULT_TENANT, Key("chat"), to
+
+    settings = ScheduleSettings(
+        name="report", prompt="b", model="scripted", every="1h",
+        deliver=DeliverSettings(channel="support", to="7"),
+    )  # fmt: skip
+    model = ScriptedModel(lambda _: [said(text)])
+    async with open_gateway(model, store_url=any_store_url) as gateway:
+        scheduler = Scheduler(gateway.engine, gateway.turn_service, [settings], find_chat=find_chat)
+        await scheduler.start()
+        await scheduler.stop()
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await _run_to_the_end(gateway, scheduler)
+        [run] = await gateway.engine.store.schedules.runs((await _row(gateway)).id, 10)
+        chat = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("chat"))
+        if log is not None:
+            await gateway.until_idle("chat")
+            assert await gateway.log("chat") == log
+    assert run.outcome == "completed"
+    assert (chat is not None) == (log is not None)
 
 
 async def test_a_schedule_that_is_never_accepted_pauses(gateway: RunningGateway) -> None:

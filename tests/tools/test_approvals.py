@@ -4,9 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.tools.approval_words import read_answer
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.turns import approvals
@@ -223,6 +225,21 @@ async def test_a_new_message_of_the_sender_means_no() -> None:
     assert stored["status"] == "completed"
     assert model.shown[-1][0] == "go"
     assert model.shown[-1][-1] == "never mind"
+
+
+async def test_where_nobody_can_answer_the_answer_is_no_at_once() -> None:
+    tools, model = guarded_tools(), _model()
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        asked = TurnRequest(
+            api="responses", model="scripted", fields={"tools": msgspec.Raw(json.dumps([SERVER]))}
+        )
+        client = StoreClient(gateway.engine.store, "cron")
+        accept = client.arrival("go", key="k", source="cron", request=write_request(asked))
+        ticket = await gateway.turn_service.accept(accept, asked, is_live=False)
+        result = await ticket.answer()
+    assert result.turn.outcome == "completed"
+    assert tools.calls == []
+    assert model.shown[-1][-1].endswith("it needs an approval, and nobody is there to give it.")
 
 
 async def test_a_wrong_code_approves_nothing() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import RunFenced
+from holdfast.core.errors import LaneTimeout, RunFenced
 from holdfast.core.ids import RunId
+from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimits, Recover
 from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -128,6 +129,20 @@ async def test_a_turn_that_is_handed_its_lane_as_its_patience_ends_has_it() -> N
         second = await _soon(entering)
         assert not second.is_lost
         await engine.finish(second)
+
+
+@pytest.mark.parametrize("source", ["channel", "cron"])
+async def test_turns_that_nobody_would_send_again_wait_without_a_limit(source: Source) -> None:
+    async with open_engine(settings=LaneSettings(max_wait_seconds=0.01)) as engine:
+        first = await engine.enter("first")
+        waiting = await engine.accept("second", source=source)
+        entering = asyncio.create_task(engine.gateway.enter(waiting))  # type: ignore[arg-type]
+        bounded = await engine.accept("third")
+        with pytest.raises(LaneTimeout):
+            await engine.gateway.enter(bounded)  # type: ignore[arg-type]
+        assert not entering.done()
+        await engine.finish(first)
+        await engine.finish(await _soon(entering))
 
 
 async def test_a_lane_is_not_handed_to_a_run_of_a_worker_that_was_fenced() -> None:
