@@ -40,8 +40,8 @@ RUNS = (
     Fault(
         "items that are added without a model call join a running turn",
         f"{ENGINE}/turns/steering.py",
-        "return request is not None",
-        "return True",
+        "if request is None or waiting.rewind_after is not None:\n        return False",
+        "if request is None:\n        return True",
         ("tests/tools/test_steering.py",),
     ),
     Fault(

@@ -8,7 +8,15 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.settings import ContextSettings
-from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
+from tests.in_process import (
+    Item,
+    RunningGateway,
+    ScriptedModel,
+    called,
+    open_gateway,
+    said,
+    text_of,
+)
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools
 
 
@@ -169,3 +177,22 @@ async def test_what_asks_no_model_does_not_join_and_is_done_next(any_store_url: 
     summary, last = model.shown[2][-2:]
     assert summary.endswith("user: a note")
     assert last == "also this"
+
+
+async def test_messages_behind_one_that_edits_the_history_wait_for_it() -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        lambda items: [called("desk__slow", "c1") if text_of(items[-1]) == "go" else said("done")]
+    )
+    async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        await gateway.respond("one")
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        whole = {"X-On-Busy": "steer", "X-Session-History": "whole"}
+        edit = asyncio.create_task(gateway.respond("one, edited", headers=whole))
+        await gateway.until_queued(1)
+        steer = asyncio.create_task(_steer(gateway, "also this"))
+        await gateway.until_queued(2)
+        gate.opened.set()
+        await asyncio.gather(first, edit, steer)
+    assert [shown[-1] for shown in model.shown[-2:]] == ["one, edited", "also this"]

@@ -33,13 +33,15 @@ async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
 def may_join(waiting: Turn, running: Turn) -> bool:
     """Whether the answer of a running turn reaches the sender of a waiting one.
 
-    A turn that asks for no answer of the gateway's models, such as a compaction, does not join. A
-    chat message joins only a turn that answers in the same place: a session may have several chats,
-    API clients and schedules.
+    A turn that asks for no answer of the gateway's models, such as a compaction, does not join, nor
+    does one that edits the history. A chat message joins only a turn that answers in the same
+    place: a session may have several chats, API clients and schedules.
     """
     request = find_request(waiting.request)
-    if request is None or request.delivery is None:
-        return request is not None
+    if request is None or waiting.rewind_after is not None:
+        return False
+    if request.delivery is None:
+        return True
     target, place = request.delivery, delivery_of(running)
     return place is not None and running.source == "channel" and place.place == target.place
 
