@@ -20,7 +20,7 @@ from holdfast.core.model.records import (
     visible_spans,
 )
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -63,7 +63,6 @@ from holdfast.stores.sql.lookups import (
     find_number,
     find_owners,
     find_records,
-    find_runs,
     find_states,
     find_turn,
     find_turn_items,
@@ -83,7 +82,7 @@ PRUNED_AT_ONCE = 1000
 
 
 def session(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None
+    tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
 ) -> Plan[SessionView | None]:
     """Return one session as the API shows it."""
     if session_id is not None:
@@ -230,19 +229,19 @@ def stop_requests() -> Plan[list[StopRequestRow]]:
     ]
 
 
-def hidden(of: Session) -> Plan[list[Span]]:
+def hidden(session: Session) -> Plan[list[Span]]:
     """Return the hidden ranges."""
-    return list((yield from find_hidden(of)))
+    return list((yield from find_hidden(session)))
 
 
-def records(of: Session) -> Plan[list[Record]]:
+def records(session: Session) -> Plan[list[Record]]:
     """Return a session's own records."""
-    return (yield from own_records(of.id, of.record_no))
+    return (yield from own_records(session.id, session.record_no))
 
 
-def lineage_records(of: Session) -> Plan[list[Record]]:
+def lineage_records(session: Session) -> Plan[list[Record]]:
     """Return the records in force over a session's log, including those of its ancestors."""
-    found = yield from find_records(of)
+    found = yield from find_records(session)
     return [record for own in reversed(found) for record in in_force(own)]
 
 
@@ -260,7 +259,9 @@ def turn(tenant: Tenant, turn_id: TurnId) -> Plan[TurnView | None]:
     return TurnView(found, found.status(owner, has_live_owner=is_living(row[-1])))
 
 
-def turns(session_id: SessionId, after: int, limit: int, order: Order) -> Plan[list[TurnView]]:
+def turns(
+    session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
+) -> Plan[list[TurnView]]:
     """Return a page of turns."""
     row = yield from session_row(session_id)
     if row is None:
@@ -283,11 +284,6 @@ def turns(session_id: SessionId, after: int, limit: int, order: Order) -> Plan[l
         for one in found
         if first <= one.number <= last
     ]
-
-
-def runs(turn_id: TurnId) -> Plan[list[Run]]:
-    """Return every attempt at a turn."""
-    return (yield from find_runs(turn_id))
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[ResponseView | None]:

@@ -177,9 +177,9 @@ def _record_body(head: RecordHead) -> Plan[bytes | None]:
     return records[0].body if records else None
 
 
-def forks(tenant: Tenant, of: SessionId, limit: int) -> Plan[list[SessionView]]:
+def forks(tenant: Tenant, session_id: SessionId, limit: int) -> Plan[list[SessionView]]:
     """Return the visible sessions that were forked from a session."""
-    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    rows = yield from every(sql.LIST_FORKS, session_id, tenant, limit)
     found: list[SessionView] = []
     for row in rows:
         view = yield from queries.session_view(row)
@@ -187,10 +187,10 @@ def forks(tenant: Tenant, of: SessionId, limit: int) -> Plan[list[SessionView]]:
     return found
 
 
-def descendants(of: SessionId) -> Plan[list[SessionId]]:
+def descendants(session_id: SessionId) -> Plan[list[SessionId]]:
     """Return all descendants of a session, including hidden and erased ones."""
     found: list[SessionId] = []
-    front = [of]
+    front = [session_id]
     while front:
         rows = yield from every(sql.EVERY_FORK_OF, front.pop())
         children = [SessionId(row[0]) for row in rows]
@@ -203,7 +203,7 @@ def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
     """Return the outline of a session: its settled part without content."""
-    view = yield from queries.session(tenant, session_id, key)
+    view = yield from queries.session(tenant, session_id=session_id, key=key)
     if view is None:
         return None
     found = view.session
