@@ -42,9 +42,7 @@ from holdfast.core.model.session import Session, begin_session, read_pending_cal
 from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
-    ScheduleRunSaved,
     ScheduleSaved,
     TurnJoined,
     refuse,
@@ -306,7 +304,7 @@ def _claim_due_time(claim: ScheduleClaim | None, facts: Facts, draft: Draft, tur
         schedule_id=row.id, scheduled_at=claim.scheduled_at, turn_id=turn.id,
         session_id=draft.before.id, outcome="",
     )  # fmt: skip
-    draft.add(ScheduleRunSaved(run))
+    draft.add(run)
 
 
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
@@ -433,7 +431,7 @@ def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> 
         turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
         draft.now,
     )  # fmt: skip
-    draft.add(IdempotencyAdded(row))
+    draft.add(row)
 
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:

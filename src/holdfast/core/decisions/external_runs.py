@@ -19,7 +19,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
-from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import AppendBatch, Appended, Pop, Popped
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
@@ -120,7 +120,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
             turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
             facts.now,
         )  # fmt: skip
-        draft.add(IdempotencyAdded(row))
+        draft.add(row)
     draft.add_event("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
     return draft.decide(Appended(draft.session, turn))
 

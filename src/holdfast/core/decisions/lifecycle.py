@@ -27,7 +27,6 @@ from holdfast.core.transaction.changes import (
     Change,
     ContentErased,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     ProviderStateDropped,
     refuse,
@@ -110,7 +109,7 @@ def _remember(command: Reset | Fork, draft: Draft) -> None:
     row = IdempotencyRow(
         command.tenant, command.idempotency_key, command.body_hash or b"", named, 0, draft.now
     )
-    draft.add(IdempotencyAdded(row))
+    draft.add(row)
 
 
 def restore(command: Restore, facts: Facts) -> Decision[Session]:

@@ -25,17 +25,14 @@ from holdfast.core.model.records import Span, merge_spans
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
-    CompletionAdded,
     CompletionRow,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     LateWriteNoted,
     PartialDropped,
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    StopRequested,
     StopRequestRow,
     refuse,
 )
@@ -84,7 +81,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
         _end_merged(draft, merged)
     if command.idempotency_key is not None and row is None:
-        draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
+        draft.add(_batch(command, turn, facts.now))
     if command.partial is not None:
         draft.add(PartialSaved(session.id, run.id, pack_items(command.partial)))
     elif command.items and run.partial is not None:
@@ -225,7 +222,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         row = CompletionRow(
             turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
         )  # fmt: skip
-        draft.add(CompletionAdded(row))
+        draft.add(row)
     if command.history_hash:
         draft.index_history(command.history_hash)
     if command.provider_state is not None:
@@ -402,7 +399,7 @@ def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
     if session.active_turn_id != turn.id or session.active_run_id is None:
         return Decision(False)
     row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
-    return Decision(True, (StopRequested(row),), (session.id,))
+    return Decision(True, (row,), (session.id,))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

@@ -16,7 +16,6 @@ from holdfast.core.transaction.changes import (
     OutboxAdded,
     ScheduleDropped,
     ScheduleRunDropped,
-    ScheduleRunSaved,
     ScheduleSaved,
     refuse,
 )
@@ -130,7 +129,7 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
     changes: list[Change] = [ScheduleSaved(row, known)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
-        changes.append(ScheduleRunSaved(run))
+        changes.append(run)
     changes += _notices(known, row, command.if_paused, source=command.turn_id, now=facts.now)
     return Decision(row, tuple(changes))
 

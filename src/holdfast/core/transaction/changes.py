@@ -2,7 +2,8 @@
 
 The log is the schema. Every change of a session appends entries to its log. The first entry is the
 gate: it is written only if the log still ends where the decision read it. All other changes of the
-decision are written in the same transaction or not at all.
+decision are written in the same transaction or not at all. A row as a change is written to its
+table.
 """
 
 from typing import Generic, TypeVar
@@ -188,28 +189,6 @@ class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
     requested_at: float
 
 
-class StopRequested(msgspec.Struct, frozen=True, gc=False):
-    """Ask the worker of a run to end it."""
-
-    row: StopRequestRow
-
-
-class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
-    """Record the end of a history that a later request may repeat."""
-
-    row: HistoryHashRow
-
-
-class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Record the place of an item that a later request may refer to."""
-
-    row: ItemPlaceRow
-
-
-class IdempotencyAdded(msgspec.Struct, frozen=True, gc=False):
-    row: IdempotencyRow
-
-
 class ProviderStateSaved(msgspec.Struct, frozen=True, gc=False):
     session_id: SessionId
     state: ProviderState
@@ -224,20 +203,12 @@ class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
     from_seq: int | None = None
 
 
-class CompletionAdded(msgspec.Struct, frozen=True, gc=False):
-    row: CompletionRow
-
-
 class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
     """Replace a stored completion's metadata."""
 
     turn_id: TurnId
     step: int
     metadata: bytes
-
-
-class ApiKeyAdded(msgspec.Struct, frozen=True, gc=False):
-    row: ApiKeyRow
 
 
 class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
@@ -353,12 +324,6 @@ class CursorMoved(msgspec.Struct, frozen=True, gc=False):
     after: tuple[int, int]
 
 
-class PairingSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a pairing; it replaces the sender's earlier one."""
-
-    row: PairingRow
-
-
 class PairingDropped(msgspec.Struct, frozen=True, gc=False):
     """Delete a pairing."""
 
@@ -382,18 +347,6 @@ class ChannelReleased(msgspec.Struct, frozen=True, gc=False):
     owner: WorkerId
 
 
-class ChatSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a chat that wrote to a channel."""
-
-    row: ChatRow
-
-
-class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
-    """Save an update that could not be handled."""
-
-    row: DeadUpdateRow
-
-
 class BotTurnsSaved(msgspec.Struct, frozen=True, gc=False):
     """Save the bot turns of a chat; written only if they are as they were read."""
 
@@ -408,12 +361,6 @@ class BotTurnsDropped(msgspec.Struct, frozen=True, gc=False):
     chat: str
 
 
-class ReceiverSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save whether a channel receives."""
-
-    row: ReceiverRow
-
-
 class ScheduleSaved(msgspec.Struct, frozen=True, gc=False):
     """Save a schedule; written only if its due time and run are as they were read."""
 
@@ -425,12 +372,6 @@ class ScheduleDropped(msgspec.Struct, frozen=True, gc=False):
     """Delete a schedule."""
 
     id: str
-
-
-class ScheduleRunSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a run of a schedule."""
-
-    row: ScheduleRunRow
 
 
 class ScheduleRunDropped(msgspec.Struct, frozen=True, gc=False):
@@ -449,21 +390,21 @@ Change = (
     | TurnJoined
     | RetryClaimed
     | LateWriteNoted
-    | StopRequested
-    | IdempotencyAdded
+    | StopRequestRow
+    | IdempotencyRow
     | ProviderStateSaved
     | ProviderStateDropped
-    | CompletionAdded
+    | CompletionRow
     | CompletionSaved
-    | ApiKeyAdded
+    | ApiKeyRow
     | ApiKeySaved
     | ContentErased
     | ItemErased
     | SummariesErased
     | JournalAdded
     | ResponseDropped
-    | HistoryHashAdded
-    | ItemPlaced
+    | HistoryHashRow
+    | ItemPlaceRow
     | OutboxAdded
     | OutboxFileAdded
     | OutboxFileDropped
@@ -474,18 +415,18 @@ Change = (
     | OutboxRestDropped
     | OutboxPruned
     | CursorMoved
-    | PairingSaved
+    | PairingRow
     | PairingDropped
     | ChannelHeld
     | ChannelReleased
-    | ChatSaved
-    | UpdateBuried
+    | ChatRow
+    | DeadUpdateRow
     | BotTurnsSaved
     | BotTurnsDropped
-    | ReceiverSaved
+    | ReceiverRow
     | ScheduleSaved
     | ScheduleDropped
-    | ScheduleRunSaved
+    | ScheduleRunRow
     | ScheduleRunDropped
 )
 

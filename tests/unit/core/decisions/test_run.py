@@ -29,7 +29,7 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    StopRequested,
+    StopRequestRow,
 )
 from holdfast.core.transaction.commands import (
     Cancel,
@@ -510,7 +510,7 @@ def test_the_worker_of_a_running_turn_is_asked_to_end_it() -> None:
     facts = replace(facts, turn=facts.active)
     asked = request_stop(RequestStop(tenant=TENANT, turn_id=TURN, code="superseded"), facts)
     assert asked.outcome is True
-    assert only(asked, StopRequested).row.run_id == RUN
+    assert only(asked, StopRequestRow).run_id == RUN
     assert asked.woken == (SESSION,)
 
 

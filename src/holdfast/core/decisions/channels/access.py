@@ -10,14 +10,10 @@ from holdfast.core.transaction.changes import (
     Change,
     ChannelHeld,
     ChannelReleased,
-    ChatSaved,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
     PairingDropped,
-    PairingSaved,
-    UpdateBuried,
     refuse,
 )
 from holdfast.core.transaction.commands import (
@@ -53,7 +49,7 @@ def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRo
         command.channel, command.sender, command.tenant, command.name, command.code, command.chat,
         facts.now, facts.now + command.valid_seconds,
     )  # fmt: skip
-    changes: list[Change] = [PairingSaved(row)]
+    changes: list[Change] = [row]
     is_open = [one for one in facts.pairings if one.is_open(facts.now)]
     oldest_first = sorted(is_open, key=lambda one: one.created_at)
     excess = len(is_open) + 1 - command.max_open
@@ -68,7 +64,7 @@ def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRo
         outgoing = message_row(
             message, tenant=command.tenant, source=command.record_id, part=0, now=facts.now
         )
-        changes += [IdempotencyAdded(key), OutboxAdded(outgoing)]
+        changes += [key, OutboxAdded(outgoing)]
     return Decision(row, tuple(changes))
 
 
@@ -81,7 +77,7 @@ def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRo
     if row.approved_at is not None:
         return Decision(row)
     approved = replace(row, approved_at=facts.now)
-    return Decision(approved, (PairingSaved(approved),))
+    return Decision(approved, (approved,))
 
 
 def revoke_pairing(command: RevokePairing, facts: Facts) -> Decision[bool]:
@@ -113,10 +109,10 @@ def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
     rows += [
         ChatRow(command.channel, alias, "", facts.now, command.chat) for alias in command.aliases
     ]
-    return Decision(None, tuple(map(ChatSaved, rows)))
+    return Decision(None, tuple(rows))
 
 
 def dead_letter_update(command: DeadLetterUpdate, facts: Facts) -> Decision[None]:
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
-    return Decision(None, (UpdateBuried(row),))
+    return Decision(None, (row,))

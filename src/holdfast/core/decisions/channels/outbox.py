@@ -9,7 +9,6 @@ from holdfast.core.transaction.changes import (
     Change,
     CursorMoved,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
     OutboxFileDropped,
@@ -100,7 +99,7 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
         named = TurnId(command.record_id)
         for key in (command.idempotency_key, *command.more_keys):
             once = IdempotencyRow(command.tenant, key, command.body_hash, named, 0, facts.now)
-            changes.append(IdempotencyAdded(once))
+            changes.append(once)
     for part, message in enumerate(command.messages):
         row = message_row(
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now

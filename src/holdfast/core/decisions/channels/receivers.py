@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.core.model.channels import ReceiverRow
-from holdfast.core.transaction.changes import Decision, ReceiverSaved
+from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import NoteReceiver
 from holdfast.core.transaction.facts import Facts
 
@@ -19,10 +19,10 @@ def note_receiver(command: NoteReceiver, facts: Facts) -> Decision[None]:
         since = known.failing_since if known.is_failing else now
         reason = command.reason[:MAX_REASON]
         row = replace(row, failing_since=since, failed_at=now, reason=reason)
-        return Decision(None, (ReceiverSaved(row),))
+        return Decision(None, (row,))
     if is_gap(row, now):
         row = replace(row, gap_from=row.received_at, gap_until=now)
-    return Decision(None, (ReceiverSaved(replace(row, received_at=now, reason="")),))
+    return Decision(None, (replace(row, received_at=now, reason=""),))
 
 
 def is_gap(row: ReceiverRow, now: float) -> bool:

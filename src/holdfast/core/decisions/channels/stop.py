@@ -5,7 +5,6 @@ from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.transaction.changes import (
     Change,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
 )
@@ -53,4 +52,4 @@ def _record(command: StopTurns, now: float, count: int) -> tuple[Change, ...]:
         message_row(message, tenant=tenant, source=command.record_id, part=part, now=now)
         for part, message in enumerate(command.messages)
     ]
-    return (IdempotencyAdded(key), *map(OutboxAdded, rows))
+    return (key, *map(OutboxAdded, rows))

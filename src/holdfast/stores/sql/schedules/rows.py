@@ -42,7 +42,7 @@ def _save(change: ch.ScheduleSaved) -> Ask:
 WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.ScheduleSaved: _save,
     ch.ScheduleDropped: lambda change: (sql.DROP_SCHEDULE, astuple(change)),
-    ch.ScheduleRunSaved: lambda change: (sql.SAVE_RUN, astuple(change.row)),
+    ScheduleRunRow: lambda row: (sql.SAVE_RUN, astuple(row)),
     ch.ScheduleRunDropped: lambda change: (sql.DROP_RUN, astuple(change)),
 }
 """The statement that writes each change of a schedule."""
