@@ -6,6 +6,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.ids import TurnId
 from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
 from holdfast.core.model.delivery import OutboxMessage
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
     Change,
     ChannelHeld,
@@ -15,15 +16,6 @@ from holdfast.core.transaction.changes import (
     OutboxAdded,
     PairingDropped,
     refuse,
-)
-from holdfast.core.transaction.commands import (
-    ApprovePairing,
-    DeadLetterUpdate,
-    HoldChannel,
-    ReleaseChannel,
-    RememberChat,
-    RequestPairing,
-    RevokePairing,
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import message_row
@@ -40,7 +32,7 @@ class PairingNotFound(NotFound):
     code = "pairing_not_found"
 
 
-def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRow]:
+def request_pairing(command: cmd.RequestPairing, facts: Facts) -> Decision[PairingRow]:
     """Create a pairing code and send it to its sender, once while the code is valid."""
     known = next((row for row in facts.pairings if row.sender == command.sender), None)
     if known is not None and (known.approved_at is not None or known.is_open(facts.now)):
@@ -68,7 +60,7 @@ def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRo
     return Decision(row, tuple(changes))
 
 
-def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRow]:
+def approve_pairing(command: cmd.ApprovePairing, facts: Facts) -> Decision[PairingRow]:
     """Approve the sender who was given the code; the code binds to that sender alone."""
     code = command.code.strip().upper()
     row = next((one for one in facts.pairings if one.code == code), None)
@@ -80,14 +72,14 @@ def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRo
     return Decision(approved, (approved,))
 
 
-def revoke_pairing(command: RevokePairing, facts: Facts) -> Decision[bool]:
+def revoke_pairing(command: cmd.RevokePairing, facts: Facts) -> Decision[bool]:
     """Delete a pairing, approved or not."""
     if not any(row.sender == command.sender for row in facts.pairings):
         return Decision(command.again)
     return Decision(True, (PairingDropped(command.channel, command.sender),))
 
 
-def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
+def hold_channel(command: cmd.HoldChannel, facts: Facts) -> Decision[bool]:
     """Make a worker the receiver of a channel, if its receiver is not alive."""
     hold = facts.hold
     if hold is not None and hold.owner == command.worker:
@@ -98,12 +90,12 @@ def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
     return Decision(True, (ChannelHeld(command.channel, command.worker, before, facts.now),))
 
 
-def release_channel(command: ReleaseChannel, _: Facts) -> Decision[None]:
+def release_channel(command: cmd.ReleaseChannel, _: Facts) -> Decision[None]:
     """Release a channel: no worker receives for it."""
     return Decision(None, (ChannelReleased(command.channel, command.worker),))
 
 
-def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
+def remember_chat(command: cmd.RememberChat, facts: Facts) -> Decision[None]:
     """Record a chat, so that schedules and operators may write to it."""
     rows = [ChatRow(command.channel, command.chat, command.successor, facts.now)]
     rows += [
@@ -112,7 +104,7 @@ def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
     return Decision(None, tuple(rows))
 
 
-def dead_letter_update(command: DeadLetterUpdate, facts: Facts) -> Decision[None]:
+def dead_letter_update(command: cmd.DeadLetterUpdate, facts: Facts) -> Decision[None]:
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
     return Decision(None, (row,))

@@ -5,29 +5,8 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId
 from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import IdempotencyRow
-from holdfast.core.transaction.commands import (
-    ApprovePairing,
-    ClaimDeliveries,
-    CountBotTurn,
-    DeadLetterUpdate,
-    EditWaiting,
-    ForgetBotTurns,
-    HoldChannel,
-    KeepPlaceholder,
-    NoteReceiver,
-    OpenPlaceholder,
-    PruneOutbox,
-    QueueFacts,
-    QueueMessages,
-    ReleaseChannel,
-    RememberChat,
-    RequestPairing,
-    ReviseDelivery,
-    RevokePairing,
-    SettleDelivery,
-    StopTurns,
-)
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
@@ -36,7 +15,7 @@ from holdfast.stores.sql.lookups import find_turn, is_living, lane_facts, open_t
 from holdfast.stores.sql.plan import Plan, every, one
 
 
-def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
+def placeholder_facts(command: cmd.OpenPlaceholder, now: float) -> Plan[Facts]:
     """Read the lane of the run, and the placeholder that an earlier attempt opened."""
     facts = yield from lane_facts(command.fence.session_id, now)
     session = facts.session
@@ -47,7 +26,7 @@ def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
 
 
 def message_facts(
-    command: KeepPlaceholder | SettleDelivery | ReviseDelivery, now: float
+    command: cmd.KeepPlaceholder | cmd.SettleDelivery | cmd.ReviseDelivery, now: float
 ) -> Plan[Facts]:
     """Read the message."""
     return (yield from _with_message(Facts(now=now), command.id))
@@ -58,7 +37,7 @@ def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
     return facts if row is None else replace(facts, messages=(read_message(row),))
 
 
-def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
+def queue_facts(command: cmd.QueueMessages, now: float) -> Plan[Facts]:
     """Read whether it was done before: by its key, or as the same command."""
     facts = Facts(now=now)
     if command.idempotency_key is not None:
@@ -72,7 +51,7 @@ def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
     return facts
 
 
-def cursor_facts(command: QueueFacts, now: float) -> Plan[Facts]:
+def cursor_facts(command: cmd.QueueFacts, now: float) -> Plan[Facts]:
     """Read the follower's position, and which sessions of the facts were erased meanwhile."""
     row = yield from one(sql.CURSOR, command.view)
     erased: set[SessionId] = set()
@@ -88,7 +67,7 @@ def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
     return facts if found is None else replace(facts, repeat=IdempotencyRow(*found))
 
 
-def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
+def due_facts(command: cmd.ClaimDeliveries, now: float) -> Plan[Facts]:
     """Read the messages that are due, at most one of each conversation."""
     late = now - command.orphaned_after_seconds
     found: list[OutboxRow] = []
@@ -103,7 +82,7 @@ def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
     return Facts(now=now, messages=tuple(found))
 
 
-def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
+def stop_facts(command: cmd.StopTurns, now: float) -> Plan[Facts]:
     """Read the lane of the key and its open turns, unless the command was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
@@ -115,7 +94,7 @@ def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
     return replace(facts, open_turns=(yield from open_turns(facts.session.id)))
 
 
-def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
+def edit_facts(command: cmd.EditWaiting, now: float) -> Plan[Facts]:
     """Read the lane of the key and the turn of the message, unless the edit was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
@@ -130,17 +109,17 @@ def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
 
 
 def pairing_facts(
-    command: RequestPairing | ApprovePairing | RevokePairing, now: float
+    command: cmd.RequestPairing | cmd.ApprovePairing | cmd.RevokePairing, now: float
 ) -> Plan[Facts]:
     """Read every pairing of the channel; their number is bounded."""
     facts = Facts(now=now)
-    if isinstance(command, RequestPairing):
+    if isinstance(command, cmd.RequestPairing):
         facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
     rows = yield from every(sql.PAIRINGS, command.channel)
     return replace(facts, pairings=tuple(PairingRow(*row) for row in rows))
 
 
-def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
+def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
     """Read who receives for the channel, and whether that worker is alive."""
     row = yield from one(sql.HOLD, command.channel)
     if row is None:
@@ -149,20 +128,20 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
     return Facts(now=now, hold=hold, is_holder_alive=is_living(row[3]))
 
 
-def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:
+def bot_turn_facts(command: cmd.CountBotTurn | cmd.ForgetBotTurns, now: float) -> Plan[Facts]:
     """Read the count of turns that bots had in the chat."""
     row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
     return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
 
 
-def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
+def receiver_facts(command: cmd.NoteReceiver, now: float) -> Plan[Facts]:
     """Read the recorded state of the channel's receiver."""
     row = yield from one(sql.RECEIVER, command.channel)
     return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
 
 
 def no_facts(
-    _: ReleaseChannel | RememberChat | DeadLetterUpdate | PruneOutbox, now: float
+    _: cmd.ReleaseChannel | cmd.RememberChat | cmd.DeadLetterUpdate | cmd.PruneOutbox, now: float
 ) -> Plan[Facts]:
     """Read nothing but the time."""
     yield from ()
