@@ -40,7 +40,7 @@ from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.request_context import begin_context
 from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Reader, Store, TurnView
@@ -81,7 +81,7 @@ class Gateway:
         self.store = store
         self.read: Reader = store.read
         """The read interface of the store."""
-        self.meter: Meter = meter or NoMeter()
+        self.meter: Meter = meter or Meter()
         self.ids = ids
         self.clock = clock
         self.settings = settings or LaneSettings()

@@ -22,7 +22,7 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink, compactio
 from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
 from holdfast.engine.streaming.stream_reader import LiveCursor
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 from holdfast.ports.request_context import note_model
 
@@ -43,7 +43,7 @@ class StatelessExecutor:
         self._route = route
         self._new_id = new_id
         self._compactor = compactor
-        self._meter = meter or NoMeter()
+        self._meter = meter or Meter()
 
     async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
         """Return the whole response."""
