@@ -88,9 +88,7 @@ def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
-        draft = new_draft(command, facts)
-        draft.add_event("session.created", generation=draft.session.generation)
-        return _admit(command, facts, draft, is_rolled_over=False)
+        return _admit(command, facts, new_draft(command, facts), is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     if command.items and command.items[0].kind == APPROVAL:
@@ -286,10 +284,7 @@ def _abandon_calls(command: Accept, facts: Facts, draft: Draft) -> bool:
     if active is None or active.id != command.abandons or not draft.session.is_held:
         return False
     message = "the client went on without the outputs of its tools"
-    stop_active(
-        draft, facts, "interrupted", code="tool_calls_abandoned", message=message,
-        is_retryable=False,
-    )  # fmt: skip
+    stop_active(draft, facts, "interrupted", code="tool_calls_abandoned", message=message)
     return True
 
 
@@ -318,10 +313,8 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
 def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
     """Cancel the turn that holds the lane; a rollback also hides its items."""
     message = f"another turn asked to {command.on_busy}"
-    stopped = stop_active(
-        draft, facts, "cancelled", code=CUT_IN_CODES[command.on_busy], message=message,
-        is_retryable=False,
-    )  # fmt: skip
+    code = CUT_IN_CODES[command.on_busy]
+    stopped = stop_active(draft, facts, "cancelled", code=code, message=message)
     if command.on_busy == "interrupt" or stopped.first_seq is None or stopped.last_seq is None:
         return facts
     hidden = facts.hidden

@@ -6,7 +6,7 @@ if later items follow it, the block moves to the head together with the new batc
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.identity import unexpected
+from holdfast.core.decisions.identity import new_draft, unexpected
 from holdfast.core.decisions.lane import tail_position, visible_items
 from holdfast.core.errors import (
     HoldfastError,
@@ -17,7 +17,7 @@ from holdfast.core.errors import (
     SessionNotFound,
     TurnNotFound,
 )
-from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
 from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import AppendBatch, Appended, Pop, Popped
@@ -38,19 +38,7 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
     refusal = unexpected(command, facts) or _refusal(command, facts)
     if refusal is not None:
         return refuse(refusal)
-    if session is None:
-        fresh = begin_session(
-            command.candidate_id,
-            command.tenant,
-            now=facts.now,
-            key=command.key,
-            generation=facts.next_generation,
-            started_by=command.source,
-        )
-        draft = Draft(fresh, now=facts.now, is_new=True)
-        draft.add_event("session.created", generation=fresh.generation)
-    else:
-        draft = Draft(session, now=facts.now)
+    draft = new_draft(command, facts) if session is None else Draft(session, now=facts.now)
     draft.turns_may_wait = False  # such a turn is never queued: its first batch starts it
     return _write(command, facts, draft)
 

@@ -219,7 +219,13 @@ def end_turn(
 
 
 def stop_active(
-    draft: Draft, facts: Facts, outcome: Outcome, *, code: str, message: str, is_retryable: bool
+    draft: Draft,
+    facts: Facts,
+    outcome: Outcome,
+    *,
+    code: str,
+    message: str,
+    is_retryable: bool = False,
 ) -> Turn:
     """Take the lane from the turn that holds it; keep its finished and unfinished output."""
     assert facts.active is not None
@@ -292,18 +298,14 @@ def end_dead_owner(
         if not _is_hold_over(session, turn, facts.now):
             return Settled(False, facts.waiting)
         code, message = _why_hold_ended(session)
-        turn = stop_active(
-            draft, facts, "interrupted", code=code, message=message, is_retryable=False
-        )
+        turn = stop_active(draft, facts, "interrupted", code=code, message=message)
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
         # This worker is alive, even if its lease expired while the store was unavailable.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"
-        turn = stop_active(
-            draft, facts, "failed", code="turn_abandoned", message=message, is_retryable=False
-        )
+        turn = stop_active(draft, facts, "failed", code="turn_abandoned", message=message)
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_release_lane(draft, facts, "interrupted", WORKER_LOST), owner=worker)

@@ -207,7 +207,7 @@ def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") ->
     """End every open turn as cancelled; `code` is the stable error code of the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
-            stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
+            stop_active(draft, facts, "cancelled", code=code, message=message)
         else:
             end_turn(draft, turn, "cancelled", code=code, message=message)
     draft.wake()

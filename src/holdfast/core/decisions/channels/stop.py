@@ -26,10 +26,7 @@ def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
     draft = Draft(session, now=facts.now)
     count = 0
     if facts.active is not None:
-        stop_active(
-            draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat",
-            is_retryable=False,
-        )  # fmt: skip
+        stop_active(draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat")
         count += 1
     for turn in facts.open_turns:
         if facts.active is None or turn.id != facts.active.id:
