@@ -112,13 +112,8 @@ class _Place(NamedTuple):
     reached: int
 
 
-def find_number(session: Session, count: Count, target: int) -> Plan[int]:
-    """Return the number of the first entry of a session at which a count reaches a target."""
-    return (yield from _search(session, count, target))
-
-
-def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
-    """Return the number of the entry at which a count reaches a target.
+def find_number(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
+    """Return the number of the first entry of a session at which a count reaches a target.
 
     Counts grow with the entries, mostly evenly, so an interpolation search needs few reads, however
     long the log is. If `beside` is negative, an entry shortly before the exact one will do; if it
@@ -422,9 +417,9 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
     """Return an entry range that contains a range of a session's own items; it may be larger."""
     low, high = 1, owner.version
     if first > owner.parent_seq + 1:
-        low = yield from _search(owner, "seq", first, beside=-NEAR_ENTRIES)
+        low = yield from find_number(owner, "seq", first, beside=-NEAR_ENTRIES)
     if last < owner.head_seq:
-        high = yield from _search(owner, "seq", last, beside=NEAR_ENTRIES)
+        high = yield from find_number(owner, "seq", last, beside=NEAR_ENTRIES)
     return low, high
 
 
