@@ -1,8 +1,10 @@
 """A session: one history under one id, and the lane that its turns pass through."""
 
+from operator import add, sub
 from typing import Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
@@ -147,3 +149,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         """Whether every count is plausible; implausible usage is ignored."""
         counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
         return {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MOST_TOKENS
+
+
+def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
+    """Return the sum of two usages, either of which may be unknown."""
+    if known is None or more is None:
+        return known or more
+    return Usage(*map(add, astuple(known), astuple(more)))
+
+
+def subtract_usage(known: Usage, last: Usage) -> Usage:
+    """Return the usage before the last call."""
+    return Usage(*map(sub, astuple(known), astuple(last)))

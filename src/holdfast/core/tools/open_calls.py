@@ -13,7 +13,7 @@ from holdfast.core.model.gateway_items import (
     GatewayCompletion,
     load_item,
 )
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import StoredItem, read_role
 from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, OUTPUT_OF
 
 
@@ -26,13 +26,6 @@ class OpenCalls(msgspec.Struct, frozen=True):
     """The answers to approval requests, by the id of the request."""
     client_calls: tuple[str, ...] = ()
     """The ids of calls that only the client's tools can answer."""
-
-
-class _Role(msgspec.Struct):
-    role: str | None = None
-
-
-_read_role = msgspec.json.Decoder(_Role).decode
 
 
 def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
@@ -59,7 +52,7 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
 
 
 def _is_users(item: StoredItem) -> bool:
-    return item.kind == "message" and _read_role(item.body).role != "assistant"
+    return item.kind == "message" and read_role(item.body).role != "assistant"
 
 
 class ToolUse(msgspec.Struct, frozen=True):

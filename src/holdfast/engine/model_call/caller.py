@@ -25,6 +25,7 @@ from holdfast.core.healing.policy import (
 )
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
+from holdfast.core.model.session import sum_usage
 from holdfast.core.model.turn import Run
 from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
@@ -39,7 +40,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
-from holdfast.ports.request_context import current_request, total_usage
+from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -113,7 +114,7 @@ class ModelCaller:
                     if context is not None:
                         # Earlier calls are those before steps with tools of the gateway.
                         known, usage = context.usage, answer.usage
-                        context.usage = usage if known is None else total_usage(known, usage)
+                        context.usage = usage if known is None else sum_usage(known, usage)
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc

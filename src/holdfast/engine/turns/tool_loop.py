@@ -29,16 +29,13 @@ from holdfast.core.model.gateway_items import (
 )
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import subtract_usage
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.core.model.turn import Source
 from holdfast.core.tools.approval_words import approval_code
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
-from holdfast.core.tools.requested import (
-    FunctionTool,
-    read_tools,
-    show_functions,
-    without_tools,
-)
+from holdfast.core.tools.requested import read_tools, show_functions, without_tools
+from holdfast.core.tools.tool_choice import FunctionTool
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import ModelCaller
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -54,7 +51,6 @@ from holdfast.engine.turns.tool_stream import (
     list_events,
     request_events,
 )
-from holdfast.engine.turns.usage_totals import subtract_usage, sum_usage
 from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer
 from holdfast.ports.store import ItemQuery
@@ -476,7 +472,7 @@ class ToolLoop:
         if progress.steps or progress.run.turn.step:
             items = [*items, *self._words(progress, items)]
         bodies = [item.body for item in items]
-        counted = sum_usage(progress.usage, None)
+        counted = progress.usage
         if counted is not None and answer.usage is not None:
             counted = subtract_usage(counted, answer.usage)
         return ToolTurn(
