@@ -39,7 +39,7 @@ from holdfast.core.errors import (
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.schedule import ScheduleClaim, ScheduleRunRow
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
-from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
+from holdfast.core.model.turn import STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyRow,
@@ -399,8 +399,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         rewind, request = command.rewind, command.request
     if rewind is not None and rewind[1] > session.head_seq:
         rewind = None  # It refers to another generation's log: this one was never that long.
-    return replace(
-        BLANK_TURN,
+    return Turn(
         id=command.turn_id,
         session_id=session.id,
         tenant=session.tenant,

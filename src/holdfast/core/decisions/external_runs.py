@@ -18,7 +18,7 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
+from holdfast.core.model.turn import USER_ACTIVITY, Turn
 from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import AppendBatch, Appended, Pop, Popped
 from holdfast.core.transaction.facts import Facts
@@ -129,8 +129,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
 
 def _first_turn(command: AppendBatch, session: Session, facts: Facts) -> Turn:
     """Return the turn of a first batch: completed at once, because its end is not reported."""
-    return replace(
-        BLANK_TURN,
+    return Turn(
         id=command.spare_turn_id or command.turn_id,
         session_id=session.id,
         tenant=session.tenant,

@@ -15,7 +15,7 @@ from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, read_pending_calls
-from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
+from holdfast.core.model.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
@@ -107,8 +107,7 @@ def start_waiting(
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
     """Return a new run; its answer is appended at the head."""
-    return replace(
-        BLANK_RUN,
+    return Run(
         id=run_id,
         turn_id=turn.id,
         session_id=draft.before.id,
