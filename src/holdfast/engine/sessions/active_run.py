@@ -4,6 +4,7 @@ Every write carries the run's fence. Once another worker owns the lane, the stor
 and the run is lost: its caller aborts the upstream call and reports the state of the turn.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -326,6 +327,15 @@ class ActiveRun:
                 outcome=command.outcome,
             )
         return ended
+
+    async def finish_shielded(self, command: Finish) -> Ended:
+        """End the run; a cancelled caller still waits until the end is committed."""
+        ending = asyncio.ensure_future(self.finish(command))
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.gather(ending, return_exceptions=True)
+            raise
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────────
 

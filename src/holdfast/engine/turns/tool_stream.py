@@ -18,8 +18,7 @@ from holdfast.core.model.gateway_items import (
     mcp_list_tools,
 )
 from holdfast.core.openai.stream_events import Delta
-from holdfast.engine.model_call.compaction_events import shift_output_index
-from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent
+from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent, shift_output_index
 from holdfast.ports.tools import Tool
 
 _ADDED = "response.output_item.added"

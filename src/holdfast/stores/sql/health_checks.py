@@ -242,11 +242,6 @@ def now(now: float) -> Plan[float]:
     return now
 
 
-def rows(statement: Statement, *parameters: object) -> Plan[list[Row]]:
-    """Return a check's rows."""
-    return (yield from every(statement, *parameters))
-
-
 def latest_time(now: float) -> Plan[tuple[float, float | None]]:
     """Return the current time, and the latest time that was written."""
     found = yield from every(LATEST_TIMES)
