@@ -19,7 +19,7 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.plan import Ask, Statement
-from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
+from holdfast.stores.sql.schedules import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
 """How long a request to end a run is kept: far longer than any caller waits."""

@@ -35,7 +35,7 @@ from holdfast.stores.sql.lookups import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, every, one
-from holdfast.stores.sql.schedules.plans import with_schedule
+from holdfast.stores.sql.schedules import with_schedule
 
 Fenced = cmd.Extend | cmd.Finish | cmd.DropProviderState | cmd.RecordHeal | cmd.Compact
 

@@ -41,7 +41,7 @@ from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.lookups import find_busy_sessions, find_runs
 from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, reading
-from holdfast.stores.sql.schedules.queries import SqlScheduleReader
+from holdfast.stores.sql.schedules import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens

@@ -1,13 +1,22 @@
-"""Who may write to a channel, who receives for it, and which chats it knows."""
+"""Who may write to a channel, who receives for it and since when, and which chats it knows."""
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import NotFound
 from holdfast.core.ids import TurnId
-from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.channels import (
+    BotTurnsRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
+    BotTurnsDropped,
+    BotTurnsSaved,
     Change,
     ChannelHeld,
     ChannelReleased,
@@ -24,6 +33,8 @@ PAIRING_TEXT = (
     "You are not allowed to write here yet. Ask the operator to approve the code {code} "
     "(your id is {sender}). It is valid for {minutes:.0f} minutes."
 )
+
+MAX_REASON = 300
 
 
 class PairingNotFound(NotFound):
@@ -108,3 +119,45 @@ def dead_letter_update(command: cmd.DeadLetterUpdate, facts: Facts) -> Decision[
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
     return Decision(None, (row,))
+
+
+def note_receiver(command: cmd.NoteReceiver, facts: Facts) -> Decision[None]:
+    """Record that a channel receives and its last gap, or why it cannot receive."""
+    now = facts.now
+    known = facts.receiver or ReceiverRow(channel=command.channel, kind=command.kind)
+    row = replace(known, kind=command.kind, keeps_seconds=command.keeps_seconds)
+    if command.reason:
+        since = known.failing_since if known.is_failing else now
+        reason = command.reason[:MAX_REASON]
+        row = replace(row, failing_since=since, failed_at=now, reason=reason)
+        return Decision(None, (row,))
+    if is_gap(row, now):
+        row = replace(row, gap_from=row.received_at, gap_until=now)
+    return Decision(None, (replace(row, received_at=now, reason=""),))
+
+
+def is_gap(row: ReceiverRow, now: float) -> bool:
+    """Whether nothing was received for longer than the platform keeps messages."""
+    if row.received_at is None or not row.keeps_seconds:
+        return False
+    return now - row.received_at > row.keeps_seconds
+
+
+def count_bot_turn(command: cmd.CountBotTurn, facts: Facts) -> Decision[bool]:
+    """Count a message of a bot; one that is delivered twice counts once."""
+    known = facts.bot_turns
+    counted = msgspec.json.decode(known.messages, type=list[str]) if known is not None else []
+    if command.message in counted:
+        return Decision(True)
+    if len(counted) >= command.limit:
+        return Decision(False)
+    messages = msgspec.json.encode([*counted, command.message]).decode()
+    row = BotTurnsRow(command.channel, command.chat, messages)
+    return Decision(True, (BotTurnsSaved(row, known),))
+
+
+def forget_bot_turns(command: cmd.ForgetBotTurns, facts: Facts) -> Decision[None]:
+    """Reset the count; write nothing if no bot had a turn."""
+    if facts.bot_turns is None:
+        return Decision(None)
+    return Decision(None, (BotTurnsDropped(command.channel, command.chat),))

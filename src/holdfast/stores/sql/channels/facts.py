@@ -1,12 +1,16 @@
-"""Read the facts that decisions about channels need."""
+"""Commands about channels: the facts that each one needs, and its decision."""
+
+from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.decisions.channels import access, edits, outbox, stop
 from holdfast.core.ids import SessionId
 from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import IdempotencyRow
+from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
@@ -146,3 +150,28 @@ def no_facts(
     """Read nothing but the time."""
     yield from ()
     return Facts(now=now)
+
+
+DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
+    cmd.OpenPlaceholder: (placeholder_facts, outbox.open_placeholder),
+    cmd.KeepPlaceholder: (message_facts, outbox.keep_placeholder),
+    cmd.QueueMessages: (queue_facts, outbox.queue_messages),
+    cmd.QueueFacts: (cursor_facts, outbox.queue_facts),
+    cmd.ClaimDeliveries: (due_facts, outbox.claim_deliveries),
+    cmd.SettleDelivery: (message_facts, outbox.settle_delivery),
+    cmd.ReviseDelivery: (message_facts, outbox.revise_delivery),
+    cmd.PruneOutbox: (no_facts, outbox.prune_outbox),
+    cmd.StopTurns: (stop_facts, stop.stop_turns),
+    cmd.EditWaiting: (edit_facts, edits.edit_waiting),
+    cmd.RequestPairing: (pairing_facts, access.request_pairing),
+    cmd.ApprovePairing: (pairing_facts, access.approve_pairing),
+    cmd.RevokePairing: (pairing_facts, access.revoke_pairing),
+    cmd.HoldChannel: (hold_facts, access.hold_channel),
+    cmd.ReleaseChannel: (no_facts, access.release_channel),
+    cmd.RememberChat: (no_facts, access.remember_chat),
+    cmd.DeadLetterUpdate: (no_facts, access.dead_letter_update),
+    cmd.NoteReceiver: (receiver_facts, access.note_receiver),
+    cmd.CountBotTurn: (bot_turn_facts, access.count_bot_turn),
+    cmd.ForgetBotTurns: (bot_turn_facts, access.forget_bot_turns),
+}
+"""How each command is decided."""
