@@ -274,7 +274,7 @@ def _line(item: StoredItem) -> dict[str, Any] | None:
     """Return an item in short form; None if another item stands for it."""
     body: bytes | None = item.body
     if item.kind in GATEWAY_KINDS:
-        body = client_item(item.kind, item.body)
+        body = client_item(item.body)
     if body is None:
         return None
     value = item_value(body)

@@ -120,7 +120,7 @@ def _presentable(
     for item in items:
         if item.kind in GATEWAY_KINDS:
             gateway_items.append(item)
-            translated = to_function_item(item.kind, item.body)
+            translated = to_function_item(item.body)
             if translated is not None:
                 kind, function = translated
                 listed.append(msgspec.structs.replace(item, kind=kind, body=function))

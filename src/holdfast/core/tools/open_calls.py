@@ -35,7 +35,7 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
     client_calls: list[str] = []
     for item in items:
         if item.kind in (CALL, COMPLETION, APPROVAL):
-            stored = load_item(item.kind, item.body)
+            stored = load_item(item.body)
             if isinstance(stored, GatewayCall):
                 calls[stored.item_id] = stored
             elif isinstance(stored, GatewayCompletion):
@@ -74,7 +74,7 @@ def count_use(items: Iterable[StoredItem]) -> ToolUse:
             steps += not is_calling
             is_calling = True
         elif item.kind == COMPLETION:
-            completion = load_item(item.kind, item.body)
+            completion = load_item(item.body)
             assert isinstance(completion, GatewayCompletion)
             calls += 1
             output_bytes += len((completion.output or completion.error or "").encode())

@@ -253,7 +253,7 @@ class ToolLoop:
         place = offset
         for item in items:
             if item.kind == CALL:
-                call = load_item(item.kind, item.body)
+                call = load_item(item.body)
                 assert isinstance(call, GatewayCall)
                 progress.made.add(call.item_id)
                 self._show_call(progress, call, place)
@@ -511,7 +511,7 @@ def _has_calls_left(own: Sequence[StoredItem]) -> bool:
 
 def _is_asked(item: NewItem) -> bool:
     """Whether a call needs an approval."""
-    call = load_item(item.kind, item.body)
+    call = load_item(item.body)
     return isinstance(call, GatewayCall) and call.code is not None
 
 
@@ -522,7 +522,7 @@ def _known_lists(
     known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
-            listed = load_item(item.kind, item.body)
+            listed = load_item(item.body)
             assert isinstance(listed, ToolList)
             known[listed.server_label] = listed.tools, listed.error
     return known
