@@ -29,7 +29,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     EXPIRED,
     SESSION_WIDTH,
-    ItemState,
+    Items,
     read_body,
     read_items,
     read_records,
@@ -170,26 +170,6 @@ def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -
         if known is not None:
             known.keep(of.parent_id, line)
     return line
-
-
-def find_owners(
-    of: Session, first: int, last: int, known: LineageCache | None = None
-) -> Plan[list[tuple[Session, int, int]]]:
-    """Return which session stores which part of a range of a fork's items, oldest part first."""
-    owners: list[tuple[Session, int, int]] = []
-    last = min(last, of.head_seq)
-    if max(first, of.parent_seq + 1) <= last:
-        owners.append((of, max(first, of.parent_seq + 1), last))
-    last = min(last, of.parent_seq)
-    if of.parent_id is None or first > last:
-        return owners
-    line = yield from find_ancestors(of, first, known)
-    for part in line.between(first, last):
-        row = yield from one(sql.SESSION_BY_ID, part.session_id)
-        assert row is not None, f"session {part.session_id} of a line of forks is missing"
-        owners.append((read_session(row), part.first, part.last))
-    owners.reverse()
-    return owners
 
 
 def places_in_line(
@@ -344,16 +324,18 @@ def find_turn_items(
     return found if len(found) == last - first + 1 else None
 
 
-def find_states(
+def find_packed(
     of: Session, first: int, last: int, known: LineageCache | None = None
-) -> Plan[list[ItemState]]:
-    """Return a range of items in their packed form, whichever ancestor stores them."""
-    found: list[ItemState] = []
+) -> Plan[list[Items]]:
+    """Return a range of items in their packed form, by entry, whichever ancestor stores them."""
+    found: list[Items] = []
     for part, rows in (yield from _entries_by_part(of, first, last, known)):
         for row in rows:
-            states = read_items(row[-1]).listed
-            at = row[-2] - len(states) + 1
-            found += states[max(part.first - at, 0) : max(part.last - at + 1, 0)]
+            items = read_items(row[-1])
+            at = row[-2] - len(items.listed) + 1
+            # The entries may extend beyond the range.
+            items.listed = items.listed[max(part.first - at, 0) : max(part.last - at + 1, 0)]
+            found.append(items)
     return found
 
 
@@ -365,7 +347,7 @@ def _entries_by_part(
     Each row ends with the number of its last item and the items. One statement reads the entries of
     all sessions.
     """
-    parts = yield from _find_parts(of, first, last, known)
+    parts = yield from find_parts(of, first, last, known)
     if len(parts) == 1:
         part, no, (low, high) = parts[0]
         return [(part, (yield from every(sql.ITEM_ENTRIES, no, low, high)))]
@@ -378,7 +360,7 @@ def _entries_by_part(
     return [(part, rows_by_session[no]) for part, no, _ in parts]
 
 
-def _find_parts(
+def find_parts(
     of: Session, first: int, last: int, known: LineageCache | None
 ) -> Plan[list[tuple[Part, int, Span]]]:
     """Return the parts of a range of items, oldest first, with session number and entry range.
@@ -421,18 +403,6 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
     if last < owner.head_seq:
         high = yield from find_number(owner, "seq", last, beside=NEAR_ENTRIES)
     return low, high
-
-
-def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Return the entries with a range of a session's own items, and perhaps a few others.
-
-    A row is the number of the entry's last item, and its items.
-    """
-    last = min(last, owner.head_seq)
-    if first > last:
-        return []
-    low, high = yield from _entry_range(owner, first, last)
-    return (yield from every(sql.ITEM_ENTRIES, session_no(owner.id), low, high))
 
 
 def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:

@@ -61,9 +61,9 @@ from holdfast.stores.sql.lookups import (
     find_items,
     find_lineage,
     find_number,
-    find_owners,
+    find_packed,
+    find_parts,
     find_records,
-    find_states,
     find_turn,
     find_turn_items,
     is_living,
@@ -202,7 +202,8 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        bodies += [item.body for item in (yield from find_states(found, first, end, lines))]
+        for items in (yield from find_packed(found, first, end, lines)):
+            bodies += [item.body for item in items.listed]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -457,9 +458,9 @@ def _still_says(row: HistoryHashRow) -> Plan[bool]:
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
-        states = yield from find_states(session, first, last)
-        steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
-        history_hash = extend_hash(history_hash, steps)
+        for items in (yield from find_packed(session, first, last)):
+            steps: list[Step] = [(one.fingerprint, one.call_id) for one in items.listed]
+            history_hash = extend_hash(history_hash, steps)
     return history_hash == row.history_hash
 
 
@@ -556,8 +557,9 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
         pairs = [(row[0], row[1]) for row in rows]
         places.update((yield from places_in_line(of, pairs, lines)))
     else:
-        for owner, first, last in (yield from find_owners(of, 1, of.head_seq, lines)):
-            found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
+        for part, no, _ in (yield from find_parts(of, 1, of.head_seq, lines)):
+            span = (part.first, part.last)
+            found = yield from every(sql.PLACES_OF_ITEM, no, item_id, *span)
             places.update(row[0] for row in found)
     place = place_in(item_id)
     if place is not None and place not in places and 1 <= place <= of.head_seq:

@@ -32,7 +32,7 @@ from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import Items, read_items, read_session, unpack_items
+from holdfast.stores.sql.entries import read_session
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -40,10 +40,9 @@ from holdfast.stores.sql.lookups import (
     find_hidden_ranges,
     find_items,
     find_lineage,
-    find_owners,
+    find_packed,
     find_turn,
     heads_of,
-    item_entries,
     lane_facts,
     own_records,
     session_row,
@@ -112,21 +111,14 @@ def hide_facts(command: Hide, now: float) -> Plan[Facts]:
 
 def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     line = yield from find_lineage(session)
-    carriers: list[StoredItem] = []
-    last = session.head_seq
-    for owner in line:
-        start = max(first, owner.parent_seq + 1)
-        for seq, packed in (yield from item_entries(owner, start, last)):
-            found = unpack_items(packed, owner.id, seq, start, last)
-            carriers += [item for item in found if item.kind == "compaction"]
-        last = min(last, owner.parent_seq)
+    items = yield from find_items(session, first, session.head_seq)
     return Log(
         session=session,
         upto=upto,
         line=frozenset(one.id for one in line),
         hidden=(yield from find_hidden(session)),
         heads=(yield from find_heads(session)),
-        carriers=tuple(carriers),
+        carriers=tuple(item for item in items if item.kind == "compaction"),
     )
 
 
@@ -257,7 +249,7 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
     found: list[OutlineEntry] = []
     turn, is_after_output = 0, False
-    for entry in (yield from _entries(of, first, last)):
+    for entry in (yield from find_packed(of, first, last)):
         if entry.turn_number != turn:
             turn, is_after_output = entry.turn_number, False
         for one in entry.listed:
@@ -274,17 +266,4 @@ def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]
                     is_joined=is_joined,
                 )
             )
-    return found
-
-
-def _entries(of: Session, first: int, last: int) -> Plan[list[Items]]:
-    """Return a range of items by entry, each with the number of its turn."""
-    found: list[Items] = []
-    for owner, start, end in (yield from find_owners(of, first, last)):
-        for seq, packed in (yield from item_entries(owner, start, end)):
-            items = read_items(packed)
-            at = seq - len(items.listed) + 1
-            # The entries may extend beyond the range.
-            items.listed = items.listed[max(start - at, 0) : max(end - at + 1, 0)]
-            found.append(items)
     return found
