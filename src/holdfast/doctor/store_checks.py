@@ -253,7 +253,7 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
     """Yield problems of the last day, in a bounded number of entries or in all."""
     pos: int | None = checks.FIRST_POS
     seen = 0
-    heals: dict[str, checks.StaleHeal] = {}
+    heals: dict[str, checks.TurnProblem] = {}
     codes: dict[str, str | None] = {}
     while pos is not None and (is_deep or seen < ENTRIES_READ):
         recent = await store.query(partial(_recent, pos))

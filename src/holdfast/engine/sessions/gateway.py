@@ -295,7 +295,7 @@ class Gateway:
             raise TurnNotFound(f"no turn {turn_id}")
         waiter = self._registry.watch(view.turn.session_id)
         try:
-            while self._is_open(view) and not _is_past(view.turn, step):
+            while self._is_open(view) and (step is None or view.turn.step <= step):
                 await waiter.wait(POLL_SECONDS)
                 view = await self.read.turn(tenant, turn_id)
                 if view is None:
@@ -354,7 +354,3 @@ class Gateway:
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""
         return SessionId(self.ids.new("ses"))
-
-
-def _is_past(turn: Turn, step: int | None) -> bool:
-    return step is not None and turn.step > step
