@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.core.decisions.import_session import IMPORTER
-from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
@@ -22,6 +22,7 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_instructions,
     find_items,
+    find_repeat,
     find_run,
     find_turn,
     heads_of,
@@ -46,10 +47,9 @@ def accept_facts(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts]:
         facts = yield from _resubmitted(command, now)
         if facts is not None:
             return facts
-    if command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            return (yield from _repeated(IdempotencyRow(*found), now))
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    if repeat is not None:
+        return (yield from _repeated(repeat, now))
     facts = Facts(now=now)
     if command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
@@ -67,10 +67,9 @@ def accept_facts(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts]:
 
 def continue_facts(command: cmd.AppendBatch, now: float) -> Plan[Facts]:
     """Read the turn and its session; before the first batch, the session it will begin in."""
-    if command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            return (yield from _repeated(IdempotencyRow(*found), now))
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    if repeat is not None:
+        return (yield from _repeated(repeat, now))
     if command.known is not None and not command.again:
         seen = command.known
         facts = yield from lane_facts(seen.session.id, now)
@@ -147,8 +146,7 @@ def import_facts(command: cmd.Import, now: float) -> Plan[Facts]:
     if facts.session is None and command.key is not None:
         live = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
         facts = replace(facts, live=read_session(live) if live else None)
-        last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
-        facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+        facts = yield from _with_generation(facts, command)
     known = facts.session or facts.live
     if known is None:
         return facts
@@ -216,12 +214,17 @@ def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
 
 
 def _with_generation(
-    facts: Facts, command: cmd.Accept | cmd.Append | cmd.AppendBatch | cmd.Reserve
+    facts: Facts, command: cmd.Accept | cmd.Append | cmd.AppendBatch | cmd.Import | cmd.Reserve
 ) -> Plan[Facts]:
     if command.key is None:
         return facts
-    last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
-    return replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+    generation = yield from _next_generation(command.tenant, command.key)
+    return replace(facts, next_generation=generation)
+
+
+def _next_generation(tenant: Tenant, key: Key) -> Plan[int]:
+    last = yield from one(sql.LAST_GENERATION, tenant, key)
+    return (last[0] or 0) + 1 if last else 1
 
 
 def _more_for_accept(command: cmd.Accept, facts: Facts) -> Plan[Facts]:
@@ -354,10 +357,9 @@ def lifecycle_facts(
     command: cmd.Reset | cmd.Restore | cmd.Delete | cmd.Fork | cmd.Annotate, now: float
 ) -> Plan[Facts]:
     """Read the session, its rival for the key, and the open turns of the one to be retired."""
-    if isinstance(command, cmd.Reset | cmd.Fork) and command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            repeat = IdempotencyRow(*found)
+    if isinstance(command, cmd.Reset | cmd.Fork):
+        repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+        if repeat is not None:
             made = yield from session_row(SessionId(repeat.turn_id))
             return Facts(now=now, repeat=repeat, made=read_session(made) if made else None)
     facts = yield from lane_facts(command.session_id, now)
@@ -365,7 +367,8 @@ def lifecycle_facts(
     if session is None:
         return facts
     if isinstance(command, cmd.Reset | cmd.Restore) and session.key is not None:
-        facts = yield from _with_key(facts, session)
+        generation = yield from _next_generation(session.tenant, session.key)
+        facts = yield from _with_live(replace(facts, next_generation=generation), session)
     if isinstance(command, cmd.Fork | cmd.Reset) and command.again:
         made = yield from session_row(command.new_id)
         facts = replace(facts, live=read_session(made)) if made else facts
@@ -381,12 +384,6 @@ def lifecycle_facts(
         retired = facts.live if isinstance(command, cmd.Restore) and facts.live else session
         facts = replace(facts, open_turns=(yield from open_turns(retired.id)))
     return facts
-
-
-def _with_key(facts: Facts, session: Session) -> Plan[Facts]:
-    last = yield from one(sql.LAST_GENERATION, session.tenant, session.key)
-    facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
-    return (yield from _with_live(facts, session))
 
 
 def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
@@ -420,10 +417,8 @@ def extend_facts(command: cmd.Extend, now: float) -> Plan[Facts]:
     facts = yield from fenced_facts(command, now)
     if command.merges and facts.session is not None:
         facts = replace(facts, open_turns=(yield from open_turns(facts.session.id)))
-    if command.idempotency_key is None:
-        return facts
-    found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-    return replace(facts, repeat=IdempotencyRow(*found)) if found else facts
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    return replace(facts, repeat=repeat) if repeat is not None else facts
 
 
 def finish_facts(command: cmd.Finish, now: float) -> Plan[Facts]:

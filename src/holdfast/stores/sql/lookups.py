@@ -22,7 +22,7 @@ from holdfast.core.model.records import (
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import Change, Entry, LogAppended
+from holdfast.core.transaction.changes import Change, Entry, IdempotencyRow, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
@@ -72,6 +72,12 @@ def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
     """Return a turn by its id."""
     row = (yield from one(sql.TURN_BY_ID, turn_id)) if turn_id else None
     return read_turn(row) if row else None
+
+
+def find_repeat(tenant: Tenant | None, key: str | None) -> Plan[IdempotencyRow | None]:
+    """Return what an idempotency key is bound to; None if it was not used, or there is no key."""
+    row = (yield from one(sql.IDEMPOTENCY_BY_KEY, tenant, key)) if key is not None else None
+    return IdempotencyRow(*row) if row is not None else None
 
 
 def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
@@ -198,31 +204,36 @@ def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[R
     return [record for record in found if first <= record.no <= upto]
 
 
-def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
-    """Return the records over a session's log, its own and those of each ancestor, nearest first.
+def records_in_line(session: Session) -> Plan[list[tuple[list[Record], int]]]:
+    """Return the records over a session's log: its own and those of each ancestor, nearest first.
 
-    An ancestor's records are cut off at the point of the fork.
+    Each list is followed by the last item that its records apply to: the point of the fork.
     """
-    found: list[tuple[Record, ...]] = []
-    session_id, records, upto = session.id, session.record_no, EVERYTHING
-    parent: Session | None = session
-    while parent is not None:
-        if records:
-            own = yield from own_records(session_id, records)
-            found.append(
-                tuple(
-                    replace(record, to_seq=min(record.to_seq, upto))
-                    for record in own
-                    if changes_view(record)
-                )
-            )
-        if parent.parent_id is None:
+    found: list[tuple[list[Record], int]] = []
+    owner: Session | None = session
+    number, upto = session.record_no, EVERYTHING
+    while owner is not None:
+        own = yield from own_records(owner.id, number)
+        if own:
+            found.append((own, upto))
+        if owner.parent_id is None:
             break
-        session_id, records = parent.parent_id, parent.parent_record
-        upto = min(upto, parent.parent_seq)
-        row = yield from one(sql.SESSION_BY_ID, session_id)
-        parent = read_session(row) if row else None
+        number, upto = owner.parent_record, min(upto, owner.parent_seq)
+        row = yield from one(sql.SESSION_BY_ID, owner.parent_id)
+        owner = read_session(row) if row else None
     return found
+
+
+def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
+    """Return the records that change the view of a session's log, cut off at the forks."""
+    return [
+        tuple(
+            replace(record, to_seq=min(record.to_seq, upto))
+            for record in own
+            if changes_view(record)
+        )
+        for own, upto in (yield from records_in_line(session))
+    ]
 
 
 def changes_view(record: Record) -> bool:

@@ -59,7 +59,6 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_hidden_ranges,
     find_items,
-    find_lineage,
     find_number,
     find_packed,
     find_parts,
@@ -70,6 +69,7 @@ from holdfast.stores.sql.lookups import (
     last_run_of_step,
     own_records,
     places_in_line,
+    records_in_line,
     session_row,
 )
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
@@ -85,16 +85,17 @@ def session(
     tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
 ) -> Plan[SessionView | None]:
     """Return one session as the API shows it."""
+    row = yield from _named(tenant, session_id, key)
+    return (yield from session_view(row)) if row is not None else None
+
+
+def _named(tenant: Tenant, session_id: SessionId | None, key: Key | None) -> Plan[Row | None]:
+    """Return the row of a session by its id or key, unless it is foreign or was erased."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
         row = yield from one(sql.SESSION_BY_KEY, tenant, key)
-    if row is None:
-        return None
-    found = read_session(row)
-    if found.tenant != tenant or found.deleted_at is not None:
-        return None
-    return (yield from session_view(row))
+    return row if row is not None and read_session(row).exists_for(tenant) else None
 
 
 def session_view(row: Row) -> Plan[SessionView]:
@@ -185,13 +186,10 @@ def transcript(
     known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the last visible items as bytes, or `Long` if that takes more rows than `at_most`."""
-    if session_id is not None:
-        row = yield from session_row(session_id)
-    else:
-        row = yield from one(sql.SESSION_BY_KEY, tenant, key)
-    found = read_session(row) if row is not None else None
-    if found is None or found.tenant != tenant or found.deleted_at is not None:
+    row = yield from _named(tenant, session_id, key)
+    if row is None:
         return None
+    found = read_session(row)
     before = known.find(found) if last is None else None
     spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
     if found.hidden_count and not before:
@@ -570,20 +568,13 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
 
 def _hiding(of: Session) -> Plan[list[Record]]:
     """Return the records that hide parts of a session's log, including its ancestors' records."""
-    found: list[Record] = []
-    line = yield from find_lineage(of)
-    upto, records = of.head_seq, of.record_no
-    for owner in line:
-        own = yield from own_records(owner.id, records)
-        undone = {record.undoes for record in own if record.kind == "undo"}
+    return [
         # What an ancestor hides after the point of the fork does not affect the fork.
-        found.extend(
-            replace(record, to_seq=min(record.to_seq, upto))
-            for record in own
-            if record.kind in HIDING and record.no not in undone and record.from_seq <= upto
-        )
-        upto, records = min(upto, owner.parent_seq), owner.parent_record
-    return found
+        replace(record, to_seq=min(record.to_seq, upto, of.head_seq))
+        for own, upto in (yield from records_in_line(of))
+        for record in in_force(own)
+        if record.kind in HIDING and record.from_seq <= min(upto, of.head_seq)
+    ]
 
 
 def _what_hides(item: StoredItem, records: Sequence[Record]) -> Record | None:

@@ -45,7 +45,7 @@ from holdfast.stores.sql.lookups import (
     heads_of,
     lane_facts,
     own_records,
-    session_row,
+    records_in_line,
 )
 from holdfast.stores.sql.plan import Plan, every
 
@@ -55,18 +55,8 @@ _STEP_OUTPUTS = OUTPUT_KINDS | {COMPLETION, ATTACHMENT}
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
     """Return the records of a log, oldest first, its ancestors' before its own."""
-    found: list[RecordHead] = []
-    owner: Session | None = of
-    number, upto = of.record_no, EVERYTHING
-    while owner is not None:
-        if number:
-            found[:0] = heads_of((yield from own_records(owner.id, number)), upto)
-        if owner.parent_id is None:
-            break
-        number, upto = owner.parent_record, min(upto, owner.parent_seq)
-        row = yield from session_row(owner.parent_id)
-        owner = read_session(row) if row else None
-    return tuple(found)
+    found = yield from records_in_line(of)
+    return tuple(head for own, upto in reversed(found) for head in heads_of(own, upto))
 
 
 def compact_facts(command: Compact, now: float) -> Plan[Facts]:

@@ -5,17 +5,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.decisions.channels import access, edits, outbox, stop
-from holdfast.core.ids import SessionId
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn, is_living, lane_facts, open_turns, read_lane
+from holdfast.stores.sql.lookups import (
+    find_repeat,
+    find_turn,
+    is_living,
+    lane_facts,
+    open_turns,
+    read_lane,
+)
 from holdfast.stores.sql.plan import Plan, every, one
 
 
@@ -66,9 +72,8 @@ def cursor_facts(command: cmd.QueueFacts, now: float) -> Plan[Facts]:
     return Facts(now=now, cursor=cursor, erased=frozenset(erased))
 
 
-def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
-    found = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)
-    return facts if found is None else replace(facts, repeat=IdempotencyRow(*found))
+def _with_repeat(facts: Facts, tenant: Tenant, key: str) -> Plan[Facts]:
+    return replace(facts, repeat=(yield from find_repeat(tenant, key)))
 
 
 def due_facts(command: cmd.ClaimDeliveries, now: float) -> Plan[Facts]:
@@ -103,13 +108,12 @@ def edit_facts(command: cmd.EditWaiting, now: float) -> Plan[Facts]:
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
         return facts
-    edited = yield from one(log_sql.IDEMPOTENCY_BY_KEY, command.tenant, command.edited_key)
+    edited = yield from find_repeat(command.tenant, command.edited_key)
     if edited is None:
         return facts
     row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
-    known = IdempotencyRow(*edited)
-    turn = yield from find_turn(known.turn_id)
-    return replace(read_lane(row, now), turn=turn, edited=known)
+    turn = yield from find_turn(edited.turn_id)
+    return replace(read_lane(row, now), turn=turn, edited=edited)
 
 
 def pairing_facts(

@@ -9,12 +9,10 @@ from holdfast.core.model.channels import (
     ReceiverRow,
 )
 from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow
-from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.ports.outbox import OpenRequest, OutboxCount, OutboxQuery
-from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn, is_living
+from holdfast.stores.sql.lookups import find_repeat, find_turn, is_living
 from holdfast.stores.sql.plan import Plan, SnapshotReader, every, one, reading
 
 
@@ -49,8 +47,8 @@ def _session_of(
     row = yield from one(sql.SENT_MESSAGE, tenant, channel, chat, external_id)
     if row is not None:
         return SessionId(row[0])
-    row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
-    turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
+    known = yield from find_repeat(tenant, message_key)
+    turn = yield from find_turn(known.turn_id if known is not None else None)
     return turn.session_id if turn is not None else None
 
 
@@ -62,7 +60,7 @@ def _open_requests(
 
 
 def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
-    return (yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)) is not None
+    return (yield from find_repeat(tenant, key)) is not None
 
 
 def _counts() -> Plan[list[OutboxCount]]:
