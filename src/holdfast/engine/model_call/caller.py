@@ -35,7 +35,6 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.growing_projection import Projected, project_grown
-from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
@@ -281,7 +280,7 @@ class ModelCaller:
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         if failure.refuses_input and not progress.has_output:
-            found = await refused_input(self._gateway.read, run, attempt.history)
+            found = await run.refused_input(attempt.history)
             suspects = found.unanswered or found.instructions
             if suspects:
                 symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))
