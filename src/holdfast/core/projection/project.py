@@ -27,8 +27,6 @@ from holdfast.core.projection.call_ids import CallIdAllocator
 from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
-__all__ = ["INTERRUPTED", "ProjectedItem", "continue_after", "project", "show"]
-
 
 class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
     """One item of a request, its place in the log, and the call that it answers, if any."""

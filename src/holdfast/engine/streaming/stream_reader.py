@@ -25,8 +25,6 @@ from holdfast.engine.streaming.live_response import (
 from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.store import ResponseView
 
-__all__ = ["LiveCursor", "PushCallback", "StreamLost", "StreamReader"]
-
 MAX_RESUMES = 16
 """How often one request tries to resume a turn that loses its workers."""
 POLL_SECONDS = 0.1

@@ -19,8 +19,7 @@ from holdfast.core.openai.response import ResponseFacts, error_value
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.context.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
 from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
-from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
-from holdfast.engine.streaming.stream_reader import LiveCursor
+from holdfast.engine.streaming.live_response import LiveCursor, LiveResponse, PushCallback
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
