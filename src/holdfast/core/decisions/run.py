@@ -38,7 +38,6 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import (
     Cancel,
-    DropProviderState,
     Ended,
     Extend,
     Finish,
@@ -335,21 +334,6 @@ def _why(fence: Fence, session: Session | None) -> str:
         f"run {fence.run_id} holds epoch {fence.epoch} of session {fence.session_id}, "
         f"which is at {session.epoch}"
     )
-
-
-def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
-    """Drop provider state that its provider refused, if the run still owns the session."""
-    if not command.fence.holds(facts.session):
-        return fenced(command.fence, facts, tried="drop_provider_state", count=0)
-    assert facts.session is not None
-    if not facts.has_provider_state:
-        return Decision(facts.session)
-    draft = Draft(facts.session, now=facts.now)
-    draft.add(ProviderStateDropped(facts.session.id, command.slot))
-    draft.add_event("provider_state.dropped", facts.active)
-    if facts.active_run is not None:
-        draft.save_run(facts.active_run)
-    return draft.decide(draft.session)
 
 
 def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:

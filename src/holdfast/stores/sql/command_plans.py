@@ -52,7 +52,6 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Extend: (facts.extend_facts, run_end.extend),
     cmd.Finish: (facts.finish_facts, run_end.finish),
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
-    cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
     cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
     cmd.DropResponse: (facts.cancel_facts, completions.drop_response),

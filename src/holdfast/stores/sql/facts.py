@@ -38,7 +38,7 @@ from holdfast.stores.sql.lookups import (
 from holdfast.stores.sql.plan import Plan, every, one
 from holdfast.stores.sql.schedules import with_schedule
 
-Fenced = cmd.Extend | cmd.Finish | cmd.DropProviderState | cmd.RecordHeal | cmd.Compact
+Fenced = cmd.Extend | cmd.Finish | cmd.RecordHeal | cmd.Compact
 
 
 def accept_facts(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts]:
@@ -308,9 +308,6 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     fence = command.fence
     facts = yield from lane_facts(fence.session_id, now)
     if fence.holds(facts.session):
-        if isinstance(command, cmd.DropProviderState):
-            kept = yield from every(sql.PROVIDER_STATE, fence.session_id)
-            return replace(facts, has_provider_state=bool(kept))
         if isinstance(command, cmd.Extend | cmd.Finish) and facts.session is not None:
             return (yield from _with_later_records(command, facts, facts.session))
         return facts

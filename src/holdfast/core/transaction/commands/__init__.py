@@ -71,7 +71,6 @@ from holdfast.core.transaction.commands.turns import (
     AnnotateCompletion,
     Cancel,
     Claim,
-    DropProviderState,
     DropResponse,
     Ended,
     Extend,
