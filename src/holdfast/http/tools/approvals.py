@@ -7,7 +7,7 @@ from holdfast.core.errors import ApprovalNotFound, InvalidInput
 from holdfast.core.ids import Key, SessionId
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
-from holdfast.http.request.body import pop_field, read_fields
+from holdfast.http.request.body import pop_field, read_fields, reject_unknown
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_LIMIT = 1000
@@ -52,10 +52,10 @@ class ApprovalsApi:
     async def answer(self, request: Request) -> AnyReply:
         """Allow or deny a call; the turn goes on at once, in the background."""
         fields = await read_fields(request)
-        approve = pop_field(fields, "approve", bool)
+        approve, reason = pop_field(fields, "approve", bool), pop_field(fields, "reason", str)
+        reject_unknown(fields)
         if approve is None:
             raise InvalidInput('send {"approve": true} or {"approve": false}', param="approve")
-        reason = pop_field(fields, "reason", str)
         name = request.params["id"]
         if "\0" in name:
             raise ApprovalNotFound("no such approval")
