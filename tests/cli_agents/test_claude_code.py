@@ -270,7 +270,7 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_is_stored(
     ]
     async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         for body in refused:
-            # A history that is not stored may have content of others, which is shown as far as it can.
+            # A history that is not stored may have content that only other models can be shown.
             for is_stored in (True, False) if body["input"] == "hi" else (True,):
                 asked = {"model": MODEL, "store": is_stored, **body}
                 answer = await gateway.post("/v1/responses", None, **asked)

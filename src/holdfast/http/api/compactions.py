@@ -28,7 +28,7 @@ from holdfast.http.request.body import (
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.request.responses_request import parse_response_request
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import check_session, read_session_headers
 from holdfast.http.request.session_target import TargetResolver
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -54,8 +54,8 @@ class CompactionsApi:
         fields = await read_optional_fields(request)
         model, prompt = pop_field(fields, "model", str), pop_field(fields, "instructions", str)
         reject_unknown(fields)
-        session = await self._session(request)
-        headers = read_session_headers(request)
+        session, headers = await self._session(request), read_session_headers(request)
+        check_session(headers, session)
         options = CompactionRequest(
             tenant=request.tenant,
             session_id=session.id,
@@ -102,6 +102,7 @@ class CompactionsApi:
         """Undo a compaction: show its log range in full again."""
         await read_no_fields(request)
         session = await self._session(request)
+        check_session(read_session_headers(request), session)
         name = request.params["compaction_id"]
         await self._gateway.submit(
             UndoCompaction(tenant=request.tenant, session_id=session.id, compaction_id=name)

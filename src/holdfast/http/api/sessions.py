@@ -27,7 +27,11 @@ from holdfast.http.request.pagination import (
     read_flag,
     read_page,
 )
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import (
+    check_expectable,
+    check_session,
+    read_session_headers,
+)
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import SessionQuery, SessionView
@@ -111,7 +115,7 @@ class SessionsApi:
         fields = await read_fields(request)
         metadata = pop_metadata(fields)
         reject_unknown(fields)
-        session = (await self._find(request)).session
+        session = await self._find_to_change(request)
         if metadata is None:
             raise InvalidInput("metadata is needed")
         command = Annotate(tenant=request.tenant, session_id=session.id, metadata=metadata)
@@ -133,7 +137,7 @@ class SessionsApi:
         expected = pop_field(fields, "expected_session_id", str)
         reason = pop_field(fields, "reason", str) or "session_reset"
         reject_unknown(fields)
-        session = (await self._find(request)).session
+        session = await self._find_to_change(request)
         if len(reason) > MAX_REASON or "\0" in reason:
             raise InvalidInput(f"reason: at most {MAX_REASON} characters, without NUL")
         command = Reset(
@@ -150,7 +154,7 @@ class SessionsApi:
     async def restore(self, request: Request) -> AnyReply:
         """Make an old generation live again."""
         await read_no_fields(request)
-        session = (await self._find(request)).session
+        session = await self._find_to_change(request, is_live=False)
         command = Restore(tenant=request.tenant, session_id=session.id)
         return await self._reply(request, await self._gateway.submit(command))
 
@@ -159,7 +163,7 @@ class SessionsApi:
         fields = await read_optional_fields(request)
         after = pop_field(fields, "after_item", str | int)
         reject_unknown(fields)
-        session = (await self._find(request)).session
+        session = await self._find_to_change(request)
         command = Fork(
             tenant=request.tenant,
             session_id=session.id,
@@ -182,7 +186,7 @@ class SessionsApi:
         """Erase a session permanently."""
         cascade = read_flag(request.query(), "cascade")
         await read_no_fields(request)
-        session = (await self._find(request)).session
+        session = await self._find_to_change(request)
         await self._gateway.submit(
             Delete(tenant=request.tenant, session_id=session.id, cascade=cascade)
         )
@@ -200,6 +204,15 @@ class SessionsApi:
 
     async def _visible(self, request: Request, session_id: str) -> SessionView | None:
         return await self._items.session(request.tenant, SessionId(session_id))
+
+    async def _find_to_change(self, request: Request, *, is_live: bool = True) -> Session:
+        """Return a session that a request changes; one to restore is not expected to be live."""
+        headers = read_session_headers(request)
+        session = (await self._find(request)).session
+        if not is_live:
+            check_expectable(headers)
+        check_session(headers, session)
+        return session
 
     async def _find(self, request: Request) -> SessionView:
         session_id = request.params["id"]

@@ -26,7 +26,11 @@ from holdfast.http.request.body import (
     reject_unknown,
 )
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
+from holdfast.http.request.session_headers import (
+    SessionHeaders,
+    check_expectable,
+    read_session_headers,
+)
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, IteratorReply, Reply, Request, json_reply
 
@@ -161,6 +165,8 @@ class TranscriptApi:
             if view is None:
                 return json_reply({"object": "transcript.popped", "item": None})
             session_id = view.session.id
+        if headers.expected_id not in (None, session_id):
+            raise SessionChanged(str(headers.expected_id), session_id)
         popped = await self._gateway.submit(
             Pop(
                 tenant=request.tenant,
@@ -179,6 +185,7 @@ class TranscriptApi:
         headers, fields = _session_headers(request), await read_optional_fields(request)
         if headers.key is None:
             raise InvalidInput("X-Session-Key is needed to acquire a lane")
+        check_expectable(headers)
         run_id = pop_field(fields, "run_id", str)
         wanted = LaneRequest(
             tenant=request.tenant,
