@@ -157,9 +157,13 @@ async def test_a_pop_and_a_lane_do_not_ignore_an_expected_session() -> None:
         first = await _first(gateway)
         wrong = {"X-Session-Key": "k", "X-Expected-Session-Id": "ses_x"}
         _changed(await gateway.client.delete("/v1/transcript", headers=wrong), first)
+        unknown = {**wrong, "X-Session-Key": "new"}
+        _changed(await gateway.client.delete("/v1/transcript", headers=unknown), None)
         for path in ("/v1/transcript/lane", f"/v1/sessions/{first}/restore"):
             refused = await gateway.client.post(path, headers=wrong)
             assert refused.status_code == 400, path
+        nothing = await gateway.client.post("/v1/transcript", json={"items": []}, headers=unknown)
+        assert nothing.status_code == 400
         assert await gateway.log() == ["one", "re:one"]
 
 

@@ -146,6 +146,7 @@ class TranscriptApi:
     async def _reserve(self, request: Request, headers: SessionHeaders) -> AnyReply:
         if headers.key is None:
             raise InvalidInput("items: at least one item is needed")
+        check_expectable(headers)
         session = await self._gateway.submit(
             Reserve(
                 tenant=request.tenant,
@@ -162,11 +163,11 @@ class TranscriptApi:
         session_id = headers.session_id
         if session_id is None:
             view = await self._gateway.read.session(request.tenant, key=headers.key)
-            if view is None:
-                return json_reply({"object": "transcript.popped", "item": None})
-            session_id = view.session.id
+            session_id = view.session.id if view is not None else None
         if headers.expected_id not in (None, session_id):
             raise SessionChanged(str(headers.expected_id), session_id)
+        if session_id is None:
+            return json_reply({"object": "transcript.popped", "item": None})
         popped = await self._gateway.submit(
             Pop(
                 tenant=request.tenant,
