@@ -109,10 +109,11 @@ def test_every_field_in_the_document_is_known(client: httpx.Client) -> None:
                     assert _rejected_name(answer) is None, (path, name)
 
 
-def test_only_query_parameters_in_the_document_are_known(client: httpx.Client) -> None:
+def test_only_query_parameters_in_the_document_are_known_to_changes(client: httpx.Client) -> None:
     for method, path, operation in _own_operations(client):
-        answer = client.request(method, path, params={UNKNOWN: ""})
-        assert _rejected_name(answer) == UNKNOWN, (method, path)
+        if method != "GET":
+            answer = client.request(method, path, params={UNKNOWN: ""})
+            assert _rejected_name(answer) == UNKNOWN, (method, path)
         for parameter in operation["parameters"]:
             if parameter["in"] == "query":
                 # Neither is a cursor, so that no endless feed is opened.

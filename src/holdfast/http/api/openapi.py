@@ -1,7 +1,8 @@
 """The OpenAPI document, generated from the route table.
 
 The bodies of OpenAI's endpoints list only the fields that the gateway reads; other fields pass
-through to the upstream. Our own endpoints have no other fields and query parameters than listed.
+through to the upstream. Our own endpoints reject other fields than those listed, and, where they
+change something, other query parameters.
 """
 
 import re
@@ -305,12 +306,12 @@ def _query_parameters(method: str, path: str) -> tuple[tuple[str, Schema], ...]:
 
 
 def check_query(request: Request) -> None:
-    """Reject a query parameter that an endpoint of our own does not have.
+    """Reject a query parameter that an endpoint of our own does not have, if it changes something.
 
-    Ignored, a misspelt filter would list too much, and a condition in the wrong place would not
-    hold.
+    Ignored, a condition in the wrong place would not hold. Reads ignore what they do not know, as
+    OpenAI's do: clients send `limit` and the like with all of them.
     """
-    if not is_own(request.route):
+    if request.method == "GET" or not is_own(request.route):
         return
     known = {name for name, _ in _query_parameters(request.method, request.route)}
     for name in request.query():

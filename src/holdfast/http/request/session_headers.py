@@ -188,11 +188,10 @@ def check_expectable(headers: SessionHeaders) -> None:
 
 
 def check_session(headers: SessionHeaders, session: Session) -> None:
-    """Reject headers that name or expect another session than the path names."""
-    has_other_key = headers.key not in (None, session.key)
-    has_other_id = headers.session_id not in (None, session.id)
-    if has_other_key or has_other_id or headers.is_internal:
-        raise InvalidInput("the path names the session; the headers name another one")
+    """Reject headers that expect another session than the path names.
+
+    A key is ignored: many clients send theirs with every request.
+    """
     if headers.expected_id not in (None, session.id):
         raise SessionChanged(str(headers.expected_id), session.id)
 
