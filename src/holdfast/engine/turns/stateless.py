@@ -95,11 +95,15 @@ class StatelessExecutor:
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
     ) -> tuple[ModelCall, tuple[bytes, ...]]:
         """Return the call, and the compaction item that its answer begins with, if any."""
-        if self._compactor is None:
-            return _model_call(request, [item.body for item in items]), ()
-        fitted = await self._compactor.fit_stateless(request, provider, items)
-        request = self._compactor.strip_gateway_fields(request)
-        return _model_call(request, fitted.items), fitted.preface
+        bodies, preface = [item.body for item in items], tuple[bytes, ...]()
+        if self._compactor is not None:
+            fitted = await self._compactor.fit_stateless(request, provider, items)
+            bodies, preface = fitted.items, fitted.preface
+            request = self._compactor.strip_gateway_fields(request)
+        if request.fields or request.chat_fields:
+            # Without the items: a history may have some from another upstream.
+            provider.check(_model_call(request, []))
+        return _model_call(request, bodies), preface
 
     async def _compact(
         self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
