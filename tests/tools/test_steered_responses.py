@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.transaction.commands import Cancel
-from holdfast.ports.meter import NoMeter
+from holdfast.ports.meter import Meter
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools
 
@@ -94,7 +94,7 @@ async def test_a_background_one_is_in_progress_until_the_turn_has_answered(
     assert "".join(event.get("delta", "") for event in events).endswith("seen 4")
 
 
-class Repeats(NoMeter):
+class Repeats(Meter):
     """Tells when a request was recognised as a repeat."""
 
     def __init__(self) -> None:
