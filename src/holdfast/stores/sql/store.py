@@ -53,6 +53,7 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
+from holdfast.stores.sql.erasure import idle_sessions
 from holdfast.stores.sql.lookups import find_busy_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
@@ -200,7 +201,7 @@ class SqlReader:
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
         """Return sessions that have been inactive for at least `seconds`."""
-        return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
+        return await self._run(lambda now: idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return sessions without a key that have an item with this id."""
