@@ -127,9 +127,8 @@ async def test_outputs_with_the_clients_own_call_ids_are_matched() -> None:
         is_asked = items[-1].get("type") == "message"
         return [called("look", "call_ours")] if is_asked else [said("found it")]
 
-    # To its turn the output is somebody else's: it is heard once the turn waits no longer.
-    lanes = LaneSettings(tool_wait_seconds=0.01)
-    async with open_gateway(ScriptedModel(script), lanes=lanes) as gateway:
+    # To its turn the output is somebody else's: the client's version of the turn replaces ours.
+    async with open_gateway(ScriptedModel(script)) as gateway:
         await gateway.chat([_user("find it")])
         call = {"id": "theirs", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         await gateway.chat(
@@ -264,6 +263,33 @@ async def test_a_history_that_goes_on_without_an_output_ends_the_wait_for_it() -
         turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
         assert turn["status"] == "interrupted"
         assert turn["error"]["code"] == "tool_calls_abandoned"
+
+
+async def test_a_history_that_has_text_in_place_of_the_calls_ends_the_wait_for_them() -> None:
+    """Agents that write calls and outputs as text go on at once, with what they sent."""
+    async with open_gateway() as gateway:
+        gateway.model.script = lambda items: [called("look", f"call_{len(items)}")]
+        history = [_user("find it")]
+        first = await gateway.chat(history)
+        for step in ("1", "2"):
+            history += [_assistant(f"calling look {step}"), _user(f"it says {step}")]
+            answer = await gateway.chat(history)
+            assert answer.status_code == 200
+            assert gateway.model.shown[-1] == [text_of(item) for item in history]
+        log = await gateway.log()
+        assert log == [*(text_of(item) for item in history), "look()"]
+        turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
+        assert (turn["status"], turn["error"]["code"]) == ("interrupted", "tool_calls_abandoned")
+
+
+async def test_a_history_that_keeps_the_text_and_drops_the_calls_ends_the_wait_for_them() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = lambda items: (
+            [said("one moment"), called("look", "call_1")] if len(items) == 1 else [said("fine")]
+        )
+        await gateway.chat([_user("find it")])
+        await gateway.chat([_user("find it"), _assistant("one moment"), _user("never mind")])
+        assert await gateway.log() == ["find it", "one moment", "never mind", "fine"]
 
 
 class _ToolWait:

@@ -26,6 +26,7 @@ from holdfast.core.history.history_hash import (
 from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import NewItem, comparable_text, item_value
 from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
@@ -254,7 +255,7 @@ async def _match_history(
         outline.settled_seq,
         # Another turn in between would take the place where the answer is to be regenerated.
         after_turn=outline.session.turn_count if is_again else None,
-        abandons=_abandoned(outline.session, sent, found.new_from),
+        abandons=_abandoned(outline, sent, found.new_from),
     )
 
 
@@ -270,7 +271,11 @@ def _compare(
     if not log:
         return None
     log = mark_unshown(log, sent)
-    return log, find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    if _replaces_calls(outline, sent, found.new_from):
+        # The turn ends with this request, so that it may hide what it replaces.
+        found = find_new(sent, log, is_whole=is_whole)
+    return log, found
 
 
 async def _outline_to_compare(
@@ -312,15 +317,36 @@ def _comparable_log(outline: Outline, cut_from: int | None) -> Sequence[LogEntry
     ]
 
 
-def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
+def _abandoned(outline: Outline, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
     """Return the turn that waits for tools, if the request continues without their outputs."""
+    session = outline.session
     if not session.is_held or new_from >= len(sent):
         return None
     pending = set(read_pending_calls(session))
     if any(item.call_id in pending for item in sent[new_from:]):
         return None
     is_known = any(item.call_id in pending for item in sent[:new_from])
-    return session.active_turn_id if is_known else None
+    is_left = is_known or _replaces_calls(outline, sent, new_from)
+    return session.active_turn_id if is_left else None
+
+
+def _replaces_calls(outline: Outline, sent: Sequence[SentItem], new_from: int) -> bool:
+    """Whether a history has other words of the model in place of the calls that a turn waits for.
+
+    Some clients write calls and outputs as text, or drop the calls and keep the text before them.
+    An approval is requested in such text: it is no replacement.
+    """
+    session, open_from = outline.session, outline.open_from
+    if not session.is_held or open_from is None or not 0 < new_from < len(sent):
+        return False
+    pending = set(read_pending_calls(session))
+    if any(item.call_id in pending for item in sent):
+        return False
+    if any(call_id.startswith(APPROVAL_PREFIX) for call_id in pending):
+        return False
+    last = sent[new_from - 1]
+    is_open = any(e.seq >= open_from and e.fingerprint == last.fingerprint for e in outline.entries)
+    return is_open and (last.is_model_output or sent[new_from].is_model_output)
 
 
 async def _is_cut(
