@@ -297,3 +297,11 @@ def test_a_url_with_an_unknown_scheme_is_not_a_file_name(
         HoldfastSession("k", name)
     assert "pw" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_history_can_be_replaced_by_nothing(located_session: HoldfastSession) -> None:
+    await located_session.add_items(say("one", "two"))
+    assert await located_session._atomic_replace_items([])
+    assert await located_session.get_items() == []
+    await located_session.add_items(say("three"))
+    assert await located_session.get_items() == say("three")

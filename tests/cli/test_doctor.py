@@ -17,7 +17,7 @@ import holdfast
 from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, TurnId, WorkerId
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN
+from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import Change, Entry, LogAppended, QueueSaved
 from holdfast.doctor.findings import KINDS
 from holdfast.doctor.store_checks import check_inspection
@@ -220,14 +220,14 @@ def plant_turn(
     """Accept a turn by hand that runs, is held, waits, or is nowhere at all."""
     before = session or store_under_test.session()
     worker = WorkerId(owner)
-    turn = msgspec.structs.replace(
-        BLANK_TURN, id=TurnId("turn_stuck"), session_id=before.id, tenant=before.tenant, number=2,
-        position=2, owner=worker, attempts=1, accepted_at=1.0, started_at=1.0, first_seq=3,
-        kept_seq=2, last_seq=2,
+    turn = Turn(
+        id=TurnId("turn_stuck"), session_id=before.id, tenant=before.tenant, number=2,
+        position=2, source="user", owner=worker, attempts=1, accepted_at=1.0, started_at=1.0,
+        first_seq=3, kept_seq=2, last_seq=2,
     )  # fmt: skip
-    run = msgspec.structs.replace(
-        BLANK_RUN, id=RunId("run_stuck"), turn_id=turn.id, session_id=before.id, generation=1,
-        epoch=before.version + 1, worker=worker, first_seq=3, started_at=1.0,
+    run = Run(
+        id=RunId("run_stuck"), turn_id=turn.id, session_id=before.id, generation=1,
+        epoch=before.version + 1, worker=worker, step=0, first_seq=3, started_at=1.0,
     )  # fmt: skip
     after = msgspec.structs.replace(before, version=before.version + 1, turn_count=2)
     if place == "lane":

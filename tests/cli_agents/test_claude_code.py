@@ -262,14 +262,19 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_is_stored(
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     refused: list[Json] = [
         {"input": "hi", "tools": [tool]},
+        {"input": "hi", "n": 2},
+        {"input": "hi", "n": 0},
         {"input": "hi", "text": {"format": {"type": "json_object"}}},
         {"input": "hi", "model": "claude-code/--help me"},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]},
     ]
     async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         for body in refused:
-            answer = await gateway.post("/v1/responses", **{"model": MODEL, **body})
-            assert answer.status_code == 400, answer.text
+            # A history that is not stored may have content that only other models can be shown.
+            for is_stored in (True, False) if body["input"] == "hi" else (True,):
+                asked = {"model": MODEL, "store": is_stored, **body}
+                answer = await gateway.post("/v1/responses", None, **asked)
+                assert answer.status_code == 400, answer.text
         assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
     assert simulator.requests(api="messages") == []
 

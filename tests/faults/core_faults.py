@@ -27,10 +27,10 @@ FENCES = (
         (f"{CONTRACT}::TestFencing",),
     ),
     Fault(
-        "a forgotten provider state is not fenced",
+        "a heal is not fenced",
         f"{CORE}/decisions/run.py",
         """    if not command.fence.holds(facts.session):
-        return fenced(command.fence, facts, tried="drop_provider_state", count=0)
+        return fenced(command.fence, facts, tried="record_heal", count=0)
 """,
         "",
         (f"{CONTRACT}::TestFencing",),

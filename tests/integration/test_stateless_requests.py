@@ -219,3 +219,40 @@ async def test_relayed_endpoints_reject_bodies_that_a_web_page_could_send(
         )
         assert reply.status_code == 415
         assert reply.json()["error"]["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("api", ["demo", "responses", "chat"])
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_several_choices_are_answered_or_rejected(
+    api: str, key: str | None, is_stream: bool
+) -> None:
+    headers = {"X-Session-Key": key} if key is not None else {}
+    asked: Json = {"model": "gpt-4.1", "n": 2, "stream": is_stream}
+    chat = {**asked, "messages": [{"role": "user", "content": "hi"}]}
+    with ProviderSimulator() as simulator:
+        upstreams = [upstream(simulator, api=api)] if api != "demo" else []
+        async with open_upstream_gateway(*upstreams) as gateway:
+            answers = [
+                await gateway.client.post(path, json=body, headers=headers)
+                for path, body in (
+                    ("/v1/chat/completions", chat),
+                    ("/v1/responses", {**asked, "input": "hi"}),
+                )
+            ]
+            left = await sessions(gateway)
+    if api == "chat" and key is None:
+        first = answers.pop(0)
+        assert first.status_code == 200
+        shown = read(first)
+        choices = [choice for one in shown.get("events", [shown]) for choice in one["choices"]]
+        assert {choice["index"] for choice in choices} == {0, 1}
+    if api == "responses":
+        # The Responses API has no such field, so it is the server's to judge.
+        assert answers.pop().status_code == 200
+        assert left == 1
+    else:
+        assert left == 0
+    for answer in answers:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "n"

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId
+from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import Store
 from tests.in_process import Item, RunningGateway, open_gateway
 
@@ -162,3 +163,56 @@ async def test_a_history_is_shown_whole_whatever_reset_came_in_between(store_url
         while await _go_on(gateway, store, f"k{reads}", reads):
             reads += 1
     assert 1 < reads < MOST_READS
+
+
+READ_PATHS = [
+    "/v1/responses/{response}", "/v1/responses/{response}?stream=true",
+    "/v1/responses/{response}/input_items", "/v1/chat/completions/{completion}",
+    "/v1/chat/completions/{completion}/messages", "/v1/chat/completions?model={model}",
+    "/v1/sessions/{session}/items", "/v1/sessions/{session}/items?view=log",
+    "/v1/conversations/{conversation}/items",
+]  # fmt: skip
+
+
+NO_PAGE = '{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}'
+GONE = (
+    "response_not_found", "completion_not_found", "session_not_found", "conversation_not_found",
+    "cut off",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", READ_PATHS)
+async def test_a_deletion_in_between_shows_all_or_nothing(path: str, any_store_url: str) -> None:
+    async with _stepped_gateway(any_store_url) as (gateway, store):
+        for reads in range(1, MOST_READS):
+            key, model = f"k{reads}", f"m{reads}"
+            response = await gateway.respond("one", key, model=model)
+            completion = await gateway.chat([_user("two")], key, store=True, model=model)
+            session = response.headers["x-session-id"]
+            named = path.format(
+                response=response.json()["id"], completion=completion.json()["id"], model=model,
+                session=session, conversation=session.replace("ses_", "conv_"),
+            )  # fmt: skip
+            whole = await _shown(gateway, named)
+
+            async def delete(session: str = session) -> None:
+                command = Delete(tenant=DEFAULT_TENANT, session_id=SessionId(session))
+                await gateway.engine.submit(command)
+
+            store.read.after(reads, delete)
+            shown = await _shown(gateway, named)
+            if not store.read.is_done:
+                assert shown == whole
+                return
+            nothing = [NO_PAGE] if "?model=" in path else GONE
+            assert shown == whole or shown in nothing, shown
+    raise AssertionError(f"more than {MOST_READS} reads")
+
+
+async def _shown(gateway: RunningGateway, path: str) -> str:
+    """Return what a path shows; for an error its code, for a stream without an end `cut off`."""
+    try:
+        answer = await gateway.client.get(path)
+    except httpx.RemoteProtocolError:
+        return "cut off"
+    return answer.text if answer.is_success else str(answer.json()["error"]["code"])

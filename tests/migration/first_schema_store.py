@@ -20,7 +20,7 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem, read_item
 from holdfast.core.model.records import Record
 from holdfast.core.model.session import Session, begin_session
-from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN, Run, Turn
+from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -126,24 +126,26 @@ def _items(session_id: str, texts: Sequence[str], *, first: int = 1) -> list[Sto
 def _turn(session: Session, number: int, turn_id: str, **fields: Any) -> Turn:
     known: dict[str, Any] = {
         "id": TurnId(turn_id), "session_id": session.id, "tenant": session.tenant,
-        "number": number, "position": number, "owner": WorkerId("wrk_gone"), "attempts": 1,
+        "number": number, "position": number, "source": "user",
+        "owner": WorkerId("wrk_gone"), "attempts": 1,
         "request": b"request of " + turn_id.encode(), "body_hash": b"hash",
         "first_seq": 2 * number - 1, "kept_seq": 2 * number, "last_seq": 2 * number,
         "outcome": "completed", "accepted_at": NOW + number, "started_at": NOW + number,
         "ended_at": NOW + number + 0.5,
     }  # fmt: skip
-    return replace(BLANK_TURN, **{**known, **fields})
+    return Turn(**{**known, **fields})
 
 
 def _run(turn: Turn, epoch: int, **fields: Any) -> Run:
     known: dict[str, Any] = {
         "id": RunId(f"run_{turn.id}_{epoch}"), "turn_id": turn.id, "session_id": turn.session_id,
-        "generation": 1, "epoch": epoch, "worker": turn.owner, "first_seq": turn.first_seq or 1,
-        "last_seq": turn.last_seq, "record_no": 0, "outcome": turn.outcome,
-        "started_at": NOW + epoch, "ended_at": turn.ended_at, "input_tokens": 7,
+        "generation": 1, "epoch": epoch, "worker": turn.owner, "step": 0,
+        "first_seq": turn.first_seq or 1, "last_seq": turn.last_seq, "record_no": 0,
+        "outcome": turn.outcome, "started_at": NOW + epoch, "ended_at": turn.ended_at,
+        "input_tokens": 7,
         "cached_tokens": 1, "output_tokens": 3, "reasoning_tokens": 2, "result": b"result",
     }  # fmt: skip
-    return replace(BLANK_RUN, **{**known, **fields})
+    return Run(**{**known, **fields})
 
 
 def _events(session: Session, kinds: Iterable[tuple[str, str | None, float]]) -> list[Event]:

@@ -127,7 +127,7 @@ def picture_of_store(old: Picture) -> Plan[Picture]:
         turn = yield from lookups.find_turn(known_turn.id)
         assert turn is not None
         new.turns.append(turn)
-        new.runs += yield from queries.runs(turn.id)
+        new.runs += yield from lookups.find_runs(turn.id)
     new.runs.sort(key=lambda run: (run.turn_id, run.epoch))
     for table in SIDE_TABLES:
         name, columns = RENAMED.get(table, (table, COLUMNS[table]))

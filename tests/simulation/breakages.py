@@ -25,7 +25,7 @@ from holdfast.core.ids import RunId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence, Run, Turn
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import (
     Accept,
     Claim,
@@ -268,7 +268,7 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
         row = rows.pop(facts.active.id, None)
         if row is None:
             return decision
-        return replace(decision, changes=(*decision.changes, IdempotencyAdded(row)))
+        return replace(decision, changes=(*decision.changes, row))
 
     decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
     decided[cmd.Finish] = (decided[cmd.Finish][0], finish)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
 
-from holdfast.core.decisions.channels.receivers import is_gap
+from holdfast.core.decisions.channels.access import is_gap
 from holdfast.core.model.channels import ReceiverRow
 from holdfast.doctor.findings import Finding
 from holdfast.ports.store import Store

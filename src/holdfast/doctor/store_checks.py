@@ -9,7 +9,7 @@ from holdfast.core.healing.redaction import plain_code
 from holdfast.doctor.channel_checks import check_channels
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
-from holdfast.stores.sql.plan import Plan, Row, Statement
+from holdfast.stores.sql.plan import Plan, Row, Statement, every
 from holdfast.stores.sql.schema_info import StoreInspection
 from holdfast.stores.sql.store import SqlStore
 
@@ -138,7 +138,7 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
     dead_workers = {worker.id for worker in await store.workers() if worker.is_gone}
     for worker in sorted(dead_workers):
         yield Finding(code="lease_expired", subject=worker, detail=f"worker {worker}")
-    orphans = await store.query(lambda now: checks.rows(checks.ORPHANS, now, MAX_ROWS))
+    orphans = await store.query(lambda now: every(checks.ORPHANS, now, MAX_ROWS))
     for session_id, turn_id, owner in orphans:
         detail = f"session {session_id}, turn {turn_id}, worker {owner}"
         yield Finding(code="run_orphaned", subject=turn_id, detail=detail)
@@ -153,12 +153,12 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
         detail = f"{source} turn {turn_id} of session {session_id}"
         yield Finding(code="turn_abandoned", subject=turn_id, detail=detail)
     for session_id, turn_id in await store.query(
-        lambda now: checks.rows(checks.EXPIRED_HOLDS, now, MAX_ROWS)
+        lambda now: every(checks.EXPIRED_HOLDS, now, MAX_ROWS)
     ):
         detail = f"session {session_id}, turn {turn_id}"
         yield Finding(code="hold_expired", subject=turn_id, detail=detail)
     for session_id, turn_id, began in await store.query(
-        lambda now: checks.rows(checks.LONG_RUNS, now, now - turn_seconds, MAX_ROWS)
+        lambda now: every(checks.LONG_RUNS, now, now - turn_seconds, MAX_ROWS)
     ):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
         detail = f"turn {turn_id} of session {session_id} has run since {since}"
@@ -167,9 +167,7 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
 
 async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
     """Yield lanes and queues that contradict the logs."""
-    for turn_id, session_id in await store.query(
-        lambda _: checks.rows(checks.STRAY_TURNS, MAX_ROWS)
-    ):
+    for turn_id, session_id in await store.query(lambda _: every(checks.STRAY_TURNS, MAX_ROWS)):
         detail = f"turn {turn_id} of session {session_id}"
         yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
     for lane in await store.query(lambda _: checks.wrong_lanes(MAX_ROWS)):
@@ -182,7 +180,7 @@ def _mismatch(code: str, found: checks.Mismatch) -> Finding:
 
 
 def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
-    return checks.rows(statement, MAX_ROWS)
+    return every(statement, MAX_ROWS)
 
 
 def _page(after: str, is_deep: bool, _: float) -> Plan[checks.SessionsChecked]:
@@ -255,7 +253,7 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
     """Yield problems of the last day, in a bounded number of entries or in all."""
     pos: int | None = checks.FIRST_POS
     seen = 0
-    heals: dict[str, checks.StaleHeal] = {}
+    heals: dict[str, checks.TurnProblem] = {}
     codes: dict[str, str | None] = {}
     while pos is not None and (is_deep or seen < ENTRIES_READ):
         recent = await store.query(partial(_recent, pos))

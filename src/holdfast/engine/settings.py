@@ -17,6 +17,18 @@ _NEVER_NEGATIVE = ("max_waiting", "max_wait_seconds", "tool_wait_seconds")
 _ALWAYS_POSITIVE = ("lease_seconds", "poll_seconds")
 
 
+def _require_positive(section: str, settings: object, *names: str) -> None:
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise InvalidSetting(f"{section}.{name} must be positive")
+
+
+def _require_not_negative(section: str, settings: object, *names: str) -> None:
+    for name in names:
+        if not getattr(settings, name) >= 0:
+            raise InvalidSetting(f"{section}.{name} must not be negative")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
     """`[sessions]`: how streams are kept open, and what a client's disconnect means."""
@@ -33,9 +45,7 @@ class StreamSettings:
             raise InvalidSetting(
                 f"sessions.on_disconnect must be complete or cancel, not {self.on_disconnect!r}"
             )
-        for name in ("keep_alive_seconds", "websocket_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"sessions.{name} must be positive")
+        _require_positive("sessions", self, "keep_alive_seconds", "websocket_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +71,8 @@ class LaneSettings:
         for name in (*_NEVER_NEGATIVE, *_ALWAYS_POSITIVE, "max_attempts"):
             if not isinstance(getattr(self, name), int | float):
                 raise InvalidSetting(f"lanes.{name} must be a number")
-        for name in _NEVER_NEGATIVE:
-            if not getattr(self, name) >= 0:
-                raise InvalidSetting(f"lanes.{name} must not be negative")
-        for name in _ALWAYS_POSITIVE:
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"lanes.{name} must be positive")
+        _require_not_negative("lanes", self, *_NEVER_NEGATIVE)
+        _require_positive("lanes", self, *_ALWAYS_POSITIVE)
         if self.tool_wait_seconds > MAX_HOLD_SECONDS:
             raise InvalidSetting(f"lanes.tool_wait_seconds must be at most {MAX_HOLD_SECONDS:.0f}")
         if self.max_attempts < 1:
@@ -109,16 +115,10 @@ class ToolSettings:
     """Which sessions built-in tools see: those of the caller's key, agent or whole tenant."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_tool_steps",
-            "tool_seconds",
-            "turn_seconds",
-            "output_bytes",
-            "turn_bytes",
-            "approval_seconds",
-        ):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"tools.{name} must be positive")
+        _require_positive(
+            "tools", self, "max_tool_steps", "tool_seconds", "turn_seconds", "output_bytes",
+            "turn_bytes", "approval_seconds",
+        )  # fmt: skip
         if self.approval_seconds > MAX_HOLD_SECONDS:
             raise InvalidSetting(f"tools.approval_seconds must be at most {MAX_HOLD_SECONDS:.0f}")
 
@@ -137,16 +137,14 @@ class RetentionSettings:
     """How often to sweep."""
 
     def __post_init__(self) -> None:
-        if not self.sessions_days >= 0:
-            raise InvalidSetting("retention.sessions_days must not be negative")
+        _require_not_negative("retention", self, "sessions_days")
         if self.sessions_days and not self.archive:
             raise InvalidSetting(
                 "retention.sessions_days needs retention.archive: the folder for archived sessions"
             )
         if self.traces_days and not self.traces_days >= 1:
             raise InvalidSetting("retention.traces_days must be at least 1")
-        if not self.sweep_minutes > 0:
-            raise InvalidSetting("retention.sweep_minutes must be positive")
+        _require_positive("retention", self, "sweep_minutes")
 
     @property
     def is_on(self) -> bool:
@@ -172,12 +170,10 @@ class HealSettings:
     """How long a turn may take, pauses and heals included."""
 
     def __post_init__(self) -> None:
-        for name in ("transient_retries", "busy_wait_seconds", "retry_within_seconds"):
-            if getattr(self, name) < 0:
-                raise InvalidSetting(f"heals.{name} must not be negative")
-        for name in ("first_pause_seconds", "max_pause_seconds", "turn_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"heals.{name} must be positive")
+        never_negative = ("transient_retries", "busy_wait_seconds", "retry_within_seconds")
+        _require_not_negative("heals", self, *never_negative)
+        always_positive = ("first_pause_seconds", "max_pause_seconds", "turn_seconds")
+        _require_positive("heals", self, *always_positive)
 
     def limits(self) -> HealLimits:
         """Return the limits by which heals are decided."""
@@ -214,8 +210,7 @@ class ContextSettings:
             raise InvalidSetting(f"context.mode must be model, elide or off, not {self.mode!r}")
         if not 0 < self.target < self.threshold <= 1:
             raise InvalidSetting("context: 0 < target < threshold <= 1 must hold")
-        if self.reserve_tokens < 0:
-            raise InvalidSetting("context.reserve_tokens must not be negative")
+        _require_not_negative("context", self, "reserve_tokens")
         if self.summary_tokens < 50:
             raise InvalidSetting("context.summary_tokens must be at least 50")
         if not self.prompt.strip():

@@ -24,7 +24,7 @@ from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
 from holdfast.http.api.events import EventsApi
 from holdfast.http.api.health import HealthApi
-from holdfast.http.api.openapi import document
+from holdfast.http.api.openapi import check_query, document
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
 from holdfast.http.api.responses_websocket import ResponsesWebSocket
@@ -333,6 +333,8 @@ class Application:
                     endpoint: Endpoint = self._relay_or_404
                     if methods is not None:
                         endpoint = methods.get(request.method, self._reject_method)
+                        if request.query_string and request.method in methods:
+                            check_query(request)
                     reply = await endpoint(request)
             except HoldfastError as exc:
                 reply = reply_for_error(exc)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from holdfast.core.model.session import Usage
+from holdfast.ports.meter import Meter
 from holdfast.ports.request_context import RequestContext, current_request
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class _ReadHistogram:
         return family
 
 
-class PrometheusMeter:
+class PrometheusMeter(Meter):
     """The metrics of one gateway, in a registry of its own."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.provider_state import ProviderState
@@ -120,6 +121,18 @@ class ModelEvent(msgspec.Struct, frozen=True):
 
 AnyEvent = ModelEvent | Delta
 """Any event of a model's stream."""
+
+
+def shift_output_index(event: AnyEvent, by: int) -> AnyEvent:
+    """Return a model's event with its output index moved by `by` items of the gateway."""
+    if not by:
+        return event
+    if isinstance(event, Delta):
+        return replace(event, output_index=event.output_index + by)
+    index = event.data.get("output_index")
+    if not isinstance(index, int):
+        return event
+    return replace(event, data={**event.data, "output_index": index + by})
 
 
 class EventSink(Protocol):

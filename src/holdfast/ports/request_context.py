@@ -53,15 +53,3 @@ def note_first_token() -> None:
     context = current_request.get()
     if context is not None and context.first_token_at is None:
         context.first_token_at = time.monotonic()
-
-
-def total_usage(known: Usage, more: Usage | None) -> Usage:
-    """Return the tokens of earlier model calls and of a further one."""
-    if more is None:
-        return known
-    return Usage(
-        known.input_tokens + more.input_tokens,
-        known.cached_tokens + more.cached_tokens,
-        known.output_tokens + more.output_tokens,
-        known.reasoning_tokens + more.reasoning_tokens,
-    )

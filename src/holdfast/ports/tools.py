@@ -8,7 +8,8 @@ import msgspec
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
-from holdfast.core.tools.requested import FunctionTool, RequestedTools
+from holdfast.core.tools.requested import RequestedTools
+from holdfast.core.tools.tool_choice import FunctionTool
 
 
 class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):

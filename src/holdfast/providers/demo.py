@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import UnsupportedByUpstream
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 
@@ -29,7 +30,10 @@ class DemoProvider:
     state_use = None
 
     def check(self, call: ModelCall) -> None:
-        """Accept everything."""
+        """Raise for several choices; accept everything else."""
+        choices = call.chat_fields.get("n") or call.fields.get("n")
+        if choices is not None and msgspec.json.decode(choices) not in (None, 1):
+            raise UnsupportedByUpstream("n", self.name)
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""

@@ -14,7 +14,7 @@ from holdfast.core.model.gateway_items import GATEWAY_KINDS, client_item
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.openai.chat import text_of
 from holdfast.core.projection.project import project
-from holdfast.core.tools.requested import BUILTIN_LABEL
+from holdfast.core.tools.tool_choice import BUILTIN_LABEL
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery, SessionView
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult
@@ -274,7 +274,7 @@ def _line(item: StoredItem) -> dict[str, Any] | None:
     """Return an item in short form; None if another item stands for it."""
     body: bytes | None = item.body
     if item.kind in GATEWAY_KINDS:
-        body = client_item(item.kind, item.body)
+        body = client_item(item.body)
     if body is None:
         return None
     value = item_value(body)

@@ -9,11 +9,11 @@ import msgspec
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import Tenant
 from holdfast.core.tools.requested import (
-    BUILTIN_LABEL,
     RequestedServer,
     RequestedTools,
     function_names,
 )
+from holdfast.core.tools.tool_choice import BUILTIN_LABEL
 from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult, ToolSet
 from holdfast.tools.builtin import BuiltinTools
 from holdfast.tools.disabled import DisabledTools

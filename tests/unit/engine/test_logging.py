@@ -3,6 +3,7 @@
 import ast
 import logging
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,25 @@ def test_what_nobody_listens_to_is_not_even_written_down(
     assert [one.getMessage() for one in caplog.records] == ["run.odd"]
 
 
+@cache
+def _log_calls() -> list[tuple[Path, ast.Call]]:
+    """Return every call of a logger in the sources, with its file."""
+    return [
+        (path, call)
+        for path in Path(holdfast.__file__).parent.rglob("*.py")
+        if re.search(r"\blog", text := path.read_text())
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call)
+        and re.match(r"(self\.)?_?log(ged|ger)?\b", ast.unparse(call.func))
+    ]
+
+
 def test_no_event_carries_what_a_log_record_has_of_its_own() -> None:
     taken = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
     wrong = [
         f"{path.name}:{call.lineno}: {word.arg}"
-        for path in Path(holdfast.__file__).parent.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("log.")
+        for path, call in _log_calls()
+        if ast.unparse(call.func).startswith("log.")
         for word in call.keywords
         if word.arg in taken
     ]
@@ -42,17 +55,10 @@ def test_no_event_carries_what_a_log_record_has_of_its_own() -> None:
 
 
 def test_every_event_has_an_area() -> None:
-    calls = [
-        (path, call)
-        for path in Path(holdfast.__file__).parent.rglob("*.py")
-        if "simulator" not in path.parts
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and re.match(r"(self\.)?_?log(ged|ger)?\b", ast.unparse(call.func))
-    ]
     literals = [
         (path.name, argument.value)
-        for path, call in calls
+        for path, call in _log_calls()
+        if "simulator" not in path.parts
         for argument in call.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     ]

@@ -273,3 +273,11 @@ async def test_a_message_with_an_unknown_role_is_rejected_and_leaves_its_session
         assert added.status_code == 400
         assert (await gateway.respond("hi")).status_code == 200
         assert (await gateway.respond("hi", key=None, conversation=made)).status_code == 200
+
+
+async def test_an_error_that_quotes_a_long_value_is_short() -> None:
+    async with open_gateway() as gateway:
+        for body in ({"previous_response_id": "x" * 100_000}, {"conversation": "x" * 100_000}):
+            refused = await gateway.respond("hi", None, **body)
+            assert refused.status_code in (400, 404)
+            assert len(refused.content) < 10_000

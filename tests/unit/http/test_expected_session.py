@@ -125,6 +125,46 @@ async def test_items_and_batches_go_only_to_the_expected_session() -> None:
         assert batch.status_code == 200
 
 
+CHANGES = [
+    ("POST", ""), ("POST", "/fork"), ("POST", "/compact"), ("POST", "/compactions/cmp_x/undo"),
+    ("POST", "/reset"), ("DELETE", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "action"), CHANGES)
+async def test_only_the_session_that_is_expected_is_changed(method: str, action: str) -> None:
+    async with open_gateway() as gateway:
+        first = await _first(gateway)
+        path = f"/v1/sessions/{first}{action}"
+        body = {"metadata": {"a": "b"}} if (method, action) == ("POST", "") else None
+
+        async def send(**headers: str) -> httpx.Response:
+            named = {f"X-{name.replace('_', '-')}": value for name, value in headers.items()}
+            return await gateway.client.request(method, path, json=body, headers=named)
+
+        before = (await gateway.client.get("/v1/sessions")).json()
+        _changed(await send(Expected_Session_Id="ses_x"), first)
+        assert (await gateway.client.get("/v1/sessions")).json() == before
+        # Clients may send one key with all requests; the path names the session.
+        done = await send(Expected_Session_Id=first, Session_Key="another")
+        assert done.status_code == (404 if "cmp_x" in action else 200), done.text
+
+
+async def test_a_pop_and_a_lane_do_not_ignore_an_expected_session() -> None:
+    async with open_gateway() as gateway:
+        first = await _first(gateway)
+        wrong = {"X-Session-Key": "k", "X-Expected-Session-Id": "ses_x"}
+        _changed(await gateway.client.delete("/v1/transcript", headers=wrong), first)
+        unknown = {**wrong, "X-Session-Key": "new"}
+        _changed(await gateway.client.delete("/v1/transcript", headers=unknown), None)
+        for path in ("/v1/transcript/lane", f"/v1/sessions/{first}/restore"):
+            refused = await gateway.client.post(path, headers=wrong)
+            assert refused.status_code == 400, path
+        nothing = await gateway.client.post("/v1/transcript", json={"items": []}, headers=unknown)
+        assert nothing.status_code == 400
+        assert await gateway.log() == ["one", "re:one"]
+
+
 @pytest.mark.parametrize("value", ["", "x" * 256])
 async def test_an_expected_session_must_be_an_id(value: str) -> None:
     async with open_gateway() as gateway:

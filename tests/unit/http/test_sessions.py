@@ -296,13 +296,13 @@ async def test_an_idempotency_key_resets_or_forks_once() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         old = (await session_of(gateway))["id"]
-        for what in ("fork", "reset"):
+        for what, more in (("fork", {"after_item": 1}), ("reset", {"reason": "x"})):
             path = f"/v1/sessions/{old}/{what}"
             first = await post(gateway, path, {}, idempotency_key=what)
             again = await post(gateway, path, {}, idempotency_key=what)
             assert first.status_code == again.status_code == 200
             assert first.json() == again.json()
-            other = await post(gateway, path, {"reason": "x"}, idempotency_key=what)
+            other = await post(gateway, path, more, idempotency_key=what)
             assert code_of(other) == (422, "idempotency_key_reused")
         listed = (await get(gateway, "/v1/sessions", generations="true"))["data"]
         assert [one["generation"] for one in listed if one["key"]] == [2, 1]

@@ -161,8 +161,14 @@ async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> No
             '{"type":"response.create","model":"m","input":"x","previous_response_id":"\\ud800"}',
             None,
         ),
-        ('{"type":"response.create","model":"m","input":"x","previous_response_id":[[]]}', None),
-        ('{"type":"response.create","model":"m","input":"x","previous_response_id":1e999}', None),
+        (
+            '{"type":"response.create","model":"m","input":"x","previous_response_id":[[]]}',
+            "previous_response_id",
+        ),
+        (
+            '{"type":"response.create","model":"m","input":"x","previous_response_id":1e999}',
+            "previous_response_id",
+        ),
     ],
 )
 async def test_an_invalid_frame_is_answered_and_the_connection_stays_open(

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.compaction.records import SHORT_KINDS, truncate_output
 from holdfast.core.compaction.token_estimate import Scale
-from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
+from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem, read_role
 
 MIN_GAIN = 16
 """Tokens that truncating an output must save to be worth it."""
@@ -101,18 +101,11 @@ def _build_plan(
 # ── what stays ──────────────────────────────────────────────────────────────────────────────
 
 
-class _Role(msgspec.Struct, gc=False):
-    role: str | None = None
-
-
-_read_role = msgspec.json.Decoder(_Role).decode
-
-
 def role_of(item: StoredItem) -> str | None:
     """Return the role of a message, or None for a summary and for any other item."""
     if item.kind != "message" or item.turn_number == SUMMARY_TURN:
         return None
-    return _read_role(item.body).role
+    return read_role(item.body).role
 
 
 def _kept_indexes(

@@ -39,12 +39,10 @@ from holdfast.core.errors import (
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.schedule import ScheduleClaim, ScheduleRunRow
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
-from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
+from holdfast.core.model.turn import STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
-    ScheduleRunSaved,
     ScheduleSaved,
     TurnJoined,
     refuse,
@@ -90,9 +88,7 @@ def accept_any(command: Accept, facts: Facts) -> Decision[Admission]:
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
-        draft = new_draft(command, facts)
-        draft.add_event("session.created", generation=draft.session.generation)
-        return _admit(command, facts, draft, is_rolled_over=False)
+        return _admit(command, facts, new_draft(command, facts), is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     if command.items and command.items[0].kind == APPROVAL:
@@ -288,10 +284,7 @@ def _abandon_calls(command: Accept, facts: Facts, draft: Draft) -> bool:
     if active is None or active.id != command.abandons or not draft.session.is_held:
         return False
     message = "the client went on without the outputs of its tools"
-    stop_active(
-        draft, facts, "interrupted", code="tool_calls_abandoned", message=message,
-        is_retryable=False,
-    )  # fmt: skip
+    stop_active(draft, facts, "interrupted", code="tool_calls_abandoned", message=message)
     return True
 
 
@@ -306,7 +299,7 @@ def _claim_due_time(claim: ScheduleClaim | None, facts: Facts, draft: Draft, tur
         schedule_id=row.id, scheduled_at=claim.scheduled_at, turn_id=turn.id,
         session_id=draft.before.id, outcome="",
     )  # fmt: skip
-    draft.add(ScheduleRunSaved(run))
+    draft.add(run)
 
 
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
@@ -320,10 +313,8 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
 def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
     """Cancel the turn that holds the lane; a rollback also hides its items."""
     message = f"another turn asked to {command.on_busy}"
-    stopped = stop_active(
-        draft, facts, "cancelled", code=CUT_IN_CODES[command.on_busy], message=message,
-        is_retryable=False,
-    )  # fmt: skip
+    code = CUT_IN_CODES[command.on_busy]
+    stopped = stop_active(draft, facts, "cancelled", code=code, message=message)
     if command.on_busy == "interrupt" or stopped.first_seq is None or stopped.last_seq is None:
         return facts
     hidden = facts.hidden
@@ -408,8 +399,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         rewind, request = command.rewind, command.request
     if rewind is not None and rewind[1] > session.head_seq:
         rewind = None  # It refers to another generation's log: this one was never that long.
-    return replace(
-        BLANK_TURN,
+    return Turn(
         id=command.turn_id,
         session_id=session.id,
         tenant=session.tenant,
@@ -433,7 +423,7 @@ def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> 
         turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
         draft.now,
     )  # fmt: skip
-    draft.add(IdempotencyAdded(row))
+    draft.add(row)
 
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:

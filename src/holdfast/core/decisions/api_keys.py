@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from holdfast.core.errors import HoldfastError, NotFound
-from holdfast.core.transaction.changes import ApiKeyAdded, ApiKeyRow, ApiKeySaved, Decision, refuse
+from holdfast.core.transaction.changes import ApiKeyRow, ApiKeySaved, Decision, refuse
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.core.transaction.facts import Facts
 
@@ -40,7 +40,7 @@ def add_api_key(command: AddApiKey, facts: Facts) -> Decision[ApiKeyRow]:
     row = ApiKeyRow(
         command.id, command.tenant, command.name, command.hash, command.is_admin, facts.now, None
     )
-    return Decision(row, (ApiKeyAdded(row),))
+    return Decision(row, (row,))
 
 
 def revoke_api_key(command: RevokeApiKey, facts: Facts) -> Decision[ApiKeyRow]:

@@ -26,7 +26,6 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
     if session is None:
         draft = new_draft(command, facts)
         draft.set(metadata=command.metadata)
-        draft.add_event("session.created", generation=draft.session.generation)
     else:
         draft = Draft(session, now=facts.now)
         if facts.active is not None or facts.waiting.count:

@@ -6,7 +6,7 @@ if later items follow it, the block moves to the head together with the new batc
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.identity import unexpected
+from holdfast.core.decisions.identity import new_draft, unexpected
 from holdfast.core.decisions.lane import tail_position, visible_items
 from holdfast.core.errors import (
     HoldfastError,
@@ -17,9 +17,9 @@ from holdfast.core.errors import (
     SessionNotFound,
     TurnNotFound,
 )
-from holdfast.core.model.session import Session, begin_session
-from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
-from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import USER_ACTIVITY, Turn
+from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import AppendBatch, Appended, Pop, Popped
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
@@ -38,19 +38,7 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
     refusal = unexpected(command, facts) or _refusal(command, facts)
     if refusal is not None:
         return refuse(refusal)
-    if session is None:
-        fresh = begin_session(
-            command.candidate_id,
-            command.tenant,
-            now=facts.now,
-            key=command.key,
-            generation=facts.next_generation,
-            started_by=command.source,
-        )
-        draft = Draft(fresh, now=facts.now, is_new=True)
-        draft.add_event("session.created", generation=fresh.generation)
-    else:
-        draft = Draft(session, now=facts.now)
+    draft = new_draft(command, facts) if session is None else Draft(session, now=facts.now)
     draft.turns_may_wait = False  # such a turn is never queued: its first batch starts it
     return _write(command, facts, draft)
 
@@ -120,7 +108,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
             turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
             facts.now,
         )  # fmt: skip
-        draft.add(IdempotencyAdded(row))
+        draft.add(row)
     draft.add_event("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
     return draft.decide(Appended(draft.session, turn))
 
@@ -141,8 +129,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
 
 def _first_turn(command: AppendBatch, session: Session, facts: Facts) -> Turn:
     """Return the turn of a first batch: completed at once, because its end is not reported."""
-    return replace(
-        BLANK_TURN,
+    return Turn(
         id=command.spare_turn_id or command.turn_id,
         session_id=session.id,
         tenant=session.tenant,

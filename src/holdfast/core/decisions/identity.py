@@ -21,7 +21,6 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
         return Decision(facts.session)
     draft = new_draft(command, facts)
     draft.set(metadata=command.metadata)
-    draft.add_event("session.created", generation=draft.session.generation)
     return draft.decide(draft.session)
 
 
@@ -52,7 +51,7 @@ def unexpected(command: Accept | AppendBatch, facts: Facts) -> HoldfastError | N
     return None
 
 
-def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
+def new_draft(command: Accept | Append | AppendBatch | Reserve, facts: Facts) -> Draft:
     """Return the draft of a new session: the next generation of its key."""
     session = begin_session(
         command.candidate_id,
@@ -60,9 +59,11 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
         now=facts.now,
         key=command.key,
         generation=facts.next_generation,
-        started_by=command.source if isinstance(command, Accept) else "user",
+        started_by=command.source if isinstance(command, Accept | AppendBatch) else "user",
     )
-    return Draft(session, now=facts.now, is_new=True)
+    draft = Draft(session, now=facts.now, is_new=True)
+    draft.add_event("session.created", generation=session.generation)
+    return draft
 
 
 def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:

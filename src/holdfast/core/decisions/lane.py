@@ -15,7 +15,7 @@ from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, read_pending_calls
-from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
+from holdfast.core.model.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS, LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
@@ -107,8 +107,7 @@ def start_waiting(
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
     """Return a new run; its answer is appended at the head."""
-    return replace(
-        BLANK_RUN,
+    return Run(
         id=run_id,
         turn_id=turn.id,
         session_id=draft.before.id,
@@ -219,7 +218,13 @@ def end_turn(
 
 
 def stop_active(
-    draft: Draft, facts: Facts, outcome: Outcome, *, code: str, message: str, is_retryable: bool
+    draft: Draft,
+    facts: Facts,
+    outcome: Outcome,
+    *,
+    code: str,
+    message: str,
+    is_retryable: bool = False,
 ) -> Turn:
     """Take the lane from the turn that holds it; keep its finished and unfinished output."""
     assert facts.active is not None
@@ -292,18 +297,14 @@ def end_dead_owner(
         if not _is_hold_over(session, turn, facts.now):
             return Settled(False, facts.waiting)
         code, message = _why_hold_ended(session)
-        turn = stop_active(
-            draft, facts, "interrupted", code=code, message=message, is_retryable=False
-        )
+        turn = stop_active(draft, facts, "interrupted", code=code, message=message)
         return Settled(True, facts.waiting, turn)
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
         # This worker is alive, even if its lease expired while the store was unavailable.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"
-        turn = stop_active(
-            draft, facts, "failed", code="turn_abandoned", message=message, is_retryable=False
-        )
+        turn = stop_active(draft, facts, "failed", code="turn_abandoned", message=message)
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_release_lane(draft, facts, "interrupted", WORKER_LOST), owner=worker)

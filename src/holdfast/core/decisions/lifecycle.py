@@ -27,7 +27,6 @@ from holdfast.core.transaction.changes import (
     Change,
     ContentErased,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     ProviderStateDropped,
     refuse,
@@ -110,7 +109,7 @@ def _remember(command: Reset | Fork, draft: Draft) -> None:
     row = IdempotencyRow(
         command.tenant, command.idempotency_key, command.body_hash or b"", named, 0, draft.now
     )
-    draft.add(IdempotencyAdded(row))
+    draft.add(row)
 
 
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
@@ -208,7 +207,7 @@ def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") ->
     """End every open turn as cancelled; `code` is the stable error code of the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
-            stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
+            stop_active(draft, facts, "cancelled", code=code, message=message)
         else:
             end_turn(draft, turn, "cancelled", code=code, message=message)
     draft.wake()

@@ -25,23 +25,19 @@ from holdfast.core.model.records import Span, merge_spans
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
-    CompletionAdded,
     CompletionRow,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     LateWriteNoted,
     PartialDropped,
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    StopRequested,
     StopRequestRow,
     refuse,
 )
 from holdfast.core.transaction.commands import (
     Cancel,
-    DropProviderState,
     Ended,
     Extend,
     Finish,
@@ -84,7 +80,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
         _end_merged(draft, merged)
     if command.idempotency_key is not None and row is None:
-        draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
+        draft.add(_batch(command, turn, facts.now))
     if command.partial is not None:
         draft.add(PartialSaved(session.id, run.id, pack_items(command.partial)))
     elif command.items and run.partial is not None:
@@ -225,7 +221,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         row = CompletionRow(
             turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
         )  # fmt: skip
-        draft.add(CompletionAdded(row))
+        draft.add(row)
     if command.history_hash:
         draft.index_history(command.history_hash)
     if command.provider_state is not None:
@@ -340,21 +336,6 @@ def _why(fence: Fence, session: Session | None) -> str:
     )
 
 
-def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
-    """Drop provider state that its provider refused, if the run still owns the session."""
-    if not command.fence.holds(facts.session):
-        return fenced(command.fence, facts, tried="drop_provider_state", count=0)
-    assert facts.session is not None
-    if not facts.has_provider_state:
-        return Decision(facts.session)
-    draft = Draft(facts.session, now=facts.now)
-    draft.add(ProviderStateDropped(facts.session.id, command.slot))
-    draft.add_event("provider_state.dropped", facts.active)
-    if facts.active_run is not None:
-        draft.save_run(facts.active_run)
-    return draft.decide(draft.session)
-
-
 def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
     """Add a heal to its run, if the run still owns the session."""
     if not command.fence.holds(facts.session):
@@ -402,7 +383,7 @@ def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
     if session.active_turn_id != turn.id or session.active_run_id is None:
         return Decision(False)
     row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
-    return Decision(True, (StopRequested(row),), (session.id,))
+    return Decision(True, (row,), (session.id,))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

@@ -10,24 +10,15 @@ from holdfast.core.model.schedule import (
     ScheduleRunRow,
     next_period,
 )
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
     Change,
     Decision,
     OutboxAdded,
     ScheduleDropped,
     ScheduleRunDropped,
-    ScheduleRunSaved,
     ScheduleSaved,
     refuse,
-)
-from holdfast.core.transaction.commands import (
-    Accept,
-    DeleteSchedule,
-    ForgetRun,
-    PauseSchedule,
-    SaveSchedule,
-    SettleRun,
-    SkipRun,
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import message_row
@@ -51,7 +42,7 @@ class ScheduleBusy(Conflict):
     code = "schedule_busy"
 
 
-def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
+def unclaimable(command: cmd.Accept, facts: Facts) -> HoldfastError | None:
     """Return an error if the due time of a scheduled turn is no longer the next one, or None."""
     claim = command.schedule
     if claim is None:
@@ -62,7 +53,7 @@ def unclaimable(command: Accept, facts: Facts) -> HoldfastError | None:
     return None
 
 
-def save_schedule(command: SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
+def save_schedule(command: cmd.SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
     """Create or change a schedule."""
     known = facts.schedule
     if known is not None and known.spec == command.spec:
@@ -85,7 +76,7 @@ def save_schedule(command: SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
     return Decision(row, (ScheduleSaved(row, None),))
 
 
-def pause_schedule(command: PauseSchedule, facts: Facts) -> Decision[ScheduleRow]:
+def pause_schedule(command: cmd.PauseSchedule, facts: Facts) -> Decision[ScheduleRow]:
     """Pause or resume."""
     known = facts.schedule
     if known is None:
@@ -98,14 +89,14 @@ def pause_schedule(command: PauseSchedule, facts: Facts) -> Decision[ScheduleRow
     return Decision(row, (ScheduleSaved(row, known),))
 
 
-def delete_schedule(command: DeleteSchedule, facts: Facts) -> Decision[bool]:
+def delete_schedule(command: cmd.DeleteSchedule, facts: Facts) -> Decision[bool]:
     """Delete a schedule."""
     if facts.schedule is None:
         return Decision(command.again)
     return Decision(True, (ScheduleDropped(facts.schedule.id),))
 
 
-def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
+def skip_run(command: cmd.SkipRun, facts: Facts) -> Decision[bool]:
     """Advance to the next due time without a run; a run that was not accepted counts as failed."""
     known = facts.schedule
     if known is None or known.next_run_at != command.expected_at:
@@ -119,7 +110,7 @@ def skip_run(command: SkipRun, facts: Facts) -> Decision[bool]:
     return Decision(True, (ScheduleSaved(row, known), *notices))
 
 
-def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
+def settle_run(command: cmd.SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
     """Record the end of a run and count consecutive failures."""
     known = facts.schedule
     if known is None or known.running_turn != command.turn_id:
@@ -130,7 +121,7 @@ def settle_run(command: SettleRun, facts: Facts) -> Decision[ScheduleRow | None]
     changes: list[Change] = [ScheduleSaved(row, known)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
-        changes.append(ScheduleRunSaved(run))
+        changes.append(run)
     changes += _notices(known, row, command.if_paused, source=command.turn_id, now=facts.now)
     return Decision(row, tuple(changes))
 
@@ -165,6 +156,6 @@ def _notices(
     ]
 
 
-def forget_run(command: ForgetRun, _: Facts) -> Decision[None]:
+def forget_run(command: cmd.ForgetRun, _: Facts) -> Decision[None]:
     """Delete a run."""
     return Decision(None, (ScheduleRunDropped(command.id, command.scheduled_at),))

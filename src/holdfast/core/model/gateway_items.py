@@ -4,7 +4,7 @@ Upstreams are shown a function call and its output, clients one `mcp_call`. A ca
 approval is shown to clients as an `mcp_approval_request`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -38,10 +38,13 @@ def approval_request_id(random_id: str) -> str:
     return random_id + APPROVAL_SUFFIX
 
 
-class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """An item; its type is written first."""
+
+
+class GatewayCall(_Item, frozen=True, kw_only=True, tag=CALL):
     """A call that the model made, committed before its tool runs."""
 
-    type: str = msgspec.field(default=CALL)
     id: str
     """The id of this item; with an approval, the id of its request."""
     item_id: str
@@ -64,10 +67,9 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.id if self.code is not None else None
 
 
-class GatewayCompletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GatewayCompletion(_Item, frozen=True, kw_only=True, tag=COMPLETION):
     """The outcome of a call; it repeats the call, so that it can be shown alone."""
 
-    type: str = msgspec.field(default=COMPLETION)
     id: str
     """The id of the `mcp_call` that clients see."""
     call_id: str
@@ -79,10 +81,9 @@ class GatewayCompletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     error: str | None = None
 
 
-class GatewayApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GatewayApproval(_Item, frozen=True, kw_only=True, tag=APPROVAL):
     """The answer to an approval request."""
 
-    type: str = msgspec.field(default=APPROVAL)
     id: str
     call_id: str
     """The id of the approval request: the lane is held for it as for the output of a call."""
@@ -94,10 +95,9 @@ class GatewayApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The display name of the person who answered."""
 
 
-class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolList(_Item, frozen=True, kw_only=True, tag=TOOL_LIST):
     """The tools of a server, as they were when a turn first used it."""
 
-    type: str = msgspec.field(default=TOOL_LIST)
     id: str
     server_label: str
     tools: list[msgspec.Raw]
@@ -105,30 +105,27 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the server has no tools, if it could not be asked."""
 
 
-class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GatewayWords(_Item, frozen=True, kw_only=True, tag=WORDS):
     """Text that a plain-text client was shown or sent; the model does not see it.
 
     It is matched against the history of a client that sends it back.
     """
 
-    type: str = msgspec.field(default=WORDS)
     id: str
     role: str
     content: str
 
 
-class GatewayReminder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GatewayReminder(_Item, frozen=True, kw_only=True, tag=REMINDER):
     """An approval request that is shown again because an answer left it open."""
 
-    type: str = msgspec.field(default=REMINDER)
     id: str
     call: GatewayCall
 
 
-class GatewayAttachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GatewayAttachment(_Item, frozen=True, kw_only=True, tag=ATTACHMENT):
     """A file of a chat message, by the platform's reference; the run that needs it downloads it."""
 
-    type: str = msgspec.field(default=ATTACHMENT)
     id: str
     channel: str
     reference: str
@@ -147,15 +144,7 @@ GatewayItem = (
     | GatewayReminder
     | GatewayAttachment
 )
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    CALL: msgspec.json.Decoder(GatewayCall),
-    COMPLETION: msgspec.json.Decoder(GatewayCompletion),
-    APPROVAL: msgspec.json.Decoder(GatewayApproval),
-    TOOL_LIST: msgspec.json.Decoder(ToolList),
-    WORDS: msgspec.json.Decoder(GatewayWords),
-    REMINDER: msgspec.json.Decoder(GatewayReminder),
-    ATTACHMENT: msgspec.json.Decoder(GatewayAttachment),
-}
+_decode: Callable[[bytes], GatewayItem] = msgspec.json.Decoder(GatewayItem).decode
 
 
 class _Kind(msgspec.Struct):
@@ -168,9 +157,7 @@ _read_kind = msgspec.json.Decoder(_Kind).decode
 
 def store_item(item: GatewayItem) -> NewItem:
     """Return an item as the log stores it."""
-    # `omit_defaults` would leave out the type, which must always be written, and first.
-    value = {"type": item.type, **msgspec.json.decode(_encode(item), type=dict[str, msgspec.Raw])}
-    return read_item(_encode(value))
+    return read_item(_encode(item))
 
 
 def words_item(item_id: str, role: str, text: str) -> NewItem:
@@ -178,10 +165,9 @@ def words_item(item_id: str, role: str, text: str) -> NewItem:
     return store_item(GatewayWords(id=item_id, role=role, content=text))
 
 
-def load_item(kind: str, body: bytes) -> GatewayItem:
+def load_item(body: bytes) -> GatewayItem:
     """Return what `store_item` stored."""
-    item: GatewayItem = _DECODERS[kind].decode(body)
-    return item
+    return _decode(body)
 
 
 def complete(call: GatewayCall, output: str | None, error: str | None = None) -> GatewayCompletion:
@@ -201,10 +187,10 @@ def complete(call: GatewayCall, output: str | None, error: str | None = None) ->
 # ── what upstreams are shown ────────────────────────────────────────────────────────────────
 
 
-def to_function_item(kind: str, body: bytes) -> tuple[str, bytes] | None:
+def to_function_item(body: bytes) -> tuple[str, bytes] | None:
     """Return an item as the function call or output sent to a model, or None if it is not sent."""
     try:
-        item = load_item(kind, body)
+        item = load_item(body)
     except msgspec.ValidationError:
         return None  # not created by the gateway
     if isinstance(item, GatewayCall):
@@ -229,12 +215,12 @@ def unanswered_output(body: bytes, approvals: Iterable[bytes]) -> str:
 
     A call that waited for an approval never ran. Any other may have run.
     """
-    call = load_item(CALL, body)
+    call = load_item(body)
     assert isinstance(call, GatewayCall)
     if call.code is None:
         return OUTCOME_UNKNOWN
     for each in approvals:
-        answer = load_item(APPROVAL, each)
+        answer = load_item(each)
         assert isinstance(answer, GatewayApproval)
         if answer.call_id == call.id:
             return OUTCOME_UNKNOWN if answer.approve else NOT_APPROVED
@@ -288,9 +274,9 @@ def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
     }
 
 
-def client_item(kind: str, body: bytes) -> bytes | None:
+def client_item(body: bytes) -> bytes | None:
     """Return a stored item as lists show it, or None if it is not listed."""
-    item = load_item(kind, body)
+    item = load_item(body)
     if isinstance(item, GatewayCompletion):
         return _encode(mcp_call(item))
     if isinstance(item, GatewayApproval):
@@ -311,7 +297,7 @@ def client_item(kind: str, body: bytes) -> bytes | None:
 
 def is_listed(kind: str, body: bytes) -> bool:
     """Whether lists show a stored item; a call is shown by its completion or its request."""
-    return kind not in NOT_LISTED or client_item(kind, body) is not None
+    return kind not in NOT_LISTED or client_item(body) is not None
 
 
 def is_user_message(body: bytes) -> bool:
@@ -330,7 +316,7 @@ def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
     ended: dict[str, bytes] = {}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == COMPLETION:
-            completion = load_item(kind, body)
+            completion = load_item(body)
             ended[completion.id] = _encode(mcp_call(completion))  # type: ignore[arg-type]
     return list(_in_place(kinds, bodies, ended))
 
@@ -342,7 +328,7 @@ def _in_place(
         if kind not in GATEWAY_KINDS:
             yield body
             continue
-        item = load_item(kind, body)
+        item = load_item(body)
         shown: bytes | None = None
         if isinstance(item, GatewayCompletion):
             # Already shown at the place of its call, unless the call is part of an earlier answer.
@@ -352,6 +338,6 @@ def _in_place(
         elif isinstance(item, GatewayReminder):
             shown = _encode(approval_request(item.call))
         elif not isinstance(item, GatewayApproval | GatewayWords):
-            shown = client_item(kind, body)
+            shown = client_item(body)
         if shown is not None:
             yield shown

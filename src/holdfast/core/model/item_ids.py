@@ -107,7 +107,7 @@ def shown(item: StoredItem, name: str) -> bytes:
     """Return an item as lists show it: with its name, and a short message in its full form."""
     body = item.body
     if item.kind in GATEWAY_KINDS:
-        body = client_item(item.kind, body) or body
+        body = client_item(body) or body
     fields = _read_fields(body)
     added: dict[str, Any] = {}
     if _text(fields.get("id")) != name:

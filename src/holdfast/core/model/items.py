@@ -85,7 +85,13 @@ class _Head(msgspec.Struct, gc=False):
     output: Any = None
 
 
+class _Role(msgspec.Struct, gc=False):
+    role: str | None = None
+
+
 _read_head = msgspec.json.Decoder(_Head).decode
+read_role = msgspec.json.Decoder(_Role).decode
+"""Read the role of a message's body."""
 _encode = msgspec.json.Encoder().encode
 
 

@@ -1,8 +1,10 @@
 """A session: one history under one id, and the lane that its turns pass through."""
 
+from operator import add, sub
 from typing import Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
@@ -12,7 +14,7 @@ SessionSource = Literal["user", "background", "cron", "channel", "internal", "sy
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
-    """The row of a session; its fields are the columns, in their order.
+    """The row of a session; its fields are the columns, in their order. By default it is new.
 
     The lane is part of it: `active_turn_id` holds it. While a run works, `active_run_id` and
     `owner` are set; while the client's tools work, `hold_until` and `pending_calls` are.
@@ -21,34 +23,34 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     id: SessionId
     tenant: Tenant
     key: Key | None
-    generation: int
-    is_live: bool
-    is_visible: bool
-    previous_session_id: SessionId | None
-    parent_id: SessionId | None
-    parent_seq: int
-    parent_record: int
-    epoch: int
-    version: int
-    head_seq: int
-    record_no: int
-    event_no: int
-    turn_count: int
-    hidden_count: int
-    active_turn_id: TurnId | None
-    active_run_id: RunId | None
-    owner: WorkerId | None
-    hold_until: float | None
-    pending_calls: str | None
-    created_at: float
-    last_user_activity_at: float | None
-    retired_at: float | None
-    deleted_at: float | None
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    metadata: bytes
+    generation: int = 1
+    is_live: bool = True
+    is_visible: bool = True
+    previous_session_id: SessionId | None = None
+    parent_id: SessionId | None = None
+    parent_seq: int = 0
+    parent_record: int = 0
+    epoch: int = 1
+    version: int = 1
+    head_seq: int = 0
+    record_no: int = 0
+    event_no: int = 0
+    turn_count: int = 0
+    hidden_count: int = 0
+    active_turn_id: TurnId | None = None
+    active_run_id: RunId | None = None
+    owner: WorkerId | None = None
+    hold_until: float | None = None
+    pending_calls: str | None = None
+    created_at: float = 0.0
+    last_user_activity_at: float | None = None
+    retired_at: float | None = None
+    deleted_at: float | None = None
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    metadata: bytes = b"{}"
     has_failed: bool = False
     """Whether the last turn failed with a retryable error: the next input may repeat its input."""
     started_by: SessionSource = "user"
@@ -99,32 +101,9 @@ def begin_session(
         tenant=tenant,
         key=key,
         generation=generation,
-        is_live=True,
         is_visible=is_visible,
         previous_session_id=previous.id if previous else None,
-        parent_id=None,
-        parent_seq=0,
-        parent_record=0,
-        epoch=1,
-        version=1,
-        head_seq=0,
-        record_no=0,
-        event_no=0,
-        turn_count=0,
-        hidden_count=0,
-        active_turn_id=None,
-        active_run_id=None,
-        owner=None,
-        hold_until=None,
-        pending_calls=None,
         created_at=now,
-        last_user_activity_at=None,
-        retired_at=None,
-        deleted_at=None,
-        input_tokens=0,
-        cached_tokens=0,
-        output_tokens=0,
-        reasoning_tokens=0,
         metadata=previous.metadata if previous else b"{}",
         started_by=previous.started_by if previous else started_by,
     )
@@ -147,3 +126,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         """Whether every count is plausible; implausible usage is ignored."""
         counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
         return {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MOST_TOKENS
+
+
+def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
+    """Return the sum of two usages, either of which may be unknown."""
+    if known is None or more is None:
+        return known or more
+    return Usage(*map(add, astuple(known), astuple(more)))
+
+
+def subtract_usage(known: Usage, last: Usage) -> Usage:
+    """Return the usage before the last call."""
+    return Usage(*map(sub, astuple(known), astuple(last)))

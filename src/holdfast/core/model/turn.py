@@ -43,25 +43,25 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     position: int
     source: Source
     owner: WorkerId
-    step: int
-    attempts: int
-    input: bytes | None
-    request: bytes
-    body_hash: bytes | None
-    rewind_after: int | None
-    rewind_upto: int | None
-    first_seq: int | None
-    kept_seq: int | None
-    last_seq: int | None
-    outcome: Outcome | None
-    error_code: str | None
-    error_message: str | None
-    is_retryable: bool
-    accepted_at: float
-    started_at: float | None
-    ended_at: float | None
-    delivered_at: float | None
-    retry_claim: int
+    step: int = 0
+    attempts: int = 0
+    input: bytes | None = None
+    request: bytes = b""
+    body_hash: bytes | None = None
+    rewind_after: int | None = None
+    rewind_upto: int | None = None
+    first_seq: int | None = None
+    kept_seq: int | None = None
+    last_seq: int | None = None
+    outcome: Outcome | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    is_retryable: bool = False
+    accepted_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    delivered_at: float | None = None
+    retry_claim: int = 0
     merged_into: TurnId | None = None
     """The turn that was merged with this one and answered for both."""
 
@@ -96,39 +96,21 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     worker: WorkerId
     step: int
     first_seq: int
-    last_seq: int | None
-    record_no: int | None
-    outcome: Outcome | None
-    error_code: str | None
-    error_message: str | None
-    started_at: float
-    ended_at: float | None
-    input_tokens: int | None
-    cached_tokens: int | None
-    output_tokens: int | None
-    reasoning_tokens: int | None
-    partial: bytes | None
-    result: bytes | None
-    heals: bytes | None
-    late: bytes | None
-
-
-BLANK_TURN = Turn(
-    id=TurnId(""), session_id=SessionId(""), tenant=Tenant(""), number=0, position=0,
-    source="user", owner=WorkerId(""), step=0, attempts=0, input=None, request=b"",
-    body_hash=None, rewind_after=None, rewind_upto=None, first_seq=None, kept_seq=None,
-    last_seq=None, outcome=None, error_code=None, error_message=None, is_retryable=False,
-    accepted_at=0.0, started_at=None, ended_at=None, delivered_at=None, retry_claim=0,
-)  # fmt: skip
-"""The template of new turns."""
-BLANK_RUN = Run(
-    id=RunId(""), turn_id=TurnId(""), session_id=SessionId(""), generation=0, epoch=0,
-    worker=WorkerId(""), step=0, first_seq=0, last_seq=None, record_no=None, outcome=None,
-    error_code=None, error_message=None, started_at=0.0, ended_at=None, input_tokens=None,
-    cached_tokens=None, output_tokens=None, reasoning_tokens=None, partial=None, result=None,
-    heals=None, late=None,
-)  # fmt: skip
-"""The template of new runs."""
+    last_seq: int | None = None
+    record_no: int | None = None
+    outcome: Outcome | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    started_at: float = 0.0
+    ended_at: float | None = None
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    partial: bytes | None = None
+    result: bytes | None = None
+    heals: bytes | None = None
+    late: bytes | None = None
 
 
 class Successor(msgspec.Struct, frozen=True, gc=False):

@@ -27,7 +27,8 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
         role, content = message["role"], message.get("content")
         if role == "user" and isinstance(content, str) and "name" not in message:
             # Nearly every request has one of these two forms.
-            items.append(_user_item([{"type": "input_text", "text": content}]))
+            part = {"type": "input_text", "text": content}
+            items.append({"type": "message", "role": "user", "content": [part]})
         elif role in INSTRUCTION_ROLES:
             _check_content(message, index)
             instructions.append(text_of(content))
@@ -47,10 +48,6 @@ def _paired(items: list[Item]) -> list[Item]:
         else item
         for item in items
     ]
-
-
-def _user_item(content: list[dict[str, Any]]) -> Item:
-    return {"type": "message", "role": "user", "content": content}
 
 
 def _items_of(message: Message, index: int) -> list[Item]:
@@ -342,7 +339,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
         if kind == "message":
             messages.append(_message(item))
         elif kind in ("function_call", "custom_tool_call"):
-            _add_call(messages, _call(item, kind))
+            _add_call(messages, call_of(item))
         elif kind in ("function_call_output", "custom_tool_call_output"):
             messages.append(
                 {
@@ -397,13 +394,6 @@ def _image(part: Item) -> Item:
     if isinstance(part.get("detail"), str):
         image["detail"] = part["detail"]
     return {"type": "image_url", "image_url": image}
-
-
-def _call(item: Item, kind: str) -> Item:
-    if kind == "function_call":
-        return call_of(item)
-    custom = {"name": item.get("name"), "input": item.get("input", "")}
-    return {"id": item.get("call_id"), "type": "custom", "custom": custom}
 
 
 def _add_call(messages: list[Message], call: Item) -> None:

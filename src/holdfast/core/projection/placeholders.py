@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem, item_value
+from holdfast.core.model.items import OUTPUT_SUFFIX, ROLES, StoredItem, item_value
 from holdfast.core.model.synthetic_outputs import BLANK_PICTURE
 from holdfast.core.projection.normalize import plain_name
 
@@ -18,7 +18,6 @@ MEDIA = frozenset(
 """Kinds of parts whose bytes are stored elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
-_ROLES = frozenset({"user", "assistant", "system", "developer"})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,7 +60,7 @@ def placeholder(item: StoredItem) -> bytes | None:
 
 def _message(value: dict[str, Any]) -> dict[str, Any]:
     role = value.get("role")
-    role = role if role in _ROLES else "user"
+    role = role if role in ROLES else "user"
     part = "output_text" if role == "assistant" else "input_text"
     return {"role": role, "content": _kept_texts(value.get("content"), part)}
 

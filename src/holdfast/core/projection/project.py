@@ -27,8 +27,6 @@ from holdfast.core.projection.call_ids import CallIdAllocator
 from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
-__all__ = ["INTERRUPTED", "ProjectedItem", "continue_after", "project", "show"]
-
 
 class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
     """One item of a request, its place in the log, and the call that it answers, if any."""
@@ -120,7 +118,7 @@ def _presentable(
     for item in items:
         if item.kind in GATEWAY_KINDS:
             gateway_items.append(item)
-            translated = to_function_item(item.kind, item.body)
+            translated = to_function_item(item.body)
             if translated is not None:
                 kind, function = translated
                 listed.append(msgspec.structs.replace(item, kind=kind, body=function))

@@ -13,7 +13,7 @@ from holdfast.core.model.gateway_items import (
     GatewayCompletion,
     load_item,
 )
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import StoredItem, read_role
 from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, OUTPUT_OF
 
 
@@ -28,13 +28,6 @@ class OpenCalls(msgspec.Struct, frozen=True):
     """The ids of calls that only the client's tools can answer."""
 
 
-class _Role(msgspec.Struct):
-    role: str | None = None
-
-
-_read_role = msgspec.json.Decoder(_Role).decode
-
-
 def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
     """Return the calls that the visible items of a turn leave open."""
     calls: dict[str, GatewayCall] = {}
@@ -42,7 +35,7 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
     client_calls: list[str] = []
     for item in items:
         if item.kind in (CALL, COMPLETION, APPROVAL):
-            stored = load_item(item.kind, item.body)
+            stored = load_item(item.body)
             if isinstance(stored, GatewayCall):
                 calls[stored.item_id] = stored
             elif isinstance(stored, GatewayCompletion):
@@ -59,7 +52,7 @@ def find_open_calls(items: Iterable[StoredItem]) -> OpenCalls:
 
 
 def _is_users(item: StoredItem) -> bool:
-    return item.kind == "message" and _read_role(item.body).role != "assistant"
+    return item.kind == "message" and read_role(item.body).role != "assistant"
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -81,7 +74,7 @@ def count_use(items: Iterable[StoredItem]) -> ToolUse:
             steps += not is_calling
             is_calling = True
         elif item.kind == COMPLETION:
-            completion = load_item(item.kind, item.body)
+            completion = load_item(item.body)
             assert isinstance(completion, GatewayCompletion)
             calls += 1
             output_bytes += len((completion.output or completion.error or "").encode())

@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.tools.tool_choice import ToolChoice
+from holdfast.core.tools.tool_choice import BUILTIN_LABEL, FunctionTool, ToolChoice
 
-BUILTIN_LABEL = "holdfast"
-"""The server label under which clients see built-in tools."""
 _MARKS = (b'"mcp"', b'"holdfast"')
 _SECRETS = ("authorization", "headers")
 
@@ -77,16 +75,6 @@ class RequestedTools(msgspec.Struct, frozen=True, kw_only=True):
         """The labels of the gateway's servers that the request uses, including the built-in one."""
         own = [BUILTIN_LABEL] if self.builtins or self.has_all_builtins else []
         return frozenset((*own, *(server.label for server in self.servers)))
-
-
-class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of the gateway as upstreams see it."""
-
-    function: str
-    description: str
-    parameters: msgspec.Raw
-    server_label: str = BUILTIN_LABEL
-    name: str = ""
 
 
 def read_tools(request: TurnRequest) -> RequestedTools | None:
@@ -276,7 +264,6 @@ def show_functions(
         choice = ToolChoice(
             functions,
             requested.labels,
-            builtin_label=BUILTIN_LABEL,
             is_chat=is_chat,
             has_others=bool(requested.others),
         ).translate(msgspec.json.decode(raw), is_first=is_first)

@@ -5,29 +5,24 @@ first model call of a turn; a choice that only allows some tools applies to all 
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
+
+BUILTIN_LABEL = "holdfast"
+"""The server label under which clients see built-in tools."""
 ALLOWED = "allowed_tools"
 _GATEWAY_TYPES = ("mcp", "holdfast")
 
 
-class NamedFunction(Protocol):
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of the gateway as upstreams see it."""
 
-    @property
-    def function(self) -> str:
-        """Its name for upstreams."""
-        ...
-
-    @property
-    def server_label(self) -> str:
-        """The label of its server."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its name on that server."""
-        ...
+    function: str
+    description: str
+    parameters: msgspec.Raw
+    server_label: str = BUILTIN_LABEL
+    name: str = ""
 
 
 class ToolChoice:
@@ -35,10 +30,9 @@ class ToolChoice:
 
     def __init__(
         self,
-        functions: Sequence[NamedFunction],
+        functions: Sequence[FunctionTool],
         labels: Collection[str],
         *,
-        builtin_label: str,
         is_chat: bool,
         has_others: bool,
     ) -> None:
@@ -46,7 +40,6 @@ class ToolChoice:
         self._labels = labels
         """The labels of the gateway's servers that the request uses; others belong to the
         upstream."""
-        self._builtin_label = builtin_label
         self._is_chat = is_chat
         self._has_others = has_others
         """Whether the request has tools of the client or of the upstream as well."""
@@ -66,11 +59,11 @@ class ToolChoice:
     def _is_ours(self, tool: Any) -> bool:
         if not isinstance(tool, dict) or tool.get("type") not in _GATEWAY_TYPES:
             return False
-        return tool.get("server_label", self._builtin_label) in self._labels
+        return tool.get("server_label", BUILTIN_LABEL) in self._labels
 
     def _find(self, tool: dict[str, Any]) -> list[Any]:
         """Return the functions for a tool of the gateway: one, or all of a server."""
-        label, name = tool.get("server_label", self._builtin_label), tool.get("name")
+        label, name = tool.get("server_label", BUILTIN_LABEL), tool.get("name")
         return [
             self._reference(each.function)
             for each in self._functions

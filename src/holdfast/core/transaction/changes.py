@@ -2,7 +2,8 @@
 
 The log is the schema. Every change of a session appends entries to its log. The first entry is the
 gate: it is written only if the log still ends where the decision read it. All other changes of the
-decision are written in the same transaction or not at all.
+decision are written in the same transaction or not at all. A row as a change is written to its
+table.
 """
 
 from typing import Generic, TypeVar
@@ -112,7 +113,11 @@ class Entry(msgspec.Struct, gc=False):
         return self.turn.id if self.turn is not None else None
 
 
-class LogAppended(msgspec.Struct, frozen=True, gc=False):
+class _Change(msgspec.Struct, frozen=True, gc=False):
+    """A change that is not only a row."""
+
+
+class LogAppended(_Change, frozen=True):
     """Append entries to a log; `session` is the session after them.
 
     `before` is the session that the decision read, or None if it creates the session. The first
@@ -126,19 +131,19 @@ class LogAppended(msgspec.Struct, frozen=True, gc=False):
     """The time of the commit, by the store's clock."""
 
 
-class QueueSaved(msgspec.Struct, frozen=True, gc=False):
+class QueueSaved(_Change, frozen=True):
     """Add a turn to its lane's queue, or update it there."""
 
     turn: Turn
 
 
-class QueueDropped(msgspec.Struct, frozen=True, gc=False):
+class QueueDropped(_Change, frozen=True):
     """Remove a turn from the queue, because it started or ended."""
 
     turn_id: TurnId
 
 
-class PartialSaved(msgspec.Struct, frozen=True, gc=False):
+class PartialSaved(_Change, frozen=True):
     """Save the unfinished output of a run; written only while the run holds the lane."""
 
     session_id: SessionId
@@ -146,13 +151,13 @@ class PartialSaved(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class PartialDropped(msgspec.Struct, frozen=True, gc=False):
+class PartialDropped(_Change, frozen=True):
     """Delete the unfinished output of a run."""
 
     run_id: RunId
 
 
-class TurnJoined(msgspec.Struct, frozen=True, gc=False):
+class TurnJoined(_Change, frozen=True):
     """Record that the input of one turn became a step of another, so that a repeat finds it."""
 
     turn_id: TurnId
@@ -161,7 +166,7 @@ class TurnJoined(msgspec.Struct, frozen=True, gc=False):
     session_id: SessionId
 
 
-class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
+class RetryClaimed(_Change, frozen=True):
     """Record which retry counts, as bits, were answered with the turn."""
 
     turn_id: TurnId
@@ -170,7 +175,7 @@ class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
+class LateWriteNoted(_Change, frozen=True):
     """Record what a run tried to write after it had lost its session."""
 
     run_id: RunId
@@ -188,35 +193,13 @@ class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
     requested_at: float
 
 
-class StopRequested(msgspec.Struct, frozen=True, gc=False):
-    """Ask the worker of a run to end it."""
-
-    row: StopRequestRow
-
-
-class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
-    """Record the end of a history that a later request may repeat."""
-
-    row: HistoryHashRow
-
-
-class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Record the place of an item that a later request may refer to."""
-
-    row: ItemPlaceRow
-
-
-class IdempotencyAdded(msgspec.Struct, frozen=True, gc=False):
-    row: IdempotencyRow
-
-
-class ProviderStateSaved(msgspec.Struct, frozen=True, gc=False):
+class ProviderStateSaved(_Change, frozen=True):
     session_id: SessionId
     state: ProviderState
     saved_at: float
 
 
-class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
+class ProviderStateDropped(_Change, frozen=True):
     """Drop a session's provider state: all of it, one owner's, or what covers an item."""
 
     session_id: SessionId
@@ -224,11 +207,7 @@ class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
     from_seq: int | None = None
 
 
-class CompletionAdded(msgspec.Struct, frozen=True, gc=False):
-    row: CompletionRow
-
-
-class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
+class CompletionSaved(_Change, frozen=True):
     """Replace a stored completion's metadata."""
 
     turn_id: TurnId
@@ -236,21 +215,17 @@ class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
     metadata: bytes
 
 
-class ApiKeyAdded(msgspec.Struct, frozen=True, gc=False):
+class ApiKeySaved(_Change, frozen=True):
     row: ApiKeyRow
 
 
-class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
-    row: ApiKeyRow
-
-
-class ContentErased(msgspec.Struct, frozen=True, gc=False):
+class ContentErased(_Change, frozen=True):
     """Blank all content of a session; ids and outcomes remain."""
 
     session_id: SessionId
 
 
-class ItemErased(msgspec.Struct, frozen=True, gc=False):
+class ItemErased(_Change, frozen=True):
     """Blank one item's content for good."""
 
     session_id: SessionId
@@ -258,7 +233,7 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class SummariesErased(msgspec.Struct, frozen=True, gc=False):
+class SummariesErased(_Change, frozen=True):
     """Blank every summary of a range that overlaps the erased one."""
 
     session_id: SessionId
@@ -266,14 +241,14 @@ class SummariesErased(msgspec.Struct, frozen=True, gc=False):
     to_seq: int
 
 
-class JournalAdded(msgspec.Struct, frozen=True, gc=False):
+class JournalAdded(_Change, frozen=True):
     """Add a batch of a run's stream; the first one replaces the journal of an earlier attempt."""
 
     row: JournalRow
     run_id: RunId
 
 
-class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
+class ResponseDropped(_Change, frozen=True):
     """Delete a response together with its journal."""
 
     turn_id: TurnId
@@ -282,32 +257,32 @@ class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class OutboxAdded(msgspec.Struct, frozen=True, gc=False):
+class OutboxAdded(_Change, frozen=True):
     """Add a message to send; it replaces its turn's placeholder, if there is one."""
 
     row: OutboxRow
 
 
-class OutboxFileAdded(msgspec.Struct, frozen=True, gc=False):
+class OutboxFileAdded(_Change, frozen=True):
     """Add the bytes of a file, in the commit of its message."""
 
     message_id: str
     content: bytes
 
 
-class OutboxFileDropped(msgspec.Struct, frozen=True, gc=False):
+class OutboxFileDropped(_Change, frozen=True):
     """Delete the bytes of a file that was sent or will not be sent."""
 
     message_id: str
 
 
-class PlaceholderOpened(msgspec.Struct, frozen=True, gc=False):
+class PlaceholderOpened(_Change, frozen=True):
     """Add a placeholder: a message that is edited while its turn runs."""
 
     row: OutboxRow
 
 
-class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
+class PlaceholderStopped(_Change, frozen=True):
     """Set the last text of a placeholder whose turn was stopped; do nothing if there is none."""
 
     id: str
@@ -315,7 +290,7 @@ class PlaceholderStopped(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class ApprovalEnded(msgspec.Struct, frozen=True, gc=False):
+class ApprovalEnded(_Change, frozen=True):
     """Add a note to the messages of an approval request that was answered or is obsolete."""
 
     approval: str
@@ -323,14 +298,14 @@ class ApprovalEnded(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class OutboxSaved(msgspec.Struct, frozen=True, gc=False):
+class OutboxSaved(_Change, frozen=True):
     """Update a message; written only if its state and owner are as they were read."""
 
     row: OutboxRow
     before: OutboxRow
 
 
-class OutboxRestDropped(msgspec.Struct, frozen=True, gc=False):
+class OutboxRestDropped(_Change, frozen=True):
     """Give up the later parts of an answer, because an earlier one was given up."""
 
     source: str
@@ -339,13 +314,13 @@ class OutboxRestDropped(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class OutboxPruned(msgspec.Struct, frozen=True, gc=False):
+class OutboxPruned(_Change, frozen=True):
     """Delete messages that were settled before a time."""
 
     before: float
 
 
-class CursorMoved(msgspec.Struct, frozen=True, gc=False):
+class CursorMoved(_Change, frozen=True):
     """Move the cursor of a log follower; written only if it is where it was read."""
 
     view: str
@@ -353,20 +328,14 @@ class CursorMoved(msgspec.Struct, frozen=True, gc=False):
     after: tuple[int, int]
 
 
-class PairingSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a pairing; it replaces the sender's earlier one."""
-
-    row: PairingRow
-
-
-class PairingDropped(msgspec.Struct, frozen=True, gc=False):
+class PairingDropped(_Change, frozen=True):
     """Delete a pairing."""
 
     channel: str
     sender: str
 
 
-class ChannelHeld(msgspec.Struct, frozen=True, gc=False):
+class ChannelHeld(_Change, frozen=True):
     """Make a worker the receiver of a channel; written only if the owner is as it was read."""
 
     channel: str
@@ -375,65 +344,41 @@ class ChannelHeld(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
-class ChannelReleased(msgspec.Struct, frozen=True, gc=False):
+class ChannelReleased(_Change, frozen=True):
     """Remove the receiver of a channel, if it is this worker."""
 
     channel: str
     owner: WorkerId
 
 
-class ChatSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a chat that wrote to a channel."""
-
-    row: ChatRow
-
-
-class UpdateBuried(msgspec.Struct, frozen=True, gc=False):
-    """Save an update that could not be handled."""
-
-    row: DeadUpdateRow
-
-
-class BotTurnsSaved(msgspec.Struct, frozen=True, gc=False):
+class BotTurnsSaved(_Change, frozen=True):
     """Save the bot turns of a chat; written only if they are as they were read."""
 
     row: BotTurnsRow
     before: BotTurnsRow | None
 
 
-class BotTurnsDropped(msgspec.Struct, frozen=True, gc=False):
+class BotTurnsDropped(_Change, frozen=True):
     """Delete the bot turns of a chat, because a person wrote there."""
 
     channel: str
     chat: str
 
 
-class ReceiverSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save whether a channel receives."""
-
-    row: ReceiverRow
-
-
-class ScheduleSaved(msgspec.Struct, frozen=True, gc=False):
+class ScheduleSaved(_Change, frozen=True):
     """Save a schedule; written only if its due time and run are as they were read."""
 
     row: ScheduleRow
     before: ScheduleRow | None
 
 
-class ScheduleDropped(msgspec.Struct, frozen=True, gc=False):
+class ScheduleDropped(_Change, frozen=True):
     """Delete a schedule."""
 
     id: str
 
 
-class ScheduleRunSaved(msgspec.Struct, frozen=True, gc=False):
-    """Save a run of a schedule."""
-
-    row: ScheduleRunRow
-
-
-class ScheduleRunDropped(msgspec.Struct, frozen=True, gc=False):
+class ScheduleRunDropped(_Change, frozen=True):
     """Delete a run of a schedule."""
 
     schedule_id: str
@@ -441,52 +386,18 @@ class ScheduleRunDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 Change = (
-    LogAppended
-    | QueueSaved
-    | QueueDropped
-    | PartialSaved
-    | PartialDropped
-    | TurnJoined
-    | RetryClaimed
-    | LateWriteNoted
-    | StopRequested
-    | IdempotencyAdded
-    | ProviderStateSaved
-    | ProviderStateDropped
-    | CompletionAdded
-    | CompletionSaved
-    | ApiKeyAdded
-    | ApiKeySaved
-    | ContentErased
-    | ItemErased
-    | SummariesErased
-    | JournalAdded
-    | ResponseDropped
-    | HistoryHashAdded
-    | ItemPlaced
-    | OutboxAdded
-    | OutboxFileAdded
-    | OutboxFileDropped
-    | PlaceholderOpened
-    | PlaceholderStopped
-    | ApprovalEnded
-    | OutboxSaved
-    | OutboxRestDropped
-    | OutboxPruned
-    | CursorMoved
-    | PairingSaved
-    | PairingDropped
-    | ChannelHeld
-    | ChannelReleased
-    | ChatSaved
-    | UpdateBuried
-    | BotTurnsSaved
-    | BotTurnsDropped
-    | ReceiverSaved
-    | ScheduleSaved
-    | ScheduleDropped
-    | ScheduleRunSaved
-    | ScheduleRunDropped
+    _Change
+    | StopRequestRow
+    | IdempotencyRow
+    | CompletionRow
+    | ApiKeyRow
+    | HistoryHashRow
+    | ItemPlaceRow
+    | PairingRow
+    | ChatRow
+    | DeadUpdateRow
+    | ReceiverRow
+    | ScheduleRunRow
 )
 
 

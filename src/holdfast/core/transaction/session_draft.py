@@ -18,8 +18,6 @@ from holdfast.core.transaction.changes import (
     Decision,
     Entry,
     Event,
-    HistoryHashAdded,
-    ItemPlaced,
     JournalAdded,
     JournalRow,
     LogAppended,
@@ -290,9 +288,9 @@ class Draft:
             for item in entry.items:
                 if item.item_id is not None:
                     place = ItemPlaceRow(here.tenant, item.item_id, here.id, item.seq)
-                    self._others.append(ItemPlaced(place))
+                    self._others.append(place)
         row = HistoryHashRow(here.id, here.head_seq, here.record_no, here.tenant, history_hash)
-        self._others.append(HistoryHashAdded(row))
+        self._others.append(row)
 
     def wake(self) -> None:
         """Wake all callers that wait for this session."""

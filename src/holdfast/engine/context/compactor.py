@@ -142,7 +142,8 @@ class Compactor:
         self, attempt: CallAttempt, failure: ProviderFailure
     ) -> Sequence[StoredItem] | None:
         """Return a shorter history than the rejected one, or None."""
-        if failure.is_about_bytes and _total_bytes(attempt.history) < SMALL_REQUEST_BYTES:
+        size = sum(len(item.body) for item in attempt.history)
+        if failure.is_about_bytes and size < SMALL_REQUEST_BYTES:
             return None
         options = read_context_options(attempt.request.fields)
         before = self._tokens(attempt, attempt.history)
@@ -503,7 +504,3 @@ def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) ->
         for item in items
         if item.seq > made.to_seq or item.seq in kept
     ]
-
-
-def _total_bytes(history: Sequence[StoredItem]) -> int:
-    return sum(len(item.body) for item in history)

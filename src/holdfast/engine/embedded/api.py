@@ -19,16 +19,7 @@ from holdfast.core.model.items import NewItem, item_value
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy, Source
-from holdfast.core.transaction.commands import (
-    Accept,
-    Append,
-    Delete,
-    Fork,
-    Reserve,
-    Reset,
-    Restore,
-    UndoCompaction,
-)
+from holdfast.core.transaction import commands as cmd
 from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
@@ -110,7 +101,7 @@ class SessionHandle:
         items = as_items(input, "user")
         if idempotency_key is not None:
             read_idempotency_key(idempotency_key)
-        accept = Accept(
+        accept = cmd.Accept(
             tenant=self._tenant,
             turn_id=TurnId(self._gateway.ids.new("turn")),
             run_id=RunId(self._gateway.ids.new("run")),
@@ -169,7 +160,7 @@ class SessionHandle:
             read_idempotency_key(batch_id)
         appended = await append_items(
             self._gateway,
-            Append(
+            cmd.Append(
                 tenant=self._tenant,
                 turn_id=TurnId(self._gateway.ids.new("turn")),
                 worker=self._gateway.worker.id,
@@ -209,7 +200,7 @@ class SessionHandle:
             require_id("expected_session_id", expected_session_id)
         session = (await self.view()).session
         fresh = await self._gateway.submit(
-            Reset(
+            cmd.Reset(
                 tenant=self._tenant,
                 session_id=session.id,
                 new_id=self._gateway.new_session_id(),
@@ -225,14 +216,16 @@ class SessionHandle:
         view = await self._gateway.read.session(self._tenant, session_id=old_id)
         if view is None or view.session.key != self.key:
             raise SessionNotFound(f"the key has no generation {old_id}")
-        self._session = await self._gateway.submit(Restore(tenant=self._tenant, session_id=old_id))
+        self._session = await self._gateway.submit(
+            cmd.Restore(tenant=self._tenant, session_id=old_id)
+        )
 
     async def fork(self, *, after_item: int | None = None) -> "SessionHandle":
         """Return a new, keyless session that shares the history up to an item."""
         require_count("after_item", after_item)
         session = (await self.view()).session
         child = await self._gateway.submit(
-            Fork(
+            cmd.Fork(
                 tenant=self._tenant,
                 session_id=session.id,
                 new_id=self._gateway.new_session_id(),
@@ -267,7 +260,7 @@ class SessionHandle:
     async def undo_compaction(self, compaction_id: str) -> None:
         """Undo a compaction: the whole log is shown again."""
         self._session = await self._gateway.submit(
-            UndoCompaction(
+            cmd.UndoCompaction(
                 tenant=self._tenant,
                 session_id=(await self.view()).session.id,
                 compaction_id=require_id("compaction_id", compaction_id),
@@ -278,7 +271,7 @@ class SessionHandle:
         """Erase the session for good."""
         session = (await self.view()).session
         await self._gateway.submit(
-            Delete(tenant=self._tenant, session_id=session.id, cascade=bool(cascade))
+            cmd.Delete(tenant=self._tenant, session_id=session.id, cascade=bool(cascade))
         )
 
 
@@ -316,7 +309,9 @@ class Holdfast:
             if view is not None:
                 return SessionHandle(self.gateway, self._tenant, view.session, self._policy)
         session = await self.gateway.submit(
-            Reserve(tenant=self._tenant, candidate_id=self.gateway.new_session_id(), key=checked)
+            cmd.Reserve(
+                tenant=self._tenant, candidate_id=self.gateway.new_session_id(), key=checked
+            )
         )
         return SessionHandle(self.gateway, self._tenant, session, self._policy)
 

@@ -333,12 +333,8 @@ class ExternalLane:
             error_message=end.message,
             is_retryable=end.outcome != "completed" and not self._request.is_once,
         )
-        ending = asyncio.ensure_future(run.finish(command))
         try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await asyncio.gather(ending, return_exceptions=True)
-            raise
+            await run.finish_shielded(command)
         except RunFenced:
             # Reset or taken over at the last moment: the items are already committed.
             return

@@ -217,14 +217,9 @@ class TurnHandle:
         return _is_cancellation(error)
 
     async def _finish(self, run: ActiveRun, error: BaseException | None) -> None:
-        """End the run. A cancelled caller still waits until the end is committed."""
         self._task = None  # from here on the commit itself reports a lost lane
-        ending = asyncio.ensure_future(run.finish(self._build_finish(run, error)))
         try:
-            ended = await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await asyncio.gather(ending, return_exceptions=True)
-            raise
+            ended = await run.finish_shielded(self._build_finish(run, error))
         except RunFenced as exc:
             raise await self._why_lost(run) from exc
         self._done = ended.turn

@@ -6,13 +6,12 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidItem
-from holdfast.core.model.items import NewItem, message, read_item, write_item
+from holdfast.core.model.items import ROLES, NewItem, message, read_item, write_item
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 
 ValueT = TypeVar("ValueT")
 MAX_COUNT = 2**62
-ROLES = ("user", "assistant", "system", "developer")
 
 
 def as_items(value: Any, role: str) -> tuple[NewItem, ...]:

@@ -25,6 +25,7 @@ from holdfast.core.healing.policy import (
 )
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
+from holdfast.core.model.session import sum_usage
 from holdfast.core.model.turn import Run
 from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
@@ -34,12 +35,11 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.growing_projection import Projected, project_grown
-from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
-from holdfast.ports.request_context import current_request, total_usage
+from holdfast.ports.request_context import current_request
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -113,7 +113,7 @@ class ModelCaller:
                     if context is not None:
                         # Earlier calls are those before steps with tools of the gateway.
                         known, usage = context.usage, answer.usage
-                        context.usage = usage if known is None else total_usage(known, usage)
+                        context.usage = usage if known is None else sum_usage(known, usage)
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc
@@ -280,7 +280,7 @@ class ModelCaller:
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         if failure.refuses_input and not progress.has_output:
-            found = await refused_input(self._gateway.read, run, attempt.history)
+            found = await run.refused_input(attempt.history)
             suspects = found.unanswered or found.instructions
             if suspects:
                 symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))

@@ -2,11 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from holdfast.core.model.items import item_value
-from holdfast.core.openai.stream_events import Delta
-from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent
+from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent, shift_output_index
 
 
 def compaction_events(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
@@ -18,18 +15,6 @@ def compaction_events(body: bytes, index: int, *, is_sampled: bool = False) -> I
     if is_sampled:
         yield ModelEvent("response.compaction.compacting", {**place, "item_id": item["id"]})
     yield ModelEvent("response.output_item.done", {**place, "item": item})
-
-
-def shift_output_index(event: AnyEvent, by: int) -> AnyEvent:
-    """Return a model's event with its output index moved by `by` items of the gateway."""
-    if not by:
-        return event
-    if isinstance(event, Delta):
-        return replace(event, output_index=event.output_index + by)
-    index = event.data.get("output_index")
-    if not isinstance(index, int):
-        return event
-    return replace(event, data={**event.data, "output_index": index + by})
 
 
 class PrefacedSink:

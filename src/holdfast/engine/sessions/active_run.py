@@ -4,6 +4,7 @@ Every write carries the run's fence. Once another worker owns the lane, the stor
 and the run is lost: its caller aborts the upstream call and reports the state of the turn.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
+from holdfast.core.healing.refused_input import RefusedInput, find_refused_input
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem
@@ -155,6 +157,21 @@ class ActiveRun:
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""
         return project(await self.items(), await self.quarantined())
+
+    async def refused_input(self, history: Sequence[StoredItem] | None = None) -> RefusedInput:
+        """Divide the input of the run's model call by what a refusal may refer to."""
+        turn, read = self.turn, self._store.read
+        first, last = turn.first_seq, turn.last_seq
+        assert first is not None
+        assert last is not None
+        if turn.step:
+            # Later steps answer the outputs of tools that were called in earlier steps.
+            runs = await read.runs(turn.id)
+            ends = [one.last_seq for one in runs if one.step < turn.step and one.last_seq]
+            first = max(ends) + 1 if ends else first
+        if history is None:
+            history = await read.context(self.session)
+        return find_refused_input(history, first, last)
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
@@ -326,6 +343,15 @@ class ActiveRun:
                 outcome=command.outcome,
             )
         return ended
+
+    async def finish_shielded(self, command: Finish) -> Ended:
+        """End the run; a cancelled caller still waits until the end is committed."""
+        ending = asyncio.ensure_future(self.finish(command))
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.gather(ending, return_exceptions=True)
+            raise
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────────
 

@@ -40,7 +40,7 @@ from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.request_context import begin_context
 from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Reader, Store, TurnView
@@ -81,7 +81,7 @@ class Gateway:
         self.store = store
         self.read: Reader = store.read
         """The read interface of the store."""
-        self.meter: Meter = meter or NoMeter()
+        self.meter: Meter = meter or Meter()
         self.ids = ids
         self.clock = clock
         self.settings = settings or LaneSettings()
@@ -295,7 +295,7 @@ class Gateway:
             raise TurnNotFound(f"no turn {turn_id}")
         waiter = self._registry.watch(view.turn.session_id)
         try:
-            while self._is_open(view) and not _is_past(view.turn, step):
+            while self._is_open(view) and (step is None or view.turn.step <= step):
                 await waiter.wait(POLL_SECONDS)
                 view = await self.read.turn(tenant, turn_id)
                 if view is None:
@@ -354,7 +354,3 @@ class Gateway:
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""
         return SessionId(self.ids.new("ses"))
-
-
-def _is_past(turn: Turn, step: int | None) -> bool:
-    return step is not None and turn.step > step

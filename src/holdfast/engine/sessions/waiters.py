@@ -221,8 +221,6 @@ class WaiterRegistry:
         if not watchers:
             del self._watchers[waiter.session_id]
 
-    # ── runs and their stop signals ─────────────────────────────────────────────────────────
-
     # ── notifications ───────────────────────────────────────────────────────────────────────
 
     def notify(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:

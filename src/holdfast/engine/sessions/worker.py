@@ -17,7 +17,7 @@ from holdfast.engine.logging import log
 from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Ids
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store, WorkerState
 
 RECOVERY_BATCH = 500
@@ -84,7 +84,7 @@ class Worker:
         settings: LaneSettings,
         meter: Meter | None = None,
     ) -> None:
-        self._meter: Meter = meter or NoMeter()
+        self._meter: Meter = meter or Meter()
         self._store = store
         self._registry = registry
         self._ids = ids

@@ -7,10 +7,9 @@ none.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.lru import SizedLru
@@ -90,7 +89,6 @@ class LiveResponse:
         self.clients: list[StreamClient] = []
         """The clients whose requests this stream answers; empty once it has ended."""
         self._drops_unread = drops_unread
-        self._index_offset = 0
         self._shows_encrypted = "include" in facts.request.fields and shows_encrypted(facts.request)
         self._committed = first
         """The number of the first event that the journal does not have."""
@@ -132,18 +130,16 @@ class LiveResponse:
         numbered: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
-                delta = event if not self._index_offset else self._shifted(event)
-                delta.sequence_number = number
-                length = len(delta.delta)
+                event.sequence_number = number
+                length = len(event.delta)
                 text += length
                 event_bytes = length + DELTA_BYTES
-                numbered.append(StreamEvent(delta.type, number, None, None, delta, event_bytes))
+                numbered.append(StreamEvent(event.type, number, None, None, event, event_bytes))
             else:
                 data, item = event.data, event.data.get("item")
-                if self._index_offset or (
-                    isinstance(item, dict) and item.get("type") == "reasoning"
-                ):
-                    data = self._adapted(data)
+                is_hidden = not self._shows_encrypted
+                if is_hidden and isinstance(item, dict) and item.get("type") == "reasoning":
+                    data = {**data, "item": without_encrypted(item)}
                 numbered.append(number_event(event.type, number, data))
                 event_bytes = numbered[-1].size
                 if event.type.endswith(".delta"):
@@ -165,22 +161,6 @@ class LiveResponse:
             for cursor in self.waiting:
                 cursor.receive(numbered if size <= READ_BYTES else ())
         return size
-
-    def _shifted(self, delta: Delta) -> Delta:
-        return replace(delta, output_index=delta.output_index + self._index_offset)
-
-    def _adapted(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return an event's data with its index shifted and without encrypted reasoning."""
-        if self._index_offset and "output_index" in data:
-            data = {**data, "output_index": data["output_index"] + self._index_offset}
-        item = data.get("item")
-        if not self._shows_encrypted and isinstance(item, dict):
-            data = {**data, "item": without_encrypted(item)}
-        return data
-
-    def shift_indexes(self, count: int) -> None:
-        """Start output indexes at `count`: lower ones belong to an earlier attempt."""
-        self._index_offset = count
 
     def uncommitted(self) -> JournalEntry | None:
         """Return the events that the journal does not have yet, as one batch."""

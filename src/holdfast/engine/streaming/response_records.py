@@ -61,6 +61,14 @@ class ResponseRecords:
             joined = found
         return replace(view, joined=joined)
 
+    async def kept_facts(self, view: ResponseView) -> ResponseFacts | None:
+        """Return the recorded facts, or None if their session was erased since `view` was read."""
+        facts, owner = await self.facts(view), view.session
+        is_read = facts.output or facts.status in ("queued", "in_progress")
+        if is_read or await self._read.session(owner.tenant, session_id=owner.id) is not None:
+            return facts
+        return None
+
     async def facts(self, view: ResponseView) -> ResponseFacts:
         """Return the recorded facts of a response."""
         if view.joined is not None:

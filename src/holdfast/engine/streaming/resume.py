@@ -1,13 +1,25 @@
 """Continue a stream after its worker died: event numbers go on, open items are closed."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.partial_output import PartialOutput
 from holdfast.engine.streaming.response_records import ResponseRecords
-from holdfast.ports.provider import ModelEvent
+from holdfast.ports.provider import AnyEvent, ModelEvent, shift_output_index
 from holdfast.ports.store import ResponseView
+
+
+class ResumedResponse(LiveResponse):
+    """A response whose first output indexes belong to an earlier attempt."""
+
+    index_offset = 0
+
+    def publish(self, events: Sequence[AnyEvent]) -> int:
+        """Publish events of the model, with indexes behind those of the earlier attempt."""
+        return super().publish([shift_output_index(event, self.index_offset) for event in events])
 
 
 async def resume_live(
@@ -30,10 +42,10 @@ async def resume_live(
         live = LiveResponse(facts)
         live.open("queued")
         return live
-    live = LiveResponse(facts, first=last + 1)
-    live.publish(_closing_events(partial))
-    live.shift_indexes(partial.next_index)
-    return live
+    resumed = ResumedResponse(facts, first=last + 1)
+    resumed.publish(_closing_events(partial))
+    resumed.index_offset = partial.next_index
+    return resumed
 
 
 def _closing_events(partial: PartialOutput) -> list[ModelEvent]:

@@ -25,8 +25,6 @@ from holdfast.engine.streaming.live_response import (
 from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.store import ResponseView
 
-__all__ = ["LiveCursor", "PushCallback", "StreamLost", "StreamReader"]
-
 MAX_RESUMES = 16
 """How often one request tries to resume a turn that loses its workers."""
 POLL_SECONDS = 0.1
@@ -135,9 +133,9 @@ class StreamReader:
         # Read the status before the journal: once it is terminal, the journal is complete. In the
         # other order, events committed in between would be skipped.
         view = await self._find()
-        if view is None:
+        facts = await self._records.kept_facts(view) if view is not None else None
+        if view is None or facts is None:
             raise StreamLost(f"response {self.name} is gone")
-        facts = await self._records.facts(view)
         events = await self._records.events(view, facts, self._after)
         if events:
             return events

@@ -64,7 +64,7 @@ def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
     for item in items:
         if item.kind != ATTACHMENT:
             continue
-        attachment = load_item(item.kind, item.body)
+        attachment = load_item(item.body)
         assert isinstance(attachment, GatewayAttachment)
         if content_id(attachment) not in known:
             found.append(attachment)

@@ -39,7 +39,6 @@ from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
 from holdfast.engine.model_call.context_fitter import ContextFitter
-from holdfast.engine.model_call.refused_input import refused_input
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings, ToolSettings
@@ -427,7 +426,7 @@ class TurnExecutor:
         is_refused = failure is not None and failure.refuses_input
         refused_from = None
         if is_refused:
-            refused_from = (await refused_input(self._gateway.read, run)).first
+            refused_from = (await run.refused_input()).first
         await run.finish(
             Finish(
                 fence=run.fence,

@@ -27,7 +27,7 @@ from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import APPROVAL_PREFIX
-from holdfast.core.model.items import NewItem, comparable_text, item_value
+from holdfast.core.model.items import NewItem, comparable_text, item_value, read_role
 from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import INSTRUCTION_ROLES, text_of
@@ -50,15 +50,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class _Role(msgspec.Struct, gc=False):
-    role: str | None = None
-
-
 class _Content(msgspec.Struct):
     content: Any = None
 
 
-read_role = msgspec.json.Decoder(_Role).decode
 _read_content = msgspec.json.Decoder(_Content).decode
 
 

@@ -19,10 +19,9 @@ from holdfast.core.openai.response import ResponseFacts, error_value
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.context.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
 from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
-from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
-from holdfast.engine.streaming.stream_reader import LiveCursor
+from holdfast.engine.streaming.live_response import LiveCursor, LiveResponse, PushCallback
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
-from holdfast.ports.meter import Meter, NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 from holdfast.ports.request_context import note_model
 
@@ -43,7 +42,7 @@ class StatelessExecutor:
         self._route = route
         self._new_id = new_id
         self._compactor = compactor
-        self._meter = meter or NoMeter()
+        self._meter = meter or Meter()
 
     async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
         """Return the whole response."""
@@ -96,11 +95,15 @@ class StatelessExecutor:
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
     ) -> tuple[ModelCall, tuple[bytes, ...]]:
         """Return the call, and the compaction item that its answer begins with, if any."""
-        if self._compactor is None:
-            return _model_call(request, [item.body for item in items]), ()
-        fitted = await self._compactor.fit_stateless(request, provider, items)
-        request = self._compactor.strip_gateway_fields(request)
-        return _model_call(request, fitted.items), fitted.preface
+        bodies, preface = [item.body for item in items], tuple[bytes, ...]()
+        if self._compactor is not None:
+            fitted = await self._compactor.fit_stateless(request, provider, items)
+            bodies, preface = fitted.items, fitted.preface
+            request = self._compactor.strip_gateway_fields(request)
+        if request.fields or request.chat_fields:
+            # Without the items: a history may have some from another upstream.
+            provider.check(_model_call(request, []))
+        return _model_call(request, bodies), preface
 
     async def _compact(
         self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]

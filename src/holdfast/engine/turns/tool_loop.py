@@ -29,16 +29,13 @@ from holdfast.core.model.gateway_items import (
 )
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import subtract_usage
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.core.model.turn import Source
 from holdfast.core.tools.approval_words import approval_code
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
-from holdfast.core.tools.requested import (
-    FunctionTool,
-    read_tools,
-    show_functions,
-    without_tools,
-)
+from holdfast.core.tools.requested import read_tools, show_functions, without_tools
+from holdfast.core.tools.tool_choice import FunctionTool
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import ModelCaller
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -54,7 +51,6 @@ from holdfast.engine.turns.tool_stream import (
     list_events,
     request_events,
 )
-from holdfast.engine.turns.usage_totals import subtract_usage, sum_usage
 from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer
 from holdfast.ports.store import ItemQuery
@@ -257,7 +253,7 @@ class ToolLoop:
         place = offset
         for item in items:
             if item.kind == CALL:
-                call = load_item(item.kind, item.body)
+                call = load_item(item.body)
                 assert isinstance(call, GatewayCall)
                 progress.made.add(call.item_id)
                 self._show_call(progress, call, place)
@@ -476,7 +472,7 @@ class ToolLoop:
         if progress.steps or progress.run.turn.step:
             items = [*items, *self._words(progress, items)]
         bodies = [item.body for item in items]
-        counted = sum_usage(progress.usage, None)
+        counted = progress.usage
         if counted is not None and answer.usage is not None:
             counted = subtract_usage(counted, answer.usage)
         return ToolTurn(
@@ -515,7 +511,7 @@ def _has_calls_left(own: Sequence[StoredItem]) -> bool:
 
 def _is_asked(item: NewItem) -> bool:
     """Whether a call needs an approval."""
-    call = load_item(item.kind, item.body)
+    call = load_item(item.body)
     return isinstance(call, GatewayCall) and call.code is not None
 
 
@@ -526,7 +522,7 @@ def _known_lists(
     known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
-            listed = load_item(item.kind, item.body)
+            listed = load_item(item.body)
             assert isinstance(listed, ToolList)
             known[listed.server_label] = listed.tools, listed.error
     return known

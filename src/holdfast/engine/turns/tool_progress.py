@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -10,14 +11,13 @@ from holdfast.core.model.delivery import OutboxFile, OutboxMessage
 from holdfast.core.model.gateway_items import client_output, words_item
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import Usage, sum_usage
 from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.open_calls import ToolUse
 from holdfast.core.tools.requested import RequestedTools, function_names
 from holdfast.core.transaction.outgoing import bound_files, to_message
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.usage_totals import sum_details, sum_usage
 from holdfast.ports.provider import Answer
 from holdfast.ports.tools import Tool, ToolCaller, ToolImage, ToolSet
 
@@ -128,7 +128,20 @@ class ToolProgress:
     def add_usage(self, answer: Answer) -> None:
         """Add the usage of a model call to the total of the run."""
         self.usage = sum_usage(self.usage, answer.usage)
-        self.usage_detail = sum_details(self.usage_detail, answer.usage_detail)
+        known, more = self.usage_detail, answer.usage_detail
+        if known is not None and more is not None:
+            more = msgspec.json.encode(
+                _added(msgspec.json.decode(known), msgspec.json.decode(more))
+            )
+        self.usage_detail = known if more is None else more
+
+
+def _added(known: Any, more: Any) -> Any:
+    """Return two usage objects of a provider added up, field by field."""
+    if isinstance(known, dict) and isinstance(more, dict):
+        return {name: _added(known.get(name), more.get(name)) for name in {**known, **more}}
+    is_number = isinstance(known, int | float) and isinstance(more, int | float)
+    return known + more if is_number else more if more is not None else known
 
 
 def _image_file(image: ToolImage, number: int) -> OutboxFile:

@@ -8,8 +8,6 @@ after its commit.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.core.model.gateway_items import (
     GatewayCall,
     GatewayCompletion,
@@ -20,7 +18,7 @@ from holdfast.core.model.gateway_items import (
     mcp_list_tools,
 )
 from holdfast.core.openai.stream_events import Delta
-from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent
+from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent, shift_output_index
 from holdfast.ports.tools import Tool
 
 _ADDED = "response.output_item.added"
@@ -73,7 +71,7 @@ class ToolSink:
                 return ()
             if index in self.item_ids:
                 return (self._arguments_event(event, index),)
-        return (self._shifted(event, index),)
+        return (shift_output_index(event, self._offset),)
 
     def _tool_of(self, item: Any) -> Tool | None:
         if not isinstance(item, dict) or item.get("type") != "function_call":
@@ -112,13 +110,6 @@ class ToolSink:
         fields = event.data.items()
         text = {name: value for name, value in fields if name in ("delta", "arguments")}
         return ModelEvent(f"response.mcp_call_arguments.{stage}", {**place, **text})
-
-    def _shifted(self, event: AnyEvent, index: int) -> AnyEvent:
-        if not self._offset:
-            return event
-        if isinstance(event, Delta):
-            return replace(event, output_index=index + self._offset)
-        return replace(event, data={**event.data, "output_index": index + self._offset})
 
 
 def begin_events(call: GatewayCall, index: int) -> list[AnyEvent]:

@@ -399,17 +399,14 @@ class TurnService:
             raise _unanswered(turn, runs[-1] if runs else None, self._gateway.clock.now())
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         facts = await self.facts_of(turn, done, view.session) if view is not None else None
-        if facts is not None and not facts.output:
-            # It may have been erased since the session was read.
-            view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         if facts is None or view is None:
             raise SessionDeleted("the session of this turn was deleted")
         return TurnResult(turn, view.session, facts)
 
-    async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts:
-        """Return the recorded response of a run."""
+    async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts | None:
+        """Return the recorded response of a run; None if the session was erased meanwhile."""
         status = turn.outcome or "running"
-        return await self.records.facts(ResponseView(turn, status, session, run, run.step))
+        return await self.records.kept_facts(ResponseView(turn, status, session, run, run.step))
 
     async def run_recovered(self, run: ActiveRun) -> None:
         """Execute a turn that a crash left; this is the handler of the gateway."""

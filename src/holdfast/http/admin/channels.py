@@ -12,7 +12,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import OutboxRow, OutboxState
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.request.body import pop_field, read_fields, read_optional_fields
+from holdfast.http.request.body import pop_field, read_fields, read_no_fields, reject_unknown
 from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request, json_reply
@@ -57,9 +57,7 @@ class ChannelsApi:
             files=tuple(map(_outgoing_file, pop_field(fields, "files", list[_SentFile], []))),
             key=read_session_headers(request).idempotency_key,
         )
-        if fields:
-            name = min(fields)
-            raise InvalidInput(f"a message has no {name!r}", param=name)
+        reject_unknown(fields)
         ids = await self._channels.send(request.params["name"], message)
         return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
 
@@ -77,7 +75,7 @@ class ChannelsApi:
     async def check(self, request: Request) -> AnyReply:
         """Ask the platform whether the channel works."""
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         return json_reply(await self._channels.check(request.params["name"]))
 
     async def pairings(self, request: Request) -> AnyReply:
@@ -90,13 +88,14 @@ class ChannelsApi:
     async def approve(self, request: Request) -> AnyReply:
         """Approve a pairing by its code."""
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         row = await self._channels.approve(request.params["name"], request.params["code"])
         return json_reply(pairing_value(row))
 
     async def revoke(self, request: Request) -> AnyReply:
         """Revoke a sender's pairing."""
         require_admin(request)
+        await read_no_fields(request)
         sender = request.params["sender"]
         is_revoked = await self._channels.revoke(request.params["name"], sender)
         return json_reply({"object": "pairing.deleted", "sender": sender, "deleted": is_revoked})
@@ -124,13 +123,13 @@ class ChannelsApi:
     async def retry(self, request: Request) -> AnyReply:
         """Send a dead message again."""
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         return json_reply(message_value(await self._channels.revise(_message_id(request), "retry")))
 
     async def drop(self, request: Request) -> AnyReply:
         """Drop a message that was not sent."""
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         return json_reply(message_value(await self._channels.revise(_message_id(request), "drop")))
 
 

@@ -10,7 +10,12 @@ from holdfast.core.transaction.changes import ApiKeyRow
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.auth import Authenticator, require_admin
-from holdfast.http.request.body import pop_field, read_optional_fields
+from holdfast.http.request.body import (
+    pop_field,
+    read_no_fields,
+    read_optional_fields,
+    reject_unknown,
+)
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_NAME = 128
@@ -37,6 +42,7 @@ class KeysApi:
         tenant = read_tenant(pop_field(fields, "tenant", str) or DEFAULT_TENANT)
         name = pop_field(fields, "name", str) or ""
         is_admin = bool(pop_field(fields, "admin", bool))
+        reject_unknown(fields)
         if len(name) > MAX_NAME or "\0" in name:
             raise InvalidInput(f"name: at most {MAX_NAME} characters, without NUL", param="name")
         if not is_admin and not await self._authenticator.requires_key():
@@ -61,6 +67,7 @@ class KeysApi:
     async def revoke(self, request: Request) -> AnyReply:
         """Revoke an API key for good."""
         require_admin(request)
+        await read_no_fields(request)
         row = await self._gateway.submit(RevokeApiKey(id=request.params["id"]))
         self._authenticator.invalidate()
         return json_reply(_key_value(row))

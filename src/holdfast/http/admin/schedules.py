@@ -8,7 +8,7 @@ from holdfast.core.decisions.schedules import ScheduleNotFound
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.admin.channels import require_admin
-from holdfast.http.request.body import check_readable, read_fields, read_optional_fields
+from holdfast.http.request.body import check_readable, read_fields, read_no_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.schedules import ScheduleDirectory
@@ -61,7 +61,7 @@ class SchedulesApi:
     async def run(self, request: Request) -> AnyReply:
         """Make a schedule due now."""
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         row = await self._schedules.run_now(request.tenant, _name(request))
         return json_reply(schedule_value(row))
 
@@ -75,7 +75,7 @@ class SchedulesApi:
 
     async def _pause(self, request: Request, *, is_paused: bool) -> AnyReply:
         require_admin(request)
-        await read_optional_fields(request)
+        await read_no_fields(request)
         name = _name(request)
         row = await self._schedules.pause(request.tenant, name, is_paused=is_paused)
         return json_reply(schedule_value(row))
@@ -83,6 +83,7 @@ class SchedulesApi:
     async def delete(self, request: Request) -> AnyReply:
         """Forget a schedule."""
         require_admin(request)
+        await read_no_fields(request)
         name = _name(request)
         if not await self._schedules.delete(request.tenant, name):
             raise ScheduleNotFound(f"no schedule {name}")

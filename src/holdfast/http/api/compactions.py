@@ -18,11 +18,17 @@ from holdfast.engine.context.compaction_turns import CompactionRequest, Compacti
 from holdfast.engine.context.compactor import Compactor, as_stored_items, quote_answers
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.formats.sessions import session_value
-from holdfast.http.request.body import Fields, pop_field, read_optional_fields
+from holdfast.http.request.body import (
+    Fields,
+    pop_field,
+    read_no_fields,
+    read_optional_fields,
+    reject_unknown,
+)
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.request.responses_request import parse_response_request
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import check_session, read_session_headers
 from holdfast.http.request.session_target import TargetResolver
 from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
@@ -45,14 +51,16 @@ class CompactionsApi:
 
     async def compact_session(self, request: Request) -> AnyReply:
         """Compact a session after its running turn, and return the session."""
-        session = await self._session(request)
         fields = await read_optional_fields(request)
-        headers = read_session_headers(request)
+        model, prompt = pop_field(fields, "model", str), pop_field(fields, "instructions", str)
+        reject_unknown(fields)
+        session, headers = await self._session(request), read_session_headers(request)
+        check_session(headers, session)
         options = CompactionRequest(
             tenant=request.tenant,
             session_id=session.id,
-            model=pop_field(fields, "model", str),
-            prompt=pop_field(fields, "instructions", str),
+            model=model,
+            prompt=prompt,
             on_busy=headers.on_busy or self._gateway.settings.on_busy,
             idempotency_key=headers.idempotency_key,
             body_hash=await body_hash(request),
@@ -92,8 +100,9 @@ class CompactionsApi:
 
     async def undo(self, request: Request) -> AnyReply:
         """Undo a compaction: show its log range in full again."""
+        await read_no_fields(request)
         session = await self._session(request)
-        await read_optional_fields(request)
+        check_session(read_session_headers(request), session)
         name = request.params["compaction_id"]
         await self._gateway.submit(
             UndoCompaction(tenant=request.tenant, session_id=session.id, compaction_id=name)

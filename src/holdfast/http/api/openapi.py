@@ -1,6 +1,8 @@
 """The OpenAPI document, generated from the route table.
 
-Bodies list only the fields that the gateway reads; other fields pass through to the upstream.
+The bodies of OpenAI's endpoints list only the fields that the gateway reads; other fields pass
+through to the upstream. Our own endpoints reject other fields than those listed, and, where they
+change something, other query parameters.
 """
 
 import re
@@ -8,11 +10,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast._version import __version__
-from holdfast.http.server.types import Endpoint
+from holdfast.core.errors import InvalidInput
+from holdfast.http.server.types import Endpoint, Request
 
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
+OPTIONAL: Schema = {"type": ["string", "null"]}
 METADATA: Schema = {
     "type": ["object", "null"],
     "additionalProperties": {"type": "string", "maxLength": 512},
@@ -42,6 +46,21 @@ MESSAGE: Schema = {
 INPUT: Schema = {"anyOf": [TEXT, {"type": "array", "items": ITEM}]}
 
 
+MAX_SHOWN = 64
+"""Characters of an unknown name that an error shows."""
+OPENAI_PATHS = ("/v1/responses", "/v1/chat/", "/v1/conversations", "/v1/models")
+
+
+def is_own(path: str) -> bool:
+    """Whether an endpoint is one of our API, which rejects what it does not know.
+
+    Others define the rest: OpenAI's endpoints, MCP, platforms that call their webhook. Probes may
+    send any query.
+    """
+    is_api = path.startswith("/v1/") and not path.startswith(OPENAI_PATHS)
+    return is_api and not path.endswith("/webhook")
+
+
 def _object(properties: Schema, *required: str) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required)}
 
@@ -62,7 +81,7 @@ COMPACT: Schema = {
 }
 BODIES: dict[str, Schema] = {
     "POST /v1/responses/compact": _object(COMPACT, "model"),
-    "POST /v1/sessions/{id}/compact": _object({"model": TEXT, "instructions": TEXT}),
+    "POST /v1/sessions/{id}/compact": _object({"model": OPTIONAL, "instructions": OPTIONAL}),
     "POST /v1/responses": _object(RESPONSE, "model"),
     "POST /v1/responses/input_tokens": _object({"model": TEXT, "input": INPUT}),
     "POST /v1/chat/completions": _object(
@@ -83,36 +102,87 @@ BODIES: dict[str, Schema] = {
     "POST /v1/sessions/{id}": _object({"metadata": METADATA}, "metadata"),
     "POST /v1/sessions/{id}/items": _object({"items": ITEMS}, "items"),
     "POST /v1/transcript": _object(
-        {"items": ITEMS, "turn_id": TEXT, "ordinal": {"type": "integer"}, "lane": TEXT}, "items"
+        {
+            "items": ITEMS,
+            "turn_id": OPTIONAL,
+            "ordinal": {"type": ["integer", "null"]},
+            "lane": OPTIONAL,
+            "replaces_upto": {"type": ["integer", "null"]},
+        },
+        "items",
     ),
     "POST /v1/transcript/lane": _object(
         {
-            "run_id": TEXT,
-            "asked": TEXT,
-            "once": {"type": "boolean"},
-            "resumes": {"type": "array", "items": TEXT},
+            "run_id": OPTIONAL,
+            "asked": OPTIONAL,
+            "once": {"type": ["boolean", "null"]},
+            "own": {"type": ["boolean", "null"]},
+            "resumes": {"type": ["array", "null"], "items": TEXT},
         }
     ),
     "POST /v1/transcript/lane/{turn_id}": _object(
         {
-            "outcome": {"enum": ["completed", "failed", "interrupted"]},
-            "code": TEXT,
-            "message": TEXT,
-            "result": TEXT,
+            "outcome": {"enum": ["completed", "failed", "interrupted", None]},
+            "code": OPTIONAL,
+            "message": OPTIONAL,
+            "result": OPTIONAL,
         }
     ),
-    "POST /v1/approvals/{id}": _object({"approve": {"type": "boolean"}, "reason": TEXT}, "approve"),
-    "POST /v1/keys": _object({"tenant": TEXT, "name": TEXT, "admin": {"type": "boolean"}}),
-    "POST /v1/sessions/{id}/reset": _object({"expected_session_id": TEXT, "reason": TEXT}),
-    "POST /v1/sessions/{id}/fork": _object({"after_item": {"anyOf": [TEXT, {"type": "integer"}]}}),
-}
-PAGED = ("/items", "/turns", "/input_items", "/messages", "/v1/sessions", "/v1/chat/completions")
+    "POST /v1/approvals/{id}": _object(
+        {"approve": {"type": "boolean"}, "reason": OPTIONAL}, "approve"
+    ),
+    "POST /v1/keys": _object(
+        {"tenant": OPTIONAL, "name": OPTIONAL, "admin": {"type": ["boolean", "null"]}}
+    ),
+    "POST /v1/sessions/{id}/reset": _object({"expected_session_id": OPTIONAL, "reason": OPTIONAL}),
+    "POST /v1/sessions/{id}/fork": _object({"after_item": {"type": ["string", "integer", "null"]}}),
+    "POST /v1/channels/{name}/messages": _object(
+        {
+            "to": TEXT,
+            "text": OPTIONAL,
+            "thread": OPTIONAL,
+            "files": {
+                "type": ["array", "null"],
+                "items": _object({"name": TEXT, "data": TEXT, "media_type": TEXT}, "name", "data"),
+            },
+        },
+        "to",
+    ),
+    "POST /v1/schedules": _object(
+        {
+            **dict.fromkeys(
+                (
+                    "name", "prompt", "cron", "every", "at", "timezone", "model", "instructions",
+                    "session",
+                ),
+                TEXT,
+            ),
+            "tools": {"type": "array", "items": TEXT},
+            "deliver": {
+                "type": ["object", "null"],
+                "properties": {"channel": TEXT, "to": TEXT, "thread": TEXT},
+                "required": ["channel", "to"],
+                "additionalProperties": False,
+            },
+            "missed": {"enum": ["once", "skip"]},
+            "timeout_seconds": {"type": "number"},
+            "keep_runs": {"type": "integer"},
+        },
+        "name",
+        "prompt",
+    ),
+}  # fmt: skip
+PAGED = (
+    "/items", "/turns", "/input_items", "/messages", "/v1/sessions", "/v1/chat/completions",
+    "/compactions", "/v1/schedules", "/v1/outbox",
+)  # fmt: skip
 PAGE_PARAMETERS = (
     ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
     ("order", {"enum": ["asc", "desc"]}),
     ("after", TEXT),
 )
 NUMBER: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
 QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
     "GET /v1/approvals": (
         ("key", TEXT),
@@ -125,11 +195,38 @@ QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
         ("attempt", NUMBER),
         ("offset", NUMBER),
         ("limit", NUMBER),
-        ("wire", {"type": "boolean"}),
+        ("wire", FLAG),
     ),
     "GET /v1/usage": (("from", TEXT), ("to", TEXT), ("interval", {"enum": ["day", "hour"]})),
+    "GET /v1/sessions": (
+        ("key", TEXT),
+        ("status", {"enum": ["idle", "running", "retired"]}),
+        ("generations", FLAG),
+        ("sort", {"enum": ["created", "activity"]}),
+    ),
+    "GET /v1/sessions/{id}/items": (("view", {"enum": ["visible", "log"]}),),
+    "DELETE /v1/sessions/{id}": (("cascade", FLAG),),
+    "GET /v1/sessions/{id}/events": (("after", TEXT),),
+    "GET /v1/events": (("after", TEXT),),
+    "GET /v1/transcript": (("last", NUMBER),),
+    "GET /v1/outbox": (
+        ("channel", TEXT),
+        ("state", {"enum": ["open", "pending", "sending", "sent", "dead", "dropped"]}),
+    ),
+    "GET /v1/search": (
+        ("q", TEXT),
+        ("key", TEXT),
+        ("key_prefix", TEXT),
+        ("session_id", TEXT),
+        ("role", TEXT),
+        ("since", TEXT),
+        ("until", TEXT),
+        ("include_hidden", FLAG),
+        ("limit", PAGE_PARAMETERS[0][1]),
+        ("after", TEXT),
+    ),
 }
-"""Query parameters of endpoints that are not pages of a list."""
+"""Query parameters besides those of a page."""
 ERROR: Schema = _object(
     {
         "error": _object(
@@ -182,9 +279,11 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
         },
     }
     schema = BODIES.get(f"{method} {path}")
+    if is_own(path) and method == "POST":
+        schema = {**(schema or _object({})), "additionalProperties": False}
     if schema is not None:
         operation["requestBody"] = {
-            "required": True,
+            "required": bool(schema["required"]) or not is_own(path),
             "content": {"application/json": {"schema": schema}},
         }
     return operation
@@ -195,9 +294,27 @@ def _parameters(method: str, path: str) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": TEXT}
         for name in re.findall(r"{(\w+)}", path)
     ]
-    queries = QUERIES.get(f"{method} {path}", ())
-    if method == "GET" and path.endswith(PAGED):
-        queries = PAGE_PARAMETERS
     return path_parameters + [
-        {"name": name, "in": "query", "schema": schema} for name, schema in queries
+        {"name": name, "in": "query", "schema": schema}
+        for name, schema in _query_parameters(method, path)
     ]
+
+
+def _query_parameters(method: str, path: str) -> tuple[tuple[str, Schema], ...]:
+    paged = PAGE_PARAMETERS if method == "GET" and path.endswith(PAGED) else ()
+    return (*QUERIES.get(f"{method} {path}", ()), *paged)
+
+
+def check_query(request: Request) -> None:
+    """Reject a query parameter that an endpoint of our own does not have, if it changes something.
+
+    Ignored, a condition in the wrong place would not hold. Reads ignore what they do not know, as
+    OpenAI's do: clients send `limit` and the like with all of them.
+    """
+    if request.method == "GET" or not is_own(request.route):
+        return
+    known = {name for name, _ in _query_parameters(request.method, request.route)}
+    for name in request.query():
+        if name.removesuffix("[]") not in known:
+            shown = name[:MAX_SHOWN]
+            raise InvalidInput(f"unknown query parameter {shown!r}", param=shown)

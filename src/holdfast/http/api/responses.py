@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
-from holdfast.core.model.request import read_request
+from holdfast.core.model.request import read_request, response_id
 from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
@@ -125,8 +125,8 @@ class ResponsesApi:
 
     async def get(self, request: Request) -> AnyReply:
         """Return a response, or its events from the start or after a sequence number."""
-        response_id, query = request.params["id"], request.query()
-        view = await self._view(request, response_id)
+        name, query = request.params["id"], request.query()
+        view = await self._view(request, name)
         after = _starting_after(query)
         if not _flag(query, "stream"):
             if after is not None:
@@ -136,7 +136,7 @@ class ResponsesApi:
                 facts = msgspec.structs.replace(facts, shows_encrypted=True)
             return Reply(write_response(facts))
         first = -1 if after is None else after
-        reader = self._turns.turn_service.reader(request.tenant, response_id, first)
+        reader = self._turns.turn_service.reader(request.tenant, name, first)
         headers = answer_headers(view.session, view.turn.id)
         return EventReply(reader, self._turns.streams.keep_alive_seconds, headers)
 
@@ -182,14 +182,21 @@ class ResponsesApi:
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _facts(self, view: ResponseView) -> ResponseFacts:
-        return await self._turns.turn_service.records.facts(view)
+        facts = await self._turns.turn_service.records.kept_facts(view)
+        if facts is None:
+            raise _not_found(response_id(view.turn.id, view.step))
+        return facts
 
     async def _view(self, request: Request, name: str) -> ResponseView:
         """Return the stored response with this id."""
         view = await self._turns.turn_service.records.find(request.tenant, name)
         if view is None or not read_request(view.turn.request).is_stored:
-            raise ResponseNotFound(f"Response with id '{name}' not found.")
+            raise _not_found(name)
         return view
+
+
+def _not_found(name: str) -> ResponseNotFound:
+    return ResponseNotFound(f"Response with id '{name}' not found.")
 
 
 def _flag(query: dict[str, str], name: str) -> bool:

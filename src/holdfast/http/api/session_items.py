@@ -52,11 +52,18 @@ class SessionItems:
             view="log" if is_log else "visible",
         )
         entries = await self._gateway.read.listing(session, query)
+        if not entries and session.head_seq and query.after is None:
+            await self._check_kept(session)
         if not is_log:
             entries = await self._listed(session, query, entries)
         limit = min(request.limit, _fitting(entries)) if is_log else request.limit
         values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
         return page(values, [entry.name for entry in entries], limit)
+
+    async def _check_kept(self, session: Session) -> None:
+        """Raise if a session was erased since it was read: its items are gone, not hidden."""
+        if await self._gateway.read.session(session.tenant, session_id=session.id) is None:
+            raise SessionNotFound(f"no session {session.id}")
 
     async def _listed(
         self, session: Session, query: ItemQuery, entries: list[ListedItem]

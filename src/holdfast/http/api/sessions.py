@@ -10,7 +10,14 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
-from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
+from holdfast.http.request.body import (
+    pop_field,
+    pop_metadata,
+    read_fields,
+    read_no_fields,
+    read_optional_fields,
+    reject_unknown,
+)
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import (
     MAX_PAGE,
@@ -20,7 +27,11 @@ from holdfast.http.request.pagination import (
     read_flag,
     read_page,
 )
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import (
+    check_expectable,
+    check_session,
+    read_session_headers,
+)
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import SessionQuery, SessionView
@@ -101,8 +112,10 @@ class SessionsApi:
 
     async def update(self, request: Request) -> AnyReply:
         """Replace a session's metadata."""
-        session = (await self._find(request)).session
-        metadata = pop_metadata(await read_fields(request))
+        fields = await read_fields(request)
+        metadata = pop_metadata(fields)
+        reject_unknown(fields)
+        session = await self._find_to_change(request)
         if metadata is None:
             raise InvalidInput("metadata is needed")
         command = Annotate(tenant=request.tenant, session_id=session.id, metadata=metadata)
@@ -110,8 +123,9 @@ class SessionsApi:
 
     async def add_items(self, request: Request) -> AnyReply:
         """Append items without a run."""
+        fields, items = await self._decoder.items(request, MAX_ITEMS)
+        reject_unknown(fields)
         session = (await self._find(request)).session
-        _, items = await self._decoder.items(request, MAX_ITEMS)
         if not items:
             raise InvalidInput("items: at least one item is needed")
         appended = await self._items.append(request, items, session_id=session.id)
@@ -119,10 +133,11 @@ class SessionsApi:
 
     async def reset(self, request: Request) -> AnyReply:
         """Retire this generation and start the next one of its key."""
-        session = (await self._find(request)).session
         fields = await read_optional_fields(request)
         expected = pop_field(fields, "expected_session_id", str)
         reason = pop_field(fields, "reason", str) or "session_reset"
+        reject_unknown(fields)
+        session = await self._find_to_change(request)
         if len(reason) > MAX_REASON or "\0" in reason:
             raise InvalidInput(f"reason: at most {MAX_REASON} characters, without NUL")
         command = Reset(
@@ -138,20 +153,22 @@ class SessionsApi:
 
     async def restore(self, request: Request) -> AnyReply:
         """Make an old generation live again."""
-        session = (await self._find(request)).session
-        await read_optional_fields(request)
+        await read_no_fields(request)
+        session = await self._find_to_change(request, is_live=False)
         command = Restore(tenant=request.tenant, session_id=session.id)
         return await self._reply(request, await self._gateway.submit(command))
 
     async def fork(self, request: Request) -> AnyReply:
         """Create a keyless session that shares this one's history up to an item."""
-        session = (await self._find(request)).session
         fields = await read_optional_fields(request)
+        after = pop_field(fields, "after_item", str | int)
+        reject_unknown(fields)
+        session = await self._find_to_change(request)
         command = Fork(
             tenant=request.tenant,
             session_id=session.id,
             new_id=self._gateway.new_session_id(),
-            after_seq=await self._sequence(session, pop_field(fields, "after_item", str | int)),
+            after_seq=await self._sequence(session, after),
             idempotency_key=read_session_headers(request).idempotency_key,
             body_hash=await body_hash(request),
         )
@@ -168,7 +185,8 @@ class SessionsApi:
     async def delete(self, request: Request) -> AnyReply:
         """Erase a session permanently."""
         cascade = read_flag(request.query(), "cascade")
-        session = (await self._find(request)).session
+        await read_no_fields(request)
+        session = await self._find_to_change(request)
         await self._gateway.submit(
             Delete(tenant=request.tenant, session_id=session.id, cascade=cascade)
         )
@@ -186,6 +204,15 @@ class SessionsApi:
 
     async def _visible(self, request: Request, session_id: str) -> SessionView | None:
         return await self._items.session(request.tenant, SessionId(session_id))
+
+    async def _find_to_change(self, request: Request, *, is_live: bool = True) -> Session:
+        """Return a session that a request changes; one to restore is not expected to be live."""
+        headers = read_session_headers(request)
+        session = (await self._find(request)).session
+        if not is_live:
+            check_expectable(headers)
+        check_session(headers, session)
+        return session
 
     async def _find(self, request: Request) -> SessionView:
         session_id = request.params["id"]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.core.decisions.stored_completions import CompletionNotFound
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import read_request, response_id, turn_of_response
+from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.chat import messages_of
 from holdfast.core.projection.project import project
@@ -48,12 +49,14 @@ class CompletionsApi:
                 order=page_request.order,
             ),
         )
-        values = [await self._value(request, row) for row in rows]
-        return json_reply(page(values, [value["id"] for value in values], page_request.limit))
+        found = [await self._value(request, row) for row in rows[: page_request.limit]]
+        values = [value for value in found if value is not None]
+        listed = page(values, [value["id"] for value in values], page_request.limit)
+        return json_reply({**listed, "has_more": len(rows) > page_request.limit})
 
     async def get(self, request: Request) -> AnyReply:
         """Return one stored completion."""
-        return json_reply(await self._value(request, await self._find(request)))
+        return await self._reply(request, await self._find(request))
 
     async def annotate(self, request: Request) -> AnyReply:
         """Replace a completion's metadata."""
@@ -67,7 +70,7 @@ class CompletionsApi:
                 tenant=request.tenant, turn_id=row.turn_id, step=row.step, metadata=metadata
             )
         )
-        return json_reply(await self._value(request, changed))
+        return await self._reply(request, changed)
 
     async def delete(self, request: Request) -> AnyReply:
         """Delete a stored completion."""
@@ -75,14 +78,14 @@ class CompletionsApi:
         await self._gateway.submit(
             DropResponse(tenant=request.tenant, turn_id=row.turn_id, step=row.step)
         )
-        name = completion_id(response_id(row.turn_id, row.step))
+        name = completion_name(row)
         return json_reply({"id": name, "object": "chat.completion.deleted", "deleted": True})
 
     async def messages(self, request: Request) -> AnyReply:
         """Return a page of the messages that a completion answered."""
         row = await self._find(request)
         page_request = read_page(request, order="asc")
-        name = completion_id(response_id(row.turn_id, row.step))
+        name = completion_name(row)
         messages = [
             {"id": f"{name}-{index}", "content_parts": None, **message}
             for index, message in enumerate(await self._messages(request, row))
@@ -112,40 +115,56 @@ class CompletionsApi:
             raise CompletionNotFound(f"no stored completion {name}")
         return row
 
-    async def _turn_and_run(self, request: Request, row: CompletionRow) -> tuple[Turn, Run]:
+    async def _answer(
+        self, request: Request, row: CompletionRow
+    ) -> tuple[Turn, Run, Session] | None:
+        """Return the turn, run and session of a completion; None if they were erased."""
         view = await self._gateway.read.turn(request.tenant, row.turn_id)
         runs = await self._gateway.read.runs(row.turn_id)
         completed = [run for run in runs if run.step == row.step and run.outcome == "completed"]
-        if view is None or not completed:
-            raise CompletionNotFound("no such stored completion")
-        return view.turn, completed[-1]
-
-    async def _value(self, request: Request, row: CompletionRow) -> dict[str, Any]:
-        turn, run = await self._turn_and_run(request, row)
         session = await self._gateway.read.session(request.tenant, session_id=row.session_id)
-        if session is None:
+        if view is None or session is None or not completed:
+            return None
+        return view.turn, completed[-1], session.session
+
+    async def _reply(self, request: Request, row: CompletionRow) -> AnyReply:
+        value = await self._value(request, row)
+        if value is None:
             raise CompletionNotFound("no such stored completion")
-        facts = await self._turn_service.facts_of(turn, run, session.session)
+        return json_reply(value)
+
+    async def _value(self, request: Request, row: CompletionRow) -> dict[str, Any] | None:
+        found = await self._answer(request, row)
+        facts = await self._turn_service.facts_of(*found) if found is not None else None
+        if facts is None:
+            return None
         return {**completion(facts), "metadata": msgspec.Raw(row.metadata)}
 
     async def _messages(self, request: Request, row: CompletionRow) -> list[dict[str, Any]]:
         """Return the projection that this completion answered, as chat messages."""
-        turn, run = await self._turn_and_run(request, row)
-        view = await self._gateway.read.session(request.tenant, session_id=row.session_id)
-        if view is None:
+        found = await self._answer(request, row)
+        if found is None:
             raise CompletionNotFound("no such stored completion")
+        turn, run, session = found
         snapshot = replace(
-            view.session,
+            session,
             head_seq=run.first_seq - 1,
             record_no=run.record_no or 0,
-            hidden_count=max(view.session.hidden_count, run.record_no or 0),
+            hidden_count=max(session.hidden_count, run.record_no or 0),
         )
         items = await self._gateway.read.items(snapshot, ItemQuery())
+        if not items and await self._row(request, completion_name(row)) is None:
+            raise CompletionNotFound("no such stored completion")
         messages = messages_of([msgspec.json.decode(body) for body in project(items)])
         instructions = read_request(turn.request).fields.get("instructions")
         if instructions is None:
             return messages
         return [{"role": "system", "content": msgspec.json.decode(instructions)}, *messages]
+
+
+def completion_name(row: CompletionRow) -> str:
+    """Return the id of a stored completion."""
+    return completion_id(response_id(row.turn_id, row.step))
 
 
 def _metadata_filter(query: dict[str, str]) -> dict[str, str]:

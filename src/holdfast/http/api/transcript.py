@@ -18,9 +18,19 @@ from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRe
 from holdfast.engine.sessions.active_run import Batch
 from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.request.body import Fields, pop_field, read_optional_fields
+from holdfast.http.request.body import (
+    Fields,
+    pop_field,
+    read_no_fields,
+    read_optional_fields,
+    reject_unknown,
+)
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
+from holdfast.http.request.session_headers import (
+    SessionHeaders,
+    check_expectable,
+    read_session_headers,
+)
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, IteratorReply, Reply, Request, json_reply
 
@@ -80,6 +90,8 @@ class TranscriptApi:
         fields, sent = await self._decoder.items(request, MAX_ITEMS)
         items = tuple(sent)
         lane = pop_field(fields, "lane", str) or request.by_name.get(LANE, b"").decode("latin-1")
+        place = _pop_place(fields)
+        reject_unknown(fields)
         if lane:
             key, digest = headers.idempotency_key, await body_hash(request)
             once = Batch(key, digest) if key is not None else None
@@ -89,9 +101,9 @@ class TranscriptApi:
                 raise SessionChanged(str(headers.expected_id), session_id)
             await held.add(items, once)
             return json_reply({"object": "transcript.added", "turn_id": lane})
-        if not items:
+        if not items and place.replaces_upto is None:
             return await self._reserve(request, headers)
-        batch = self._batch(request, headers, fields, items, await body_hash(request))
+        batch = self._batch(request, headers, place, items, await body_hash(request))
         # A batch that replaces the history must not wait: later writes would make it obsolete.
         if batch.replaces_upto is None:
             result = await append_batch(self._gateway, batch)
@@ -110,16 +122,15 @@ class TranscriptApi:
         self,
         request: Request,
         headers: SessionHeaders,
-        fields: Fields,
+        place: "_Place",
         items: tuple[NewItem, ...],
         digest: bytes,
     ) -> AppendBatch:
         gateway = self._gateway
-        turn_id = pop_field(fields, "turn_id", str)
         return AppendBatch(
             tenant=request.tenant,
-            turn_id=_turn_id(turn_id) if turn_id else TurnId(gateway.ids.new("turn")),
-            ordinal=_ordinal(pop_field(fields, "ordinal", int, 0)),
+            turn_id=place.turn_id or TurnId(gateway.ids.new("turn")),
+            ordinal=place.ordinal,
             again=headers.retry_count > 0,
             worker=gateway.worker.id,
             candidate_id=gateway.new_session_id(),
@@ -129,12 +140,13 @@ class TranscriptApi:
             idempotency_key=headers.idempotency_key,
             body_hash=digest if headers.idempotency_key is not None else None,
             expected_id=headers.expected_id,
-            replaces_upto=pop_field(fields, "replaces_upto", int),
+            replaces_upto=place.replaces_upto,
         )
 
     async def _reserve(self, request: Request, headers: SessionHeaders) -> AnyReply:
         if headers.key is None:
             raise InvalidInput("items: at least one item is needed")
+        check_expectable(headers)
         session = await self._gateway.submit(
             Reserve(
                 tenant=request.tenant,
@@ -147,12 +159,15 @@ class TranscriptApi:
     async def pop(self, request: Request) -> AnyReply:
         """Hide the last visible item of a session, and return it."""
         headers = _session_headers(request)
+        await read_no_fields(request)
         session_id = headers.session_id
         if session_id is None:
             view = await self._gateway.read.session(request.tenant, key=headers.key)
-            if view is None:
-                return json_reply({"object": "transcript.popped", "item": None})
-            session_id = view.session.id
+            session_id = view.session.id if view is not None else None
+        if headers.expected_id not in (None, session_id):
+            raise SessionChanged(str(headers.expected_id), session_id)
+        if session_id is None:
+            return json_reply({"object": "transcript.popped", "item": None})
         popped = await self._gateway.submit(
             Pop(
                 tenant=request.tenant,
@@ -171,19 +186,19 @@ class TranscriptApi:
         headers, fields = _session_headers(request), await read_optional_fields(request)
         if headers.key is None:
             raise InvalidInput("X-Session-Key is needed to acquire a lane")
+        check_expectable(headers)
         run_id = pop_field(fields, "run_id", str)
-        lane = ExternalLane(
-            self._gateway,
-            LaneRequest(
-                tenant=request.tenant,
-                key=headers.key,
-                run_id=read_idempotency_key(run_id) if run_id is not None else None,
-                body=pop_field(fields, "asked", str, "").encode(),
-                is_once=pop_field(fields, "once", bool, False),
-                is_own=pop_field(fields, "own", bool, False),
-                resumes=tuple(pop_field(fields, "resumes", list[str], [])),
-            ),
+        wanted = LaneRequest(
+            tenant=request.tenant,
+            key=headers.key,
+            run_id=read_idempotency_key(run_id) if run_id is not None else None,
+            body=pop_field(fields, "asked", str, "").encode(),
+            is_once=pop_field(fields, "once", bool, False),
+            is_own=pop_field(fields, "own", bool, False),
+            resumes=tuple(pop_field(fields, "resumes", list[str], [])),
         )
+        reject_unknown(fields)
+        lane = ExternalLane(self._gateway, wanted)
         done = await lane.acquire()
         if done is not None:
             return json_reply({"object": "lane", "done": done})
@@ -224,6 +239,7 @@ class TranscriptApi:
             message=pop_field(fields, "message", str),
             result=pop_field(fields, "result", str),
         )
+        reject_unknown(fields)
         if held is None:
             raise TurnNotFound(f"no lane is held for turn {request.params['turn_id']}")
         await held.lane.end(end)
@@ -235,6 +251,14 @@ class TranscriptApi:
         if held is None:
             raise TurnNotFound(f"no lane is held for turn {turn_id}")
         return held.lane
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a batch belongs in its session."""
+
+    turn_id: TurnId | None
+    ordinal: int
+    replaces_upto: int | None
 
 
 class _HeldLane:
@@ -260,10 +284,13 @@ def _count(raw: str | None) -> int | None:
     return int(raw)
 
 
-def _ordinal(value: int) -> int:
-    if not 0 <= value < MAX_ORDINAL:
-        raise InvalidInput(f"ordinal must be a non-negative integer, not {value}")
-    return value
+def _pop_place(fields: Fields) -> _Place:
+    turn_id = pop_field(fields, "turn_id", str)
+    ordinal = pop_field(fields, "ordinal", int, 0)
+    if not 0 <= ordinal < MAX_ORDINAL:
+        raise InvalidInput(f"ordinal must be a non-negative integer, not {ordinal}")
+    replaces_upto = pop_field(fields, "replaces_upto", int)
+    return _Place(_turn_id(turn_id) if turn_id else None, ordinal, replaces_upto)
 
 
 def _turn_id(raw: str) -> TurnId:

@@ -9,7 +9,8 @@ from holdfast.engine.turns.sent_requests import RebuiltRequest, SentRequests
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.projection import projection_value
 from holdfast.http.formats.sessions import turn_value
-from holdfast.http.request.body import read_optional_fields
+from holdfast.http.request.body import read_no_fields
+from holdfast.http.request.pagination import read_flag
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.provider import Upstreams
 from holdfast.ports.store import TurnView
@@ -48,8 +49,8 @@ class TurnsApi:
 
     async def cancel(self, request: Request) -> AnyReply:
         """Cancel a turn; one that has ended stays unchanged."""
+        await read_no_fields(request)
         view = await self._find(request)
-        await read_optional_fields(request)
         await self._turn_service.cancel(view.turn)
         return await self.get(request)
 
@@ -78,7 +79,7 @@ class TurnsApi:
             attempts=attempts,
             states=await self._gateway.read.provider_state(turn.session_id),
             page=slice(offset, offset + limit),
-            wire=self._wire(rebuilt) if query.get("wire") == "true" else None,
+            wire=self._wire(rebuilt) if read_flag(query, "wire") else None,
         )
         return json_reply(value)
 

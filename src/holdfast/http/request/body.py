@@ -63,6 +63,22 @@ async def read_optional_fields(request: Request) -> Fields:
     return await read_fields(request) if await request.body() else {}
 
 
+async def read_no_fields(request: Request) -> None:
+    """Reject a body with fields, on an endpoint of our own that has none."""
+    reject_unknown(await read_optional_fields(request))
+
+
+def reject_unknown(fields: Fields) -> None:
+    """Raise for a field that is left when an endpoint of our own has removed those it knows.
+
+    A field that is not read could change what is asked for, such as a misspelt condition. OpenAI's
+    endpoints ignore unknown fields or pass them on.
+    """
+    if fields:
+        name = min(fields)[:MAX_KEY]
+        raise InvalidInput(f"unknown field {name!r}", param=name)
+
+
 def parse_fields(body: bytes) -> Fields:
     """Return the fields of a JSON object in valid UTF-8."""
     try:
@@ -109,7 +125,7 @@ def pop_field(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
     try:
         value = _decoder(kind)(fields.pop(name))
     except (msgspec.DecodeError, RecursionError) as exc:
-        raise InvalidInput(f"{name}: {exc}") from exc
+        raise InvalidInput(f"{name}: {exc}", param=name) from exc
     return default if value is None else value
 
 
@@ -127,7 +143,7 @@ def pop_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
     try:
         return msgspec.json.decode(raw, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as exc:
-        raise InvalidInput(f"{name}: {exc}") from exc
+        raise InvalidInput(f"{name}: {exc}", param=name) from exc
 
 
 _decode_metadata = msgspec.json.Decoder(dict[str, str] | None).decode

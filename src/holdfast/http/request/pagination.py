@@ -39,18 +39,20 @@ def read_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> s
     """Return a query parameter that must be one of `choices`; `None` if it is missing."""
     chosen = query.get(name)
     if chosen is not None and chosen not in choices:
-        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {chosen!r}")
+        raise InvalidInput(
+            f"{name} must be one of {', '.join(choices)}, not {chosen!r}", param=name
+        )
     return chosen
 
 
-def read_limit(query: dict[str, str], default: int = 20) -> int:
+def read_limit(query: dict[str, str], default: int = 20, most: int = MAX_PAGE) -> int:
     """Return the page size."""
     raw = query.get("limit")
     if raw is None:
         return default
     is_number = raw.isascii() and raw.isdecimal() and len(raw) < 10
-    if not is_number or not 1 <= int(raw) <= MAX_PAGE:
-        raise InvalidInput(f"limit must be a number from 1 to {MAX_PAGE}")
+    if not is_number or not 1 <= int(raw) <= most:
+        raise InvalidInput(f"limit must be a number from 1 to {most}", param="limit")
     return int(raw)
 
 
@@ -72,5 +74,5 @@ def read_flag(query: dict[str, str], name: str) -> bool:
     """Return a boolean query parameter."""
     raw = query.get(name, "false").lower()
     if raw not in ("true", "false", "1", "0", ""):
-        raise InvalidInput(f"{name} must be true or false, not {raw!r}")
+        raise InvalidInput(f"{name} must be true or false, not {raw!r}", param=name)
     return raw in ("true", "1", "")

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput, InvalidSessionKey
+from holdfast.core.errors import InvalidInput, InvalidSessionKey, SessionChanged
 from holdfast.core.ids import Key, SessionId, read_key
 from holdfast.core.model.schedule import RESERVED_PREFIX
 from holdfast.core.model.session import Session
@@ -182,9 +182,18 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
 
 
 def check_expectable(headers: SessionHeaders) -> None:
-    """Reject an expected session on a request that belongs to no session."""
+    """Reject an expected session on a request that does not go to a live session."""
     if headers.expected_id is not None:
-        raise InvalidInput("X-Expected-Session-Id needs a session: send a session header as well")
+        raise InvalidInput("X-Expected-Session-Id needs a request that goes to a live session")
+
+
+def check_session(headers: SessionHeaders, session: Session) -> None:
+    """Reject headers that expect another session than the path names.
+
+    A key is ignored: many clients send theirs with every request.
+    """
+    if headers.expected_id not in (None, session.id):
+        raise SessionChanged(str(headers.expected_id), session.id)
 
 
 def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:

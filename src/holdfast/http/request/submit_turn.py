@@ -21,7 +21,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.items import NewItem, read_item, read_role
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
@@ -47,7 +47,6 @@ from holdfast.engine.turns.input_matching import (
     MatchedInput,
     match_input,
     match_stored_history,
-    read_role,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests

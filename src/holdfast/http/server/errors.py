@@ -92,6 +92,9 @@ MAX_CLIENT_WAIT_SECONDS = 60.0
 """SDKs ignore a Retry-After longer than this and retry at once."""
 NO_RETRY: Header = (b"x-should-retry", b"false")
 
+MAX_MESSAGE = 8000
+"""Characters of an error's message."""
+MAX_PARAM = 256
 _encode = msgspec.json.Encoder().encode
 
 
@@ -108,12 +111,14 @@ def error_value(
     status: int, message: str, *, code: str | None, param: str | None = None,
     kind: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the error object."""
+    """Return the error object; a message that quotes a long value is cut."""
+    if len(message) > MAX_MESSAGE:
+        message = message[:MAX_MESSAGE] + "…"
     return {
         "error": {
             "message": message,
             "type": kind or _type_of(status),
-            "param": param,
+            "param": param and param[:MAX_PARAM],
             "code": code,
         }
     }

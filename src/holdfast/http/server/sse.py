@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.streaming.stream_reader import PushCallback
+from holdfast.engine.streaming.live_response import PushCallback
 from holdfast.http.server.types import SSE, Header, Request, StreamingReply
 
 DONE = b"data: [DONE]\n\n"

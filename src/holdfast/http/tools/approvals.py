@@ -7,7 +7,8 @@ from holdfast.core.errors import ApprovalNotFound, InvalidInput
 from holdfast.core.ids import Key, SessionId
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
-from holdfast.http.request.body import pop_field, read_fields
+from holdfast.http.request.body import pop_field, read_fields, reject_unknown
+from holdfast.http.request.pagination import read_limit
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_LIMIT = 1000
@@ -23,9 +24,7 @@ class ApprovalsApi:
     async def list_all(self, request: Request) -> AnyReply:
         """Return the calls of the tenant that wait for an approval."""
         query = request.query()
-        limit = query.get("limit", "100")
-        if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LIMIT:
-            raise InvalidInput(f"limit must be between 1 and {MAX_LIMIT}", param="limit")
+        limit = read_limit(query, 100, MAX_LIMIT)
         key, session_id, after = query.get("key"), query.get("session_id"), query.get("after")
         if session_id is not None and not _SESSION_ID.fullmatch(session_id):
             raise InvalidInput("session_id must be the id of a session", param="session_id")
@@ -37,7 +36,7 @@ class ApprovalsApi:
             request.tenant,
             key=Key(key) if key is not None else None,
             session_id=SessionId(session_id) if session_id is not None else None,
-            limit=int(limit),
+            limit=limit,
             after=SessionId(after) if after is not None else None,
         )
         return json_reply(
@@ -52,10 +51,10 @@ class ApprovalsApi:
     async def answer(self, request: Request) -> AnyReply:
         """Allow or deny a call; the turn goes on at once, in the background."""
         fields = await read_fields(request)
-        approve = pop_field(fields, "approve", bool)
+        approve, reason = pop_field(fields, "approve", bool), pop_field(fields, "reason", str)
+        reject_unknown(fields)
         if approve is None:
             raise InvalidInput('send {"approve": true} or {"approve": false}', param="approve")
-        reason = pop_field(fields, "reason", str)
         name = request.params["id"]
         if "\0" in name:
             raise ApprovalNotFound("no such approval")

@@ -27,7 +27,7 @@ def check_fields(
     for name in _REFUSED:
         if _decode(given.get(name)):
             raise UnsupportedByUpstream(name, upstream)
-    if (_decode(given.get("n")) or 1) != 1:
+    if _decode(given.get("n")) not in (None, 1):
         raise UnsupportedByUpstream("n", upstream)
     text = _decode(given.get("text"))
     _check_format(text.get("format") if isinstance(text, dict) else None, "text.format", upstream)

@@ -17,7 +17,12 @@ from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.openai_chat.input import ChatForm, ChatInputWriter, TranslationCache
 from holdfast.providers.openai_chat.messages import translate
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
-from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
+from holdfast.providers.openai_chat.params import (
+    UNSUPPORTED,
+    ChatParams,
+    dropped_tools,
+    to_chat_params,
+)
 from holdfast.providers.openai_chat.whole_completion import read_text_completion
 
 PATH = "/chat/completions"
@@ -28,14 +33,6 @@ _REASONING = re.compile(r"reasoning_content.{0,80}(unsupported|not (supported|pe
                         re.IGNORECASE | re.DOTALL)  # fmt: skip
 _STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _SET_BY_US = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-}
-"""Chat fields whose results a log of items cannot store, with the values that have no effect."""
 _NO_PARAMS = ChatParams({})
 
 
@@ -178,7 +175,7 @@ class ChatProvider:
             value = msgspec.json.decode(raw)
             if name in _SET_BY_US or value is None:
                 continue
-            if name in _UNSUPPORTED and value not in _UNSUPPORTED[name]:
+            if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
                 raise UnsupportedByUpstream(name, self.name)
             translated.params[name] = raw
         return translated

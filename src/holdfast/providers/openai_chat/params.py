@@ -23,7 +23,16 @@ _OMITTED = frozenset(
     {"instructions", "include", "metadata", "stream_options", "client_metadata", "store", "stream"}
 )
 """Fields that the gateway handles itself, or that request what a Chat server always does."""
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+}
+"""Chat fields whose results a log of items cannot store, with the values that have no effect."""
 _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
+    **UNSUPPORTED,
     "truncation": ("disabled", "auto"),
     "max_tool_calls": (),
     "prompt": (),
@@ -32,7 +41,7 @@ _NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "access_programs": ([],),
     "personality": (),
 }
-"""Fields that Chat does not have, with the values that have no effect."""
+"""Fields that Chat does not have, or not for us, with the values that have no effect."""
 _MAX_COMPLETION_TOKENS_MODELS = ("o1", "o3", "o4", "gpt-5")
 """Models that accept their output limit only under its newer name."""
 _CLIENT_TOOLS = ("function", "custom")

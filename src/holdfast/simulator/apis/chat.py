@@ -7,13 +7,15 @@ from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.reply import ModelReply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool, read_tools
-from holdfast.simulator.delivery.errors import missing, not_found, openai_error
+from holdfast.simulator.delivery.errors import invalid, missing, not_found, openai_error
 from holdfast.simulator.delivery.injection import server_failure
 from holdfast.simulator.faults.effects import ConstantCallIds, Failed, Incomplete
 from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.tokens import count_text
 from holdfast.simulator.state.world import World
+
+MAX_CHOICES = 128
 
 
 def create(world: World, call: Call) -> ApiAnswer:
@@ -57,14 +59,15 @@ def _completion(world: World, call: Call, reply: ModelReply, used: int) -> Json:
         message["tool_calls"] = calls
     said = count_text(text) + sum(count_text(c.name + c.arguments) for c in reply.calls)
     reasoning_tokens = count_text(reply.reasoning or "") if world.reasons(call.model) else 0
-    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    count = _count(call.body)
+    choice: Json = {"message": message, "logprobs": None, "finish_reason": finish}
     completion: Json = {
         "id": call.ids.new("chatcmpl-", size=14),
         "object": "chat.completion",
         "created": call.now,
         "model": call.model,
-        "choices": [choice],
-        "usage": _usage(used, said, reasoning_tokens),
+        "choices": [{"index": index, **choice} for index in range(count)],
+        "usage": _usage(used, said * count, reasoning_tokens * count),
         "service_tier": "default",
         "system_fingerprint": "fp_simulated",
     }
@@ -73,6 +76,17 @@ def _completion(world: World, call: Call, reply: ModelReply, used: int) -> Json:
     if world.profile.name == "azure-like":
         _add_filter_results(completion)
     return completion
+
+
+def _count(body: Json) -> int:
+    """Return how many choices a request asks for; all are the same."""
+    count = body.get("n")
+    if count is None:
+        return 1
+    if type(count) is not int or not 1 <= count <= MAX_CHOICES:
+        text = f"Invalid 'n': expected an integer between 1 and {MAX_CHOICES}."
+        raise invalid(text, "n", "invalid_value")
+    return count
 
 
 def _usage(used: int, said: int, reasoning_tokens: int) -> Json:
@@ -114,7 +128,8 @@ def _add_filter_results(completion: Json) -> None:
     safe = {"filtered": False, "severity": "safe"}
     verdict = {"hate": safe, "self_harm": safe, "sexual": safe, "violence": safe}
     completion["prompt_filter_results"] = [{"prompt_index": 0, "content_filter_results": verdict}]
-    completion["choices"][0]["content_filter_results"] = verdict
+    for choice in completion["choices"]:
+        choice["content_filter_results"] = verdict
 
 
 def _chunks(call: Call, completion: Json) -> list[StreamedEvent]:
@@ -131,22 +146,27 @@ def _chunks(call: Call, completion: Json) -> list[StreamedEvent]:
     }
     if wants_usage:
         head["usage"] = None
-    choice = completion["choices"][0]
-    deltas = _deltas(choice["message"])
-    events = [StreamedEvent(None, head | _choice(delta, None)) for delta in deltas]
+    choices = completion["choices"]
+    events = [
+        StreamedEvent(None, head | _choice(choice["index"], delta, None))
+        for choice in choices
+        for delta in _deltas(choice["message"])
+    ]
     failed = call.effect(Failed)
     if failed is not None:
         error = openai_error(server_failure(call), type="server_error", code="server_error")
         return [*events[: failed.event], StreamedEvent(None, error)]
-    last = StreamedEvent(None, head | _choice({}, choice["finish_reason"]), is_terminal=True)
-    events.append(last)
+    for choice in choices:
+        last = head | _choice(choice["index"], {}, choice["finish_reason"])
+        events.append(StreamedEvent(None, last, is_terminal=choice is choices[-1]))
     if wants_usage:
         events.append(StreamedEvent(None, head | {"choices": [], "usage": completion["usage"]}))
     return events
 
 
-def _choice(delta: Json, finish: str | None) -> Json:
-    return {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+def _choice(index: int, delta: Json, finish: str | None) -> Json:
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return {"choices": [choice]}
 
 
 def _deltas(message: Json) -> list[Json]:

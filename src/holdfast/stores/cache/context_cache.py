@@ -59,8 +59,7 @@ class ContextCache:
     """The contexts of the sessions that were used last, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._max_context_bytes = min(max_bytes // 2, MAX_CONTEXT_BYTES)
+        self.limit(max_bytes)
         self._entries: OrderedDict[SessionId, CachedContext] = OrderedDict()
         self._bytes = 0
         self.large: OrderedDict[SessionId, None] = OrderedDict()

@@ -4,11 +4,11 @@ An entry stays valid by the rule of `context_cache.py`: as long as the session h
 its transcript at a later head is the cached one with the new items appended.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.ids import SessionId
+from holdfast.core.lru import SizedLru
 from holdfast.core.model.session import Session
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -28,17 +28,16 @@ class TranscriptCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
-        self._readings: OrderedDict[SessionId, CachedTranscript] = OrderedDict()
+        self._readings: SizedLru[SessionId, CachedTranscript] = SizedLru(max_bytes)
 
     @property
     def held_bytes(self) -> int:
         """The size of all transcripts in bytes."""
-        return self._bytes
+        return self._readings.held
 
     def find(self, session: Session) -> CachedTranscript | None:
         """Return the cached transcript if it is still valid; may be called from any thread."""
-        known = self._readings.get(session.id)
+        known = self._readings.peek(session.id)
         if known is None or known.record_no != session.record_no:
             return None
         return known if known.head_seq <= session.head_seq else None
@@ -50,21 +49,15 @@ class TranscriptCache:
         known = self._readings.get(session.id)
         if known is not None and known[:2] >= (session.record_no, session.head_seq):
             # The cached one is as new or newer: a later read finished first.
-            self._readings.move_to_end(session.id)
             return
         self.drop(session.id)
-        if len(listed) * 2 > self._max_bytes:
-            return
-        self._readings[session.id] = CachedTranscript(session.record_no, session.head_seq, listed)
-        self._bytes += len(listed)
-        while self._bytes > self._max_bytes:
-            self.drop(next(iter(self._readings)))
+        if len(listed) * 2 <= self._max_bytes:
+            reading = CachedTranscript(session.record_no, session.head_seq, listed)
+            self._readings.put(session.id, reading, len(listed))
 
     def drop(self, session_id: SessionId) -> None:
         """Remove a session's transcript."""
-        known = self._readings.pop(session_id, None)
-        if known is not None:
-            self._bytes -= len(known.listed)
+        self._readings.pop(session_id)
 
 
 def listed(bodies: Sequence[bytes], before: bytes = NOTHING) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.rows import WRITERS as CHANNEL_WRITERS
@@ -18,7 +19,7 @@ from holdfast.stores.sql.entries import (
     session_no,
 )
 from holdfast.stores.sql.plan import Ask, Statement
-from holdfast.stores.sql.schedules.rows import WRITERS as SCHEDULE_WRITERS
+from holdfast.stores.sql.schedules import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
 """How long a request to end a run is kept: far longer than any caller waits."""
@@ -110,8 +111,7 @@ def _note_late(change: ch.LateWriteNoted, asks: list[Ask]) -> None:
     asks.append((sql.ADD_LATE_WRITE, values))
 
 
-def _request_stop(change: ch.StopRequested, asks: list[Ask]) -> None:
-    row = change.row
+def _request_stop(row: ch.StopRequestRow, asks: list[Ask]) -> None:
     asks.append((sql.FORGET_STOP_REQUESTS, (row.requested_at - STOP_REQUEST_SECONDS,)))
     asks.append((sql.ADD_STOP_REQUEST, astuple(row)))
 
@@ -153,10 +153,10 @@ def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
 
 
 def _row(statement: Statement) -> Writer:
-    """Return the writer of a change that writes one row."""
+    """Return the writer of a change that is a row."""
 
-    def write(change: Any, asks: list[Ask]) -> None:
-        asks.append((statement, astuple(change.row)))
+    def write(row: Any, asks: list[Ask]) -> None:
+        asks.append((statement, astuple(row)))
 
     return write
 
@@ -172,22 +172,22 @@ _WRITERS: dict[type, Writer] = {
         (sql.CLAIM_RETRY, (change.turn_id, change.step, change.claims))
     ),
     ch.LateWriteNoted: _note_late,
-    ch.StopRequested: _request_stop,
-    ch.IdempotencyAdded: _row(sql.ADD_IDEMPOTENCY),
+    ch.StopRequestRow: _request_stop,
+    ch.IdempotencyRow: _row(sql.ADD_IDEMPOTENCY),
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,
-    ch.CompletionAdded: _row(sql.ADD_COMPLETION),
+    ch.CompletionRow: _row(sql.ADD_COMPLETION),
     ch.CompletionSaved: lambda change, asks: asks.append(
         (sql.SAVE_COMPLETION, (change.turn_id, change.step, change.metadata))
     ),
-    ch.ApiKeyAdded: _row(sql.ADD_API_KEY),
+    ch.ApiKeyRow: _row(sql.ADD_API_KEY),
     ch.ApiKeySaved: lambda change, asks: asks.append(
         (sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at))
     ),
     ch.JournalAdded: add_journal,
     ch.ResponseDropped: _drop_response,
-    ch.HistoryHashAdded: _row(sql.ADD_HISTORY_HASH),
-    ch.ItemPlaced: _row(sql.ADD_ITEM_PLACE),
+    HistoryHashRow: _row(sql.ADD_HISTORY_HASH),
+    ItemPlaceRow: _row(sql.ADD_ITEM_PLACE),
 }
 _PLAIN_WRITERS = {**CHANNEL_WRITERS, **SCHEDULE_WRITERS}
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)

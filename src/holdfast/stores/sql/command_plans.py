@@ -22,16 +22,15 @@ from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
-from holdfast.stores.sql import facts
+from holdfast.stores.sql import facts, schedules
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
-from holdfast.stores.sql.channels import plans as channel_plans
+from holdfast.stores.sql.channels import facts as channel_facts
 from holdfast.stores.sql.entries import EXPIRED
 from holdfast.stores.sql.erasure import erasures, oldest_turn_id, prune, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
-from holdfast.stores.sql.schedules import plans as schedule_plans
 from holdfast.stores.sql.search.follower import index_log
 
 DELIVERIES_SECONDS = 30 * 60.0
@@ -53,7 +52,6 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Extend: (facts.extend_facts, run_end.extend),
     cmd.Finish: (facts.finish_facts, run_end.finish),
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
-    cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
     cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
     cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
@@ -70,8 +68,8 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
     cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
     cmd.Recover: (facts.recover_facts, succession.recover),
-    **channel_plans.DECIDED,
-    **schedule_plans.DECIDED,
+    **channel_facts.DECIDED,
+    **schedules.DECIDED,
 }
 
 # Commands whose facts include those of their lane.

@@ -3,38 +3,12 @@
 from msgspec.structs import replace
 
 from holdfast.core.decisions.import_session import IMPORTER
-from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
-from holdfast.core.transaction.commands import (
-    Accept,
-    AddApiKey,
-    Annotate,
-    AnnotateCompletion,
-    Append,
-    AppendBatch,
-    Cancel,
-    Claim,
-    Compact,
-    Delete,
-    DropProviderState,
-    DropResponse,
-    Extend,
-    Finish,
-    ForgetState,
-    Fork,
-    Import,
-    Pop,
-    RecordHeal,
-    Recover,
-    RequestStop,
-    Reserve,
-    Reset,
-    Restore,
-    RevokeApiKey,
-)
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -48,6 +22,7 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_instructions,
     find_items,
+    find_repeat,
     find_run,
     find_turn,
     heads_of,
@@ -61,28 +36,27 @@ from holdfast.stores.sql.lookups import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, every, one
-from holdfast.stores.sql.schedules.plans import with_schedule
+from holdfast.stores.sql.schedules import with_schedule
 
-Fenced = Extend | Finish | DropProviderState | RecordHeal | Compact
+Fenced = cmd.Extend | cmd.Finish | cmd.RecordHeal | cmd.Compact
 
 
-def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
+def accept_facts(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts]:
     """Read repeats first, then identity, then the lane."""
     if command.again:
         facts = yield from _resubmitted(command, now)
         if facts is not None:
             return facts
-    if command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            return (yield from _repeated(IdempotencyRow(*found), now))
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    if repeat is not None:
+        return (yield from _repeated(repeat, now))
     facts = Facts(now=now)
     if command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
     elif command.key is not None:
         row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
         facts = read_lane(row, now)
-    if isinstance(command, Append):
+    if isinstance(command, cmd.Append):
         if facts.session is None:
             return (yield from _with_generation(facts, command))
         if not facts.session.is_live:
@@ -91,12 +65,11 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
     return (yield from _more_for_accept(command, facts))
 
 
-def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
+def continue_facts(command: cmd.AppendBatch, now: float) -> Plan[Facts]:
     """Read the turn and its session; before the first batch, the session it will begin in."""
-    if command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            return (yield from _repeated(IdempotencyRow(*found), now))
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    if repeat is not None:
+        return (yield from _repeated(repeat, now))
     if command.known is not None and not command.again:
         seen = command.known
         facts = yield from lane_facts(seen.session.id, now)
@@ -121,7 +94,7 @@ def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
     return facts
 
 
-def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
+def _turn_to_continue(command: cmd.AppendBatch) -> Plan[Turn | None]:
     """Return the turn of a batch; if it may have been started anew, read it only for a repeat."""
     if command.spare_turn_id is not None:
         if not command.again:
@@ -136,7 +109,7 @@ def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
     return None
 
 
-def pop_facts(command: Pop, now: float) -> Plan[Facts]:
+def pop_facts(command: cmd.Pop, now: float) -> Plan[Facts]:
     """Read the last visible item, or the one that an earlier attempt of this command hid."""
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
@@ -155,7 +128,7 @@ def pop_facts(command: Pop, now: float) -> Plan[Facts]:
     return replace(facts, hidden=hidden, last_item=last[-1] if last else None)
 
 
-def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
+def reserve_facts(command: cmd.Reserve, now: float) -> Plan[Facts]:
     """Read the live session of the key, or what a new one needs."""
     if command.key is None:
         row = (yield from session_row(command.candidate_id)) if command.again else None
@@ -166,15 +139,14 @@ def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
     return Facts(now=now, session=read_session(row))
 
 
-def import_facts(command: Import, now: float) -> Plan[Facts]:
+def import_facts(command: cmd.Import, now: float) -> Plan[Facts]:
     """Read the session with that id, erased or not, else the key's session; and its last turn."""
     row = yield from session_row(command.session_id)
     facts = Facts(now=now, session=read_session(row) if row else None)
     if facts.session is None and command.key is not None:
         live = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
         facts = replace(facts, live=read_session(live) if live else None)
-        last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
-        facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+        facts = yield from _with_generation(facts, command)
     known = facts.session or facts.live
     if known is None:
         return facts
@@ -188,7 +160,7 @@ def import_facts(command: Import, now: float) -> Plan[Facts]:
     )
 
 
-def forget_facts(command: ForgetState, now: float) -> Plan[Facts]:
+def forget_facts(command: cmd.ForgetState, now: float) -> Plan[Facts]:
     """Read the session, and whether it has provider state."""
     row = yield from session_row(command.session_id)
     found = yield from one(sql.PROVIDER_STATE, command.session_id)
@@ -196,13 +168,13 @@ def forget_facts(command: ForgetState, now: float) -> Plan[Facts]:
     return Facts(now=now, session=session, has_provider_state=found is not None)
 
 
-def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:
+def _resubmitted(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts | None]:
     joined = yield from one(sql.JOINED_TURN, command.turn_id)
     turn = yield from find_turn(joined[0] if joined else command.turn_id)
     if turn is None:
         return None
     run = None
-    if isinstance(command, Accept):
+    if isinstance(command, cmd.Accept):
         run = yield from find_run(turn.id, command.run_id)
     facts = yield from lane_facts(turn.session_id, now)
     return replace(facts, turn=turn, run=run)
@@ -241,14 +213,21 @@ def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     return replace(facts, hidden=hidden, turn_items=tuple(items))
 
 
-def _with_generation(facts: Facts, command: Accept | Append | AppendBatch | Reserve) -> Plan[Facts]:
+def _with_generation(
+    facts: Facts, command: cmd.Accept | cmd.Append | cmd.AppendBatch | cmd.Import | cmd.Reserve
+) -> Plan[Facts]:
     if command.key is None:
         return facts
-    last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
-    return replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+    generation = yield from _next_generation(command.tenant, command.key)
+    return replace(facts, next_generation=generation)
 
 
-def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
+def _next_generation(tenant: Tenant, key: Key) -> Plan[int]:
+    last = yield from one(sql.LAST_GENERATION, tenant, key)
+    return (last[0] or 0) + 1 if last else 1
+
+
+def _more_for_accept(command: cmd.Accept, facts: Facts) -> Plan[Facts]:
     if command.schedule is not None:
         facts = yield from with_schedule(facts, command.schedule.schedule_id)
     session = facts.session
@@ -282,12 +261,12 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
     return facts
 
 
-def _with_latest(command: Accept | Append, facts: Facts, session: Session) -> Plan[Facts]:
+def _with_latest(command: cmd.Accept | cmd.Append, facts: Facts, session: Session) -> Plan[Facts]:
     """Add the session's latest turn, in case this is an SDK's automatic retry of it.
 
     If the repeated turn is known, add that one.
     """
-    if isinstance(command, Accept) and command.same_as is not None:
+    if isinstance(command, cmd.Accept) and command.same_as is not None:
         turn_id, step = command.same_as
         same = yield from find_turn(turn_id)
         if same is None or same.session_id != session.id:
@@ -311,7 +290,7 @@ def _with_live(facts: Facts, session: Session) -> Plan[Facts]:
     return replace(facts, live=live, live_id=live.id)
 
 
-def claim_facts(command: Claim, now: float) -> Plan[Facts]:
+def claim_facts(command: cmd.Claim, now: float) -> Plan[Facts]:
     """Read the turn, its lane, and its items if it ran before."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
@@ -329,10 +308,7 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     fence = command.fence
     facts = yield from lane_facts(fence.session_id, now)
     if fence.holds(facts.session):
-        if isinstance(command, DropProviderState):
-            kept = yield from every(sql.PROVIDER_STATE, fence.session_id)
-            return replace(facts, has_provider_state=bool(kept))
-        if isinstance(command, Extend | Finish) and facts.session is not None:
+        if isinstance(command, cmd.Extend | cmd.Finish) and facts.session is not None:
             return (yield from _with_later_records(command, facts, facts.session))
         return facts
     # The epoch of a run is the number of the entry that started it, which names its turn.
@@ -342,7 +318,9 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     return replace(facts, run=run, turn=turn)
 
 
-def _with_later_records(command: Extend | Finish, facts: Facts, session: Session) -> Plan[Facts]:
+def _with_later_records(
+    command: cmd.Extend | cmd.Finish, facts: Facts, session: Session
+) -> Plan[Facts]:
     """Add the session's records if there are new ones since the run read its context."""
     if command.shown_records is None or session.record_no <= command.shown_records:
         return facts
@@ -350,7 +328,9 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
     return replace(facts, heads=heads_of(records, EVERYTHING))
 
 
-def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Plan[Facts]:
+def cancel_facts(
+    command: cmd.Cancel | cmd.RequestStop | cmd.DropResponse, now: float
+) -> Plan[Facts]:
     """Read the turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
@@ -358,53 +338,49 @@ def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Pl
     return replace((yield from lane_facts(turn.session_id, now)), turn=turn)
 
 
-def api_key_facts(command: AddApiKey | RevokeApiKey, now: float) -> Plan[Facts]:
+def api_key_facts(command: cmd.AddApiKey | cmd.RevokeApiKey, now: float) -> Plan[Facts]:
     """Read the key with that id."""
     row = yield from one(sql.API_KEY_BY_ID, command.id)
     return Facts(now=now, api_key=ApiKeyRow(*row) if row else None)
 
 
-def completion_facts(command: AnnotateCompletion, now: float) -> Plan[Facts]:
+def completion_facts(command: cmd.AnnotateCompletion, now: float) -> Plan[Facts]:
     """Read the stored completion."""
     row = yield from one(sql.COMPLETION, command.tenant, command.turn_id, command.step)
     return Facts(now=now, completion=CompletionRow(*row) if row else None)
 
 
-def lifecycle_facts(command: Reset | Restore | Delete | Fork | Annotate, now: float) -> Plan[Facts]:
+def lifecycle_facts(
+    command: cmd.Reset | cmd.Restore | cmd.Delete | cmd.Fork | cmd.Annotate, now: float
+) -> Plan[Facts]:
     """Read the session, its rival for the key, and the open turns of the one to be retired."""
-    if isinstance(command, Reset | Fork) and command.idempotency_key is not None:
-        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-        if found is not None:
-            repeat = IdempotencyRow(*found)
+    if isinstance(command, cmd.Reset | cmd.Fork):
+        repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+        if repeat is not None:
             made = yield from session_row(SessionId(repeat.turn_id))
             return Facts(now=now, repeat=repeat, made=read_session(made) if made else None)
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
         return facts
-    if isinstance(command, Reset | Restore) and session.key is not None:
-        facts = yield from _with_key(facts, session)
-    if isinstance(command, Fork | Reset) and command.again:
+    if isinstance(command, cmd.Reset | cmd.Restore) and session.key is not None:
+        generation = yield from _next_generation(session.tenant, session.key)
+        facts = yield from _with_live(replace(facts, next_generation=generation), session)
+    if isinstance(command, cmd.Fork | cmd.Reset) and command.again:
         made = yield from session_row(command.new_id)
         facts = replace(facts, live=read_session(made)) if made else facts
-    if isinstance(command, Restore) and facts.live is not None:
+    if isinstance(command, cmd.Restore) and facts.live is not None:
         lane = yield from lane_facts(facts.live.id, now)
         facts = replace(facts, active=lane.active, active_run=lane.active_run)
-    if isinstance(command, Fork):
+    if isinstance(command, cmd.Fork):
         facts = replace(facts, hidden=(yield from find_hidden(session)))
-    if isinstance(command, Delete):
+    if isinstance(command, cmd.Delete):
         facts = replace(facts, turn=(yield from latest_turn(session)))
         facts = replace(facts, forks=(yield from _every_fork(session)))
-    if isinstance(command, Reset | Restore | Delete):
-        retired = facts.live if isinstance(command, Restore) and facts.live else session
+    if isinstance(command, cmd.Reset | cmd.Restore | cmd.Delete):
+        retired = facts.live if isinstance(command, cmd.Restore) and facts.live else session
         facts = replace(facts, open_turns=(yield from open_turns(retired.id)))
     return facts
-
-
-def _with_key(facts: Facts, session: Session) -> Plan[Facts]:
-    last = yield from one(sql.LAST_GENERATION, session.tenant, session.key)
-    facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
-    return (yield from _with_live(facts, session))
 
 
 def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
@@ -419,7 +395,7 @@ def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
     return tuple(found)
 
 
-def recover_facts(command: Recover, now: float) -> Plan[Facts]:
+def recover_facts(command: cmd.Recover, now: float) -> Plan[Facts]:
     """Read the lane, every open turn, and which of their workers are gone."""
     facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
@@ -433,18 +409,16 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     return replace(facts, open_turns=turns, gone_owners=frozenset(gone))
 
 
-def extend_facts(command: Extend, now: float) -> Plan[Facts]:
+def extend_facts(command: cmd.Extend, now: float) -> Plan[Facts]:
     """Read the run's lane; for a batch that must count once, also whether it was written before."""
     facts = yield from fenced_facts(command, now)
     if command.merges and facts.session is not None:
         facts = replace(facts, open_turns=(yield from open_turns(facts.session.id)))
-    if command.idempotency_key is None:
-        return facts
-    found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
-    return replace(facts, repeat=IdempotencyRow(*found)) if found else facts
+    repeat = yield from find_repeat(command.tenant, command.idempotency_key)
+    return replace(facts, repeat=repeat) if repeat is not None else facts
 
 
-def finish_facts(command: Finish, now: float) -> Plan[Facts]:
+def finish_facts(command: cmd.Finish, now: float) -> Plan[Facts]:
     """Read a run's lane and the next turn of its queue."""
     facts = yield from fenced_facts(command, now)
     hides = command.refused_from is not None or bool(command.left_out)

@@ -211,16 +211,8 @@ class StaleState(msgspec.Struct, frozen=True):
     is_live: bool
 
 
-class StaleHeal(msgspec.Struct, frozen=True):
-    """A turn whose provider no longer had the state that the request referred to."""
-
-    turn_id: TurnId
-    session_id: SessionId
-    code: str
-
-
-class FailedTurn(msgspec.Struct, frozen=True):
-    """A turn that failed."""
+class TurnProblem(msgspec.Struct, frozen=True):
+    """A turn in which something went wrong, and the code of what."""
 
     turn_id: TurnId
     session_id: SessionId
@@ -231,8 +223,9 @@ class RecentTurns(msgspec.Struct):
     """Problems of recent turns, up to a position in the log."""
 
     next_pos: int | None
-    failed: list[FailedTurn] = []
-    heals: list[StaleHeal] = []
+    failed: list[TurnProblem] = []
+    heals: list[TurnProblem] = []
+    """Turns whose provider no longer had the state that the request referred to."""
 
 
 class _Heal(msgspec.Struct):
@@ -244,11 +237,6 @@ def now(now: float) -> Plan[float]:
     """Return the database's time."""
     yield from ()
     return now
-
-
-def rows(statement: Statement, *parameters: object) -> Plan[list[Row]]:
-    """Return a check's rows."""
-    return (yield from every(statement, *parameters))
 
 
 def latest_time(now: float) -> Plan[tuple[float, float | None]]:
@@ -323,9 +311,9 @@ def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
         turn = body.turn
         if kind in ENDS and is_last and turn is not None and turn.outcome == "failed":
             code = turn.error_code or "no code"
-            recent.failed.append(FailedTurn(turn_id, session_id, code))
+            recent.failed.append(TurnProblem(turn_id, session_id, code))
         recent.heals += [
-            StaleHeal(turn_id, session_id, code) for code in _stale_heals(body, since, seen)
+            TurnProblem(turn_id, session_id, code) for code in _stale_heals(body, since, seen)
         ]
     return recent
 

@@ -22,14 +22,14 @@ from holdfast.core.model.records import (
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import Change, Entry, LogAppended
+from holdfast.core.transaction.changes import Change, Entry, IdempotencyRow, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     EXPIRED,
     SESSION_WIDTH,
-    ItemState,
+    Items,
     read_body,
     read_items,
     read_records,
@@ -74,6 +74,12 @@ def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
     return read_turn(row) if row else None
 
 
+def find_repeat(tenant: Tenant | None, key: str | None) -> Plan[IdempotencyRow | None]:
+    """Return what an idempotency key is bound to; None if it was not used, or there is no key."""
+    row = (yield from one(sql.IDEMPOTENCY_BY_KEY, tenant, key)) if key is not None else None
+    return IdempotencyRow(*row) if row is not None else None
+
+
 def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
     """Return every attempt at a turn, oldest first."""
     rows = yield from every(sql.TURN_ENTRIES, turn_id)
@@ -113,13 +119,8 @@ class _Place(NamedTuple):
     reached: int
 
 
-def find_number(session: Session, count: Count, target: int) -> Plan[int]:
-    """Return the number of the first entry of a session at which a count reaches a target."""
-    return (yield from _search(session, count, target))
-
-
-def _search(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
-    """Return the number of the entry at which a count reaches a target.
+def find_number(session: Session, count: Count, target: int, *, beside: int = 0) -> Plan[int]:
+    """Return the number of the first entry of a session at which a count reaches a target.
 
     Counts grow with the entries, mostly evenly, so an interpolation search needs few reads, however
     long the log is. If `beside` is negative, an entry shortly before the exact one will do; if it
@@ -178,26 +179,6 @@ def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -
     return line
 
 
-def find_owners(
-    of: Session, first: int, last: int, known: LineageCache | None = None
-) -> Plan[list[tuple[Session, int, int]]]:
-    """Return which session stores which part of a range of a fork's items, oldest part first."""
-    owners: list[tuple[Session, int, int]] = []
-    last = min(last, of.head_seq)
-    if max(first, of.parent_seq + 1) <= last:
-        owners.append((of, max(first, of.parent_seq + 1), last))
-    last = min(last, of.parent_seq)
-    if of.parent_id is None or first > last:
-        return owners
-    line = yield from find_ancestors(of, first, known)
-    for part in line.between(first, last):
-        row = yield from one(sql.SESSION_BY_ID, part.session_id)
-        assert row is not None, f"session {part.session_id} of a line of forks is missing"
-        owners.append((read_session(row), part.first, part.last))
-    owners.reverse()
-    return owners
-
-
 def places_in_line(
     of: Session, places: Sequence[tuple[int, int]], known: LineageCache | None = None
 ) -> Plan[list[int]]:
@@ -224,31 +205,36 @@ def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[R
     return [record for record in found if first <= record.no <= upto]
 
 
-def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
-    """Return the records over a session's log, its own and those of each ancestor, nearest first.
+def records_in_line(session: Session) -> Plan[list[tuple[list[Record], int]]]:
+    """Return the records over a session's log: its own and those of each ancestor, nearest first.
 
-    An ancestor's records are cut off at the point of the fork.
+    Each list is followed by the last item that its records apply to: the point of the fork.
     """
-    found: list[tuple[Record, ...]] = []
-    session_id, records, upto = session.id, session.record_no, EVERYTHING
-    parent: Session | None = session
-    while parent is not None:
-        if records:
-            own = yield from own_records(session_id, records)
-            found.append(
-                tuple(
-                    replace(record, to_seq=min(record.to_seq, upto))
-                    for record in own
-                    if changes_view(record)
-                )
-            )
-        if parent.parent_id is None:
+    found: list[tuple[list[Record], int]] = []
+    owner: Session | None = session
+    number, upto = session.record_no, EVERYTHING
+    while owner is not None:
+        own = yield from own_records(owner.id, number)
+        if own:
+            found.append((own, upto))
+        if owner.parent_id is None:
             break
-        session_id, records = parent.parent_id, parent.parent_record
-        upto = min(upto, parent.parent_seq)
-        row = yield from one(sql.SESSION_BY_ID, session_id)
-        parent = read_session(row) if row else None
+        number, upto = owner.parent_record, min(upto, owner.parent_seq)
+        row = yield from one(sql.SESSION_BY_ID, owner.parent_id)
+        owner = read_session(row) if row else None
     return found
+
+
+def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
+    """Return the records that change the view of a session's log, cut off at the forks."""
+    return [
+        tuple(
+            replace(record, to_seq=min(record.to_seq, upto))
+            for record in own
+            if changes_view(record)
+        )
+        for own, upto in (yield from records_in_line(session))
+    ]
 
 
 def changes_view(record: Record) -> bool:
@@ -350,16 +336,18 @@ def find_turn_items(
     return found if len(found) == last - first + 1 else None
 
 
-def find_states(
+def find_packed(
     of: Session, first: int, last: int, known: LineageCache | None = None
-) -> Plan[list[ItemState]]:
-    """Return a range of items in their packed form, whichever ancestor stores them."""
-    found: list[ItemState] = []
+) -> Plan[list[Items]]:
+    """Return a range of items in their packed form, by entry, whichever ancestor stores them."""
+    found: list[Items] = []
     for part, rows in (yield from _entries_by_part(of, first, last, known)):
         for row in rows:
-            states = read_items(row[-1]).listed
-            at = row[-2] - len(states) + 1
-            found += states[max(part.first - at, 0) : max(part.last - at + 1, 0)]
+            items = read_items(row[-1])
+            at = row[-2] - len(items.listed) + 1
+            # The entries may extend beyond the range.
+            items.listed = items.listed[max(part.first - at, 0) : max(part.last - at + 1, 0)]
+            found.append(items)
     return found
 
 
@@ -371,7 +359,7 @@ def _entries_by_part(
     Each row ends with the number of its last item and the items. One statement reads the entries of
     all sessions.
     """
-    parts = yield from _find_parts(of, first, last, known)
+    parts = yield from find_parts(of, first, last, known)
     if len(parts) == 1:
         part, no, (low, high) = parts[0]
         return [(part, (yield from every(sql.ITEM_ENTRIES, no, low, high)))]
@@ -384,7 +372,7 @@ def _entries_by_part(
     return [(part, rows_by_session[no]) for part, no, _ in parts]
 
 
-def _find_parts(
+def find_parts(
     of: Session, first: int, last: int, known: LineageCache | None
 ) -> Plan[list[tuple[Part, int, Span]]]:
     """Return the parts of a range of items, oldest first, with session number and entry range.
@@ -423,22 +411,10 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
     """Return an entry range that contains a range of a session's own items; it may be larger."""
     low, high = 1, owner.version
     if first > owner.parent_seq + 1:
-        low = yield from _search(owner, "seq", first, beside=-NEAR_ENTRIES)
+        low = yield from find_number(owner, "seq", first, beside=-NEAR_ENTRIES)
     if last < owner.head_seq:
-        high = yield from _search(owner, "seq", last, beside=NEAR_ENTRIES)
+        high = yield from find_number(owner, "seq", last, beside=NEAR_ENTRIES)
     return low, high
-
-
-def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Return the entries with a range of a session's own items, and perhaps a few others.
-
-    A row is the number of the entry's last item, and its items.
-    """
-    last = min(last, owner.head_seq)
-    if first > last:
-        return []
-    low, high = yield from _entry_range(owner, first, last)
-    return (yield from every(sql.ITEM_ENTRIES, session_no(owner.id), low, high))
 
 
 def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:

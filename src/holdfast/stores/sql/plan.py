@@ -4,12 +4,13 @@ A plan never touches a connection, so the same code runs in a thread on SQLite, 
 PostgreSQL, and inline in a simulation.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 ResultT = TypeVar("ResultT")
+ParametersT = ParamSpec("ParametersT")
 
 
 class Statement(NamedTuple):
@@ -33,6 +34,26 @@ class QueryRunner(Protocol):
     async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Return the result of a query, which gets the database's time."""
         ...
+
+
+class SnapshotReader:
+    """Runs plans, each in one snapshot; its ports say what the methods return."""
+
+    def __init__(self, run: QueryRunner) -> None:
+        self._run = run
+
+
+def reading(
+    query: Callable[ParametersT, Plan[ResultT]],
+) -> Callable[Concatenate[SnapshotReader, ParametersT], Coroutine[Any, Any, ResultT]]:
+    """Return a plan as a method of a `SnapshotReader`, with the same parameters."""
+
+    def read(
+        self: SnapshotReader, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> Coroutine[Any, Any, ResultT]:
+        return self._run(lambda _: query(*args, **kwargs))
+
+    return read
 
 
 def columns(row: type[msgspec.Struct], prefix: str = "") -> str:

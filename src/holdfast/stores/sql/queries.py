@@ -19,7 +19,7 @@ from holdfast.core.model.records import (
     visible_spans,
 )
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -55,18 +55,17 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_hidden_ranges,
     find_items,
-    find_lineage,
     find_number,
-    find_owners,
+    find_packed,
+    find_parts,
     find_records,
-    find_runs,
-    find_states,
     find_turn,
     find_turn_items,
     is_living,
     last_run_of_step,
     own_records,
     places_in_line,
+    records_in_line,
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, Row, every, one
@@ -78,19 +77,20 @@ EVENTS_PER_ENTRY = 1024
 
 
 def session(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None
+    tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
 ) -> Plan[SessionView | None]:
     """Return one session as the API shows it."""
+    row = yield from _named(tenant, session_id, key)
+    return (yield from session_view(row)) if row is not None else None
+
+
+def _named(tenant: Tenant, session_id: SessionId | None, key: Key | None) -> Plan[Row | None]:
+    """Return the row of a session by its id or key, unless it is foreign or was erased."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
         row = yield from one(sql.SESSION_BY_KEY, tenant, key)
-    if row is None:
-        return None
-    found = read_session(row)
-    if found.tenant != tenant or found.deleted_at is not None:
-        return None
-    return (yield from session_view(row))
+    return row if row is not None and read_session(row).exists_for(tenant) else None
 
 
 def session_view(row: Row) -> Plan[SessionView]:
@@ -182,13 +182,10 @@ def transcript(
     known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the last visible items as bytes, or `Long` if that takes more rows than `at_most`."""
-    if session_id is not None:
-        row = yield from session_row(session_id)
-    else:
-        row = yield from one(sql.SESSION_BY_KEY, tenant, key)
-    found = read_session(row) if row is not None else None
-    if found is None or found.tenant != tenant or found.deleted_at is not None:
+    row = yield from _named(tenant, session_id, key)
+    if row is None:
         return None
+    found = read_session(row)
     before = known.find(found) if last is None else None
     spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
     if found.hidden_count and not before:
@@ -199,7 +196,8 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        bodies += [item.body for item in (yield from find_states(found, first, end, lines))]
+        for items in (yield from find_packed(found, first, end, lines)):
+            bodies += [item.body for item in items.listed]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -226,19 +224,19 @@ def stop_requests() -> Plan[list[StopRequestRow]]:
     ]
 
 
-def hidden(of: Session) -> Plan[list[Span]]:
+def hidden(session: Session) -> Plan[list[Span]]:
     """Return the hidden ranges."""
-    return list((yield from find_hidden(of)))
+    return list((yield from find_hidden(session)))
 
 
-def records(of: Session) -> Plan[list[Record]]:
+def records(session: Session) -> Plan[list[Record]]:
     """Return a session's own records."""
-    return (yield from own_records(of.id, of.record_no))
+    return (yield from own_records(session.id, session.record_no))
 
 
-def lineage_records(of: Session) -> Plan[list[Record]]:
+def lineage_records(session: Session) -> Plan[list[Record]]:
     """Return the records in force over a session's log, including those of its ancestors."""
-    found = yield from find_records(of)
+    found = yield from find_records(session)
     return [record for own in reversed(found) for record in in_force(own)]
 
 
@@ -256,7 +254,9 @@ def turn(tenant: Tenant, turn_id: TurnId) -> Plan[TurnView | None]:
     return TurnView(found, found.status(owner, has_live_owner=is_living(row[-1])))
 
 
-def turns(session_id: SessionId, after: int, limit: int, order: Order) -> Plan[list[TurnView]]:
+def turns(
+    session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
+) -> Plan[list[TurnView]]:
     """Return a page of turns."""
     row = yield from session_row(session_id)
     if row is None:
@@ -279,11 +279,6 @@ def turns(session_id: SessionId, after: int, limit: int, order: Order) -> Plan[l
         for one in found
         if first <= one.number <= last
     ]
-
-
-def runs(turn_id: TurnId) -> Plan[list[Run]]:
-    """Return every attempt at a turn."""
-    return (yield from find_runs(turn_id))
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[ResponseView | None]:
@@ -420,9 +415,9 @@ def _still_says(row: HistoryHashRow) -> Plan[bool]:
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
-        states = yield from find_states(session, first, last)
-        steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
-        history_hash = extend_hash(history_hash, steps)
+        for items in (yield from find_packed(session, first, last)):
+            steps: list[Step] = [(one.fingerprint, one.call_id) for one in items.listed]
+            history_hash = extend_hash(history_hash, steps)
     return history_hash == row.history_hash
 
 
@@ -519,8 +514,9 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
         pairs = [(row[0], row[1]) for row in rows]
         places.update((yield from places_in_line(of, pairs, lines)))
     else:
-        for owner, first, last in (yield from find_owners(of, 1, of.head_seq, lines)):
-            found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
+        for part, no, _ in (yield from find_parts(of, 1, of.head_seq, lines)):
+            span = (part.first, part.last)
+            found = yield from every(sql.PLACES_OF_ITEM, no, item_id, *span)
             places.update(row[0] for row in found)
     place = place_in(item_id)
     if place is not None and place not in places and 1 <= place <= of.head_seq:
@@ -531,20 +527,13 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
 
 def _hiding(of: Session) -> Plan[list[Record]]:
     """Return the records that hide parts of a session's log, including its ancestors' records."""
-    found: list[Record] = []
-    line = yield from find_lineage(of)
-    upto, records = of.head_seq, of.record_no
-    for owner in line:
-        own = yield from own_records(owner.id, records)
-        undone = {record.undoes for record in own if record.kind == "undo"}
+    return [
         # What an ancestor hides after the point of the fork does not affect the fork.
-        found.extend(
-            replace(record, to_seq=min(record.to_seq, upto))
-            for record in own
-            if record.kind in HIDING and record.no not in undone and record.from_seq <= upto
-        )
-        upto, records = min(upto, owner.parent_seq), owner.parent_record
-    return found
+        replace(record, to_seq=min(record.to_seq, upto, of.head_seq))
+        for own, upto in (yield from records_in_line(of))
+        for record in in_force(own)
+        if record.kind in HIDING and record.from_seq <= min(upto, of.head_seq)
+    ]
 
 
 def _what_hides(item: StoredItem, records: Sequence[Record]) -> Record | None:

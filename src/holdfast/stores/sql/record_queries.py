@@ -32,7 +32,7 @@ from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import Items, read_items, read_session, unpack_items
+from holdfast.stores.sql.entries import read_session
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -40,13 +40,12 @@ from holdfast.stores.sql.lookups import (
     find_hidden_ranges,
     find_items,
     find_lineage,
-    find_owners,
+    find_packed,
     find_turn,
     heads_of,
-    item_entries,
     lane_facts,
     own_records,
-    session_row,
+    records_in_line,
 )
 from holdfast.stores.sql.plan import Plan, every
 
@@ -56,18 +55,8 @@ _STEP_OUTPUTS = OUTPUT_KINDS | {COMPLETION, ATTACHMENT}
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
     """Return the records of a log, oldest first, its ancestors' before its own."""
-    found: list[RecordHead] = []
-    owner: Session | None = of
-    number, upto = of.record_no, EVERYTHING
-    while owner is not None:
-        if number:
-            found[:0] = heads_of((yield from own_records(owner.id, number)), upto)
-        if owner.parent_id is None:
-            break
-        number, upto = owner.parent_record, min(upto, owner.parent_seq)
-        row = yield from session_row(owner.parent_id)
-        owner = read_session(row) if row else None
-    return tuple(found)
+    found = yield from records_in_line(of)
+    return tuple(head for own, upto in reversed(found) for head in heads_of(own, upto))
 
 
 def compact_facts(command: Compact, now: float) -> Plan[Facts]:
@@ -112,21 +101,14 @@ def hide_facts(command: Hide, now: float) -> Plan[Facts]:
 
 def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     line = yield from find_lineage(session)
-    carriers: list[StoredItem] = []
-    last = session.head_seq
-    for owner in line:
-        start = max(first, owner.parent_seq + 1)
-        for seq, packed in (yield from item_entries(owner, start, last)):
-            found = unpack_items(packed, owner.id, seq, start, last)
-            carriers += [item for item in found if item.kind == "compaction"]
-        last = min(last, owner.parent_seq)
+    items = yield from find_items(session, first, session.head_seq)
     return Log(
         session=session,
         upto=upto,
         line=frozenset(one.id for one in line),
         hidden=(yield from find_hidden(session)),
         heads=(yield from find_heads(session)),
-        carriers=tuple(carriers),
+        carriers=tuple(item for item in items if item.kind == "compaction"),
     )
 
 
@@ -177,9 +159,9 @@ def _record_body(head: RecordHead) -> Plan[bytes | None]:
     return records[0].body if records else None
 
 
-def forks(tenant: Tenant, of: SessionId, limit: int) -> Plan[list[SessionView]]:
+def forks(tenant: Tenant, session_id: SessionId, limit: int) -> Plan[list[SessionView]]:
     """Return the visible sessions that were forked from a session."""
-    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    rows = yield from every(sql.LIST_FORKS, session_id, tenant, limit)
     found: list[SessionView] = []
     for row in rows:
         view = yield from queries.session_view(row)
@@ -187,10 +169,10 @@ def forks(tenant: Tenant, of: SessionId, limit: int) -> Plan[list[SessionView]]:
     return found
 
 
-def descendants(of: SessionId) -> Plan[list[SessionId]]:
+def descendants(session_id: SessionId) -> Plan[list[SessionId]]:
     """Return all descendants of a session, including hidden and erased ones."""
     found: list[SessionId] = []
-    front = [of]
+    front = [session_id]
     while front:
         rows = yield from every(sql.EVERY_FORK_OF, front.pop())
         children = [SessionId(row[0]) for row in rows]
@@ -203,7 +185,7 @@ def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
     """Return the outline of a session: its settled part without content."""
-    view = yield from queries.session(tenant, session_id, key)
+    view = yield from queries.session(tenant, session_id=session_id, key=key)
     if view is None:
         return None
     found = view.session
@@ -257,7 +239,7 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
     found: list[OutlineEntry] = []
     turn, is_after_output = 0, False
-    for entry in (yield from _entries(of, first, last)):
+    for entry in (yield from find_packed(of, first, last)):
         if entry.turn_number != turn:
             turn, is_after_output = entry.turn_number, False
         for one in entry.listed:
@@ -274,17 +256,4 @@ def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]
                     is_joined=is_joined,
                 )
             )
-    return found
-
-
-def _entries(of: Session, first: int, last: int) -> Plan[list[Items]]:
-    """Return a range of items by entry, each with the number of its turn."""
-    found: list[Items] = []
-    for owner, start, end in (yield from find_owners(of, first, last)):
-        for seq, packed in (yield from item_entries(owner, start, end)):
-            items = read_items(packed)
-            at = seq - len(items.listed) + 1
-            # The entries may extend beyond the range.
-            items.listed = items.listed[max(start - at, 0) : max(end - at + 1, 0)]
-            found.append(items)
     return found

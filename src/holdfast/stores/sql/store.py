@@ -4,59 +4,45 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
-from holdfast.core.history.history_hash import HistoryHashRow
-from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, WorkerId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import Record, Span, quarantined
+from holdfast.core.model.records import quarantined
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Turn
 from holdfast.core.projection.growing_list import LargePrefix, SharedPrefix, share
 from holdfast.core.transaction.changes import (
-    ApiKeyRow,
     ApprovalEnded,
     Change,
-    CompletionRow,
-    Event,
-    JournalRow,
     OutboxAdded,
     PlaceholderStopped,
-    StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
-    CompletionQuery,
-    FeedPlace,
     ItemQuery,
     ListedItem,
     Listener,
-    Order,
     Outline,
     OwnedRun,
-    PlacedEvent,
     Reader,
-    ResponseView,
     SessionQuery,
     SessionView,
     Transcript,
-    TurnView,
     WorkerState,
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
-from holdfast.stores.sql import queries
-from holdfast.stores.sql import record_queries as records
+from holdfast.stores.sql import queries, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.erasure import idle_sessions
-from holdfast.stores.sql.lookups import find_busy_sessions
-from holdfast.stores.sql.plan import Plan, QueryRunner, every
-from holdfast.stores.sql.schedules.queries import SqlScheduleReader
+from holdfast.stores.sql.lookups import find_busy_sessions, find_runs
+from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, reading
+from holdfast.stores.sql.schedules import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
@@ -98,8 +84,8 @@ class SqlDriver(BatchDriver, Protocol):
         ...
 
 
-class SqlReader:
-    """Reads, each in one snapshot."""
+class SqlReader(SnapshotReader):
+    """Reads, each in one snapshot; see `ports.store.Reader`."""
 
     def __init__(
         self,
@@ -108,31 +94,41 @@ class SqlReader:
         *,
         inline: QueryRunner | None = None,
     ) -> None:
-        self._run = run
+        super().__init__(run)
         self._inline = inline
         """Runs short reads on the event loop if the driver can."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
-    async def session(
-        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
-    ) -> SessionView | None:
-        """Return a session by id, or the live one of a key."""
-        return await self._run(lambda _: queries.session(tenant, session_id, key))
+    session = reading(queries.session)
+    forks = reading(record_queries.forks)
+    descendants = reading(record_queries.descendants)
+    stored_bytes = reading(queries.stored_bytes)
+    provider_state = reading(queries.provider_state)
+    find_history = reading(queries.find_history)
+    item_places = reading(queries.item_places)
+    busy_sessions_with = reading(find_busy_sessions)
+    hidden = reading(queries.hidden)
+    records = reading(queries.records)
+    lineage_records = reading(queries.lineage_records)
+    turn = reading(queries.turn)
+    turns = reading(queries.turns)
+    runs = reading(find_runs)
+    response = reading(queries.response)
+    journal = reading(queries.journal)
+    completion = reading(queries.completion)
+    completions = reading(queries.completions)
+    api_keys = reading(queries.api_keys)
+    stop_requests = reading(queries.stop_requests)
+    events = reading(queries.events)
+    feed = reading(queries.feed)
+    feed_end = reading(queries.feed_end)
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
         if query.sort == "activity":
             return await self._run(lambda _: sessions_by_activity(tenant, query))
         return await self._run(lambda _: queries.sessions(tenant, query))
-
-    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
-        """Return the visible sessions that were forked from a session."""
-        return await self._run(lambda _: records.forks(tenant, session_id, limit))
-
-    async def descendants(self, session_id: SessionId) -> list[SessionId]:
-        """Return all descendants of a session, including hidden and erased ones."""
-        return await self._run(lambda _: records.descendants(session_id))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
@@ -153,7 +149,7 @@ class SqlReader:
                 self._transcripts.keep(session, items, is_plain=is_plain)
                 return items
         read = self._runner_of(session, session.head_seq)
-        shown, is_plain = await read(lambda _: records.context(session))
+        shown, is_plain = await read(lambda _: record_queries.context(session))
         items = share(shown)
         self._transcripts.keep(session, items, is_plain=is_plain)
         is_large = session.id in self._transcripts.large
@@ -185,31 +181,15 @@ class SqlReader:
         last: int | None = None,
     ) -> Outline | None:
         """Return the settled, visible log, or its end, without content."""
-        return await self._run(lambda now: records.outline(tenant, session_id, key, last, now))
-
-    async def find_history(
-        self, tenant: Tenant, history_hashes: Sequence[bytes]
-    ) -> HistoryHashRow | None:
-        """Return where a history with one of these hashes ends."""
-        return await self._run(lambda _: queries.find_history(tenant, history_hashes))
-
-    async def stored_bytes(self, tenant: Tenant) -> int:
-        """Return the size in bytes of the items of a tenant's sessions."""
-        return await self._run(lambda _: queries.stored_bytes(tenant))
+        return await self._run(
+            lambda now: record_queries.outline(tenant, session_id, key, last, now)
+        )
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
         """Return sessions that have been inactive for at least `seconds`."""
         return await self._run(lambda now: idle_sessions(seconds, after, limit, now))
-
-    async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
-        """Return sessions without a key that have an item with this id."""
-        return await self._run(lambda _: queries.item_places(tenant, item_id))
-
-    async def busy_sessions_with(self, tenant: Tenant, item_id: str) -> list[SessionId]:
-        """Return sessions with a turn that runs or waits, and an item of this id."""
-        return await self._run(lambda _: find_busy_sessions(tenant, item_id))
 
     async def transcript(
         self,
@@ -244,74 +224,6 @@ class SqlReader:
     async def item(self, session: Session, name: str) -> ListedItem | None:
         """Return the item with a name, hidden or not."""
         return await self._run(lambda _: queries.find_listed(session, name, self._lines))
-
-    async def hidden(self, session: Session) -> list[Span]:
-        """Return the ranges that records hide."""
-        return await self._run(lambda _: queries.hidden(session))
-
-    async def records(self, session: Session) -> list[Record]:
-        """Return the session's own records."""
-        return await self._run(lambda _: queries.records(session))
-
-    async def lineage_records(self, session: Session) -> list[Record]:
-        """Return the records in force over everything a session shows."""
-        return await self._run(lambda _: queries.lineage_records(session))
-
-    async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
-        """Return a turn."""
-        return await self._run(lambda _: queries.turn(tenant, turn_id))
-
-    async def turns(
-        self, session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
-    ) -> list[TurnView]:
-        """Return a page of a session's turns."""
-        return await self._run(lambda _: queries.turns(session_id, after, limit, order))
-
-    async def runs(self, turn_id: TurnId) -> list[Run]:
-        """Return every attempt at a turn."""
-        return await self._run(lambda _: queries.runs(turn_id))
-
-    async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
-        """Return the record of the response of a turn's step."""
-        return await self._run(lambda _: queries.response(tenant, turn_id, step))
-
-    async def journal(
-        self, turn_id: TurnId, step: int, *, after: int, limit: int
-    ) -> list[JournalRow]:
-        """Return batches of a response's journal."""
-        return await self._run(lambda _: queries.journal(turn_id, step, after, limit))
-
-    async def completion(self, tenant: Tenant, turn_id: TurnId, step: int) -> CompletionRow | None:
-        """Return a stored completion."""
-        return await self._run(lambda _: queries.completion(tenant, turn_id, step))
-
-    async def completions(self, tenant: Tenant, query: CompletionQuery) -> list[CompletionRow]:
-        """Return a page of stored completions."""
-        return await self._run(lambda _: queries.completions(tenant, query))
-
-    async def api_keys(self) -> list[ApiKeyRow]:
-        """Return every API key, including revoked ones."""
-        return await self._run(lambda _: queries.api_keys())
-
-    async def stop_requests(self) -> list[StopRequestRow]:
-        """Return the runs that other processes ask to end."""
-        return await self._run(lambda _: queries.stop_requests())
-
-    async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
-        """Return the provider state of a session."""
-        return await self._run(lambda _: queries.provider_state(session_id))
-
-    async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
-        """Return a session's facts after a cursor."""
-        return await self._run(lambda _: queries.events(session_id, after, limit))
-
-    async def feed(self, tenant: Tenant, *, after: FeedPlace, limit: int) -> list[PlacedEvent]:
-        """Return a tenant's facts after a place, in the order of their commits."""
-        return await self._run(lambda _: queries.feed(tenant, after, limit))
-
-    async def feed_end(self, tenant: Tenant) -> FeedPlace:
-        """Return the place of the newest fact that `feed` would return."""
-        return await self._run(lambda _: queries.feed_end(tenant))
 
 
 _OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})

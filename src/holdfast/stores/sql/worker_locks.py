@@ -20,7 +20,7 @@ class WorkerTokens(Protocol):
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose token is held now, or taken again by a live process."""
-        ...
+        return await self.held(workers)
 
     async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose token is held at this moment."""
@@ -35,7 +35,7 @@ class WorkerTokens(Protocol):
         ...
 
 
-class FileTokens:
+class FileTokens(WorkerTokens):
     """A locked file for each worker, in a folder next to the database."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,10 +57,6 @@ class FileTokens:
         except OSError as exc:
             raise StoreUnavailable(f"cannot lock a file in {self._folder}: {exc}") from exc
         self._held[worker] = handle
-
-    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return the workers whose file is locked: a live process never loses its lock."""
-        return await self.held(workers)
 
     async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers whose file is locked; a missing file has no owner."""
@@ -98,7 +94,7 @@ class FileTokens:
             os.close(handle)
 
 
-class ProcessTokens:
+class ProcessTokens(WorkerTokens):
     """Tokens of a store in one process: a worker is alive until it drops its token."""
 
     def __init__(self) -> None:
@@ -107,10 +103,6 @@ class ProcessTokens:
     async def take(self, worker: WorkerId) -> None:
         """Add the worker."""
         self._held.add(worker)
-
-    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return the workers that hold their token."""
-        return await self.held(workers)
 
     async def held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
         """Return the workers that hold their token."""

@@ -152,10 +152,9 @@ class OldStore:
                 yield _value(Session, row)
             after = found[-1][0]
 
-    async def turns(self, session_id: SessionId) -> AsyncIterator[Turn]:
+    def turns(self, session_id: SessionId) -> AsyncIterator[Turn]:
         """Return the turns of a session, by number."""
-        async for turn in self._numbered(TURNS, Turn, session_id, "number"):
-            yield turn
+        return self._numbered(TURNS, Turn, session_id, "number")
 
     async def turn(self, turn_id: TurnId) -> Turn | None:
         """Return a turn by its id."""
@@ -166,20 +165,17 @@ class OldStore:
         """Return the runs of a turn, oldest first."""
         return [_value(Run, row) for row in await self._source.rows(RUNS, turn_id)]
 
-    async def items(self, session_id: SessionId) -> AsyncIterator[StoredItem]:
+    def items(self, session_id: SessionId) -> AsyncIterator[StoredItem]:
         """Return a session's own items, by sequence number."""
-        async for item in self._numbered(ITEMS, StoredItem, session_id, "seq"):
-            yield item
+        return self._numbered(ITEMS, StoredItem, session_id, "seq")
 
-    async def records(self, session_id: SessionId) -> AsyncIterator[Record]:
+    def records(self, session_id: SessionId) -> AsyncIterator[Record]:
         """Return a session's own records, by number."""
-        async for record in self._numbered(RECORDS, Record, session_id, "no"):
-            yield record
+        return self._numbered(RECORDS, Record, session_id, "no")
 
-    async def events(self, session_id: SessionId) -> AsyncIterator[Event]:
+    def events(self, session_id: SessionId) -> AsyncIterator[Event]:
         """Return a session's events, by number."""
-        async for event in self._numbered(EVENTS, Event, session_id, "no"):
-            yield event
+        return self._numbered(EVENTS, Event, session_id, "no")
 
     async def _numbered(
         self, text: str, kind: type[ValueT], session_id: SessionId, number: str

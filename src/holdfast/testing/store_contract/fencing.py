@@ -14,7 +14,6 @@ from holdfast.core.transaction.commands import (
     Cancel,
     Compact,
     Delete,
-    DropProviderState,
     ExpireWorker,
     RecordHeal,
     Recover,
@@ -47,10 +46,6 @@ async def _hold(caller: StoreClient, run: Started) -> None:
     await caller.finish(run, "late", pending_calls=("call_1",))
 
 
-async def _forget(caller: StoreClient, run: Started) -> None:
-    await caller.submit(DropProviderState(fence=run.fence))
-
-
 async def _heal(caller: StoreClient, run: Started) -> None:
     heal = Heal(failure_class="stale_state", action="dropped_state")
     await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True))
@@ -64,7 +59,7 @@ async def _compact(caller: StoreClient, run: Started) -> None:
 
 
 WRITES: dict[str, Write] = {
-    "extend": _extend, "complete": _complete, "fail": _fail, "hold": _hold, "forget": _forget,
+    "extend": _extend, "complete": _complete, "fail": _fail, "hold": _hold,
     "heal": _heal, "compact": _compact,
 }  # fmt: skip
 

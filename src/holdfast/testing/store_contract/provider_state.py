@@ -1,6 +1,7 @@
 """Provider state: stored with a completed answer, deleted as a whole."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import SessionId
@@ -8,7 +9,6 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import quarantined
 from holdfast.core.transaction.commands import (
     Delete,
-    DropProviderState,
     Fork,
     Hide,
     RecordHeal,
@@ -54,10 +54,12 @@ class ProviderStateContract:
         await caller.finish(await caller.start("a", key="k"), provider_state=ONE)
         await caller.finish(await caller.start("b", key="k"), provider_state=TWO)
         run = await caller.start("c", key="k")
-        await caller.submit(DropProviderState(fence=run.fence, slot=ONE.slot))
+        heal = Heal(failure_class="stale_state", action="dropped_state")
+        drop_all = RecordHeal(fence=run.fence, number=1, heal=heal, drops_state=True)
+        await caller.submit(replace(drop_all, number=0, slot=ONE.slot))
         kept = await caller.read.provider_state(run.session.id)
         assert [one.account for one in kept] == ["acct-2"]
-        await caller.submit(DropProviderState(fence=run.fence))
+        await caller.submit(drop_all)
         assert await caller.read.provider_state(run.session.id) == []
 
     @pytest.mark.parametrize("how", ["reset", "restore", "delete", "hide"])

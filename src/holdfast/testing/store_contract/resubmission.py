@@ -212,13 +212,6 @@ async def _annotate(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Annotate(tenant=caller.tenant, session_id=session.id, metadata=b'{"a":"b"}')
 
 
-async def _forget(caller: StoreClient, _: ManualClock) -> Command[Any]:
-    state = ProviderState("p", "a", "m", b"v")
-    await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)
-    run = await caller.start("c", key="k")
-    return cmd.DropProviderState(fence=run.fence)
-
-
 async def _forget_state(caller: StoreClient, _: ManualClock) -> Command[Any]:
     state = ProviderState("p", "a", "m", b"v")
     run = await caller.start("a", key="k")
@@ -345,7 +338,7 @@ class ResubmissionContract:
 
     def test_every_command_is_tried(self) -> None:
         tried = {name.split("_")[0] for name in PREPARATIONS} | set(PREPARATIONS)
-        names = {"DropProviderState": "forget", "AppendBatch": "continue"}
+        names = {"AppendBatch": "continue"}
         for command in Command.__subclasses__():
             words = re.findall("[A-Z][a-z]+", command.__name__)
             expected = names.get(command.__name__, "_".join(words).lower())

@@ -23,7 +23,6 @@ from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy, Source, Turn
 from holdfast.core.transaction.changes import (
-    IdempotencyAdded,
     IdempotencyRow,
     ProviderStateDropped,
     RetryClaimed,
@@ -344,7 +343,7 @@ def test_a_dead_workers_background_turn_runs_before_the_next_arrival() -> None:
 
 def test_an_idempotency_key_is_bound_in_the_commit_that_accepts_the_turn() -> None:
     decision = accept(an_accept(idempotency_key="tg:42:1007"), running())
-    row = only(decision, IdempotencyAdded).row
+    row = only(decision, IdempotencyRow)
     assert (row.tenant, row.key, row.body_hash) == (TENANT, "tg:42:1007", b"body")
     assert (row.turn_id, row.step, row.created_at) == ("turn_new", 0, NOW)
 
@@ -611,7 +610,7 @@ def test_an_awaited_output_joins_the_turn_that_asked_for_it() -> None:
 
 def test_a_joined_step_has_an_idempotency_key_of_its_own() -> None:
     decision = accept(an_accept(items=an_output(), idempotency_key="k2"), held())
-    row = only(decision, IdempotencyAdded).row
+    row = only(decision, IdempotencyRow)
     assert (row.turn_id, row.step) == (TURN, 1)
 
 

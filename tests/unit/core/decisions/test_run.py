@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from holdfast.core.decisions.lane import pack_items
 from holdfast.core.decisions.run import (
     cancel,
-    drop_provider_state,
     extend,
     finish,
     record_heal,
@@ -29,11 +28,10 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    StopRequested,
+    StopRequestRow,
 )
 from holdfast.core.transaction.commands import (
     Cancel,
-    DropProviderState,
     Ended,
     Extend,
     Finish,
@@ -103,7 +101,6 @@ def late_writes(fence: Fence, facts: Facts) -> dict[str, Decision[Any]]:
         "extend": extend(Extend(fence=fence, items=SAID), facts),
         "completed": finish(Finish(fence=fence, outcome="completed", items=SAID), facts),
         "failed": finish(Finish(fence=fence, outcome="failed"), facts),
-        "drop_provider_state": drop_provider_state(DropProviderState(fence=fence), facts),
         "record_heal": record_heal(RecordHeal(fence=fence, number=0, heal=HEAL), facts),
     }
 
@@ -326,19 +323,6 @@ def test_an_end_sent_again_after_the_lane_was_taken_is_fenced() -> None:
 # ── provider state ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("slot", [None, STATE.slot])
-def test_the_current_run_may_forget_what_a_provider_refused(slot: str | None) -> None:
-    facts = running(has_provider_state=True)
-    decision = drop_provider_state(DropProviderState(fence=a_fence(facts), slot=slot), facts)
-    assert only(decision, ProviderStateDropped) == ProviderStateDropped(SESSION, slot)
-    assert told(decision) == ["provider_state.dropped"]
-
-
-def test_dropping_state_that_does_not_exist_publishes_nothing() -> None:
-    facts = running()
-    assert drop_provider_state(DropProviderState(fence=a_fence(facts)), facts).changes == ()
-
-
 def test_provider_state_has_a_place_per_provider_account_and_model() -> None:
     others = [
         replace(STATE, provider="other"), replace(STATE, account="other"),
@@ -510,7 +494,7 @@ def test_the_worker_of_a_running_turn_is_asked_to_end_it() -> None:
     facts = replace(facts, turn=facts.active)
     asked = request_stop(RequestStop(tenant=TENANT, turn_id=TURN, code="superseded"), facts)
     assert asked.outcome is True
-    assert only(asked, StopRequested).row.run_id == RUN
+    assert only(asked, StopRequestRow).run_id == RUN
     assert asked.woken == (SESSION,)
 
 

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from holdfast.core.model.items import StoredItem, message, write_item
+from holdfast.core.model.synthetic_outputs import INTERRUPTED
 from holdfast.core.projection.placeholders import LEFT_OUT
-from holdfast.core.projection.project import INTERRUPTED, continue_after, project
+from holdfast.core.projection.project import continue_after, project
 from tests.unit.core.builders import stored
 
 

@@ -12,7 +12,7 @@ from holdfast.engine.clock import RandomIds
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.ports.meter import NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.clock import ManualClock
@@ -22,7 +22,7 @@ LONG = LaneSettings(lease_seconds=3600.0)
 """Nothing that is only done when a lease is renewed happens in a test."""
 
 
-class Admissions(NoMeter):
+class Admissions(Meter):
     """Records how the gateway's requests were accepted."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from holdfast.core.transaction.commands import Command, Compact, Extend
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import WaiterRegistry
-from holdfast.ports.meter import NoMeter
+from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
 from holdfast.testing.store_client import StoreClient
@@ -43,7 +43,7 @@ async def test_an_answer_that_arrives_late_does_not_undo_a_run() -> None:
         await caller.converse("a", "b", key="k")
         started = await caller.start("c", key="k")
         late = LateAnswers(store)
-        run = ActiveRun(cast(Store, late), WaiterRegistry(), NoMeter(), started)
+        run = ActiveRun(cast(Store, late), WaiterRegistry(), Meter(), started)
         extending = asyncio.create_task(run.extend(partial=[message("assistant", "half")]))
         await late.is_done.wait()
         made = CompactionRecord(

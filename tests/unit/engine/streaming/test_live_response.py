@@ -14,10 +14,10 @@ from holdfast.engine.streaming.live_response import (
     MAX_TEXT,
     READ_BYTES,
     WINDOW_BYTES,
+    LiveCursor,
     LiveResponse,
     LiveResponses,
 )
-from holdfast.engine.streaming.stream_reader import LiveCursor
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 

@@ -1,33 +1,30 @@
-"""Who may write to a channel, who receives for it, and which chats it knows."""
+"""Who may write to a channel, who receives for it and since when, and which chats it knows."""
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import NotFound
 from holdfast.core.ids import TurnId
-from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
+from holdfast.core.model.channels import (
+    BotTurnsRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
 from holdfast.core.model.delivery import OutboxMessage
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
+    BotTurnsDropped,
+    BotTurnsSaved,
     Change,
     ChannelHeld,
     ChannelReleased,
-    ChatSaved,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
     PairingDropped,
-    PairingSaved,
-    UpdateBuried,
     refuse,
-)
-from holdfast.core.transaction.commands import (
-    ApprovePairing,
-    DeadLetterUpdate,
-    HoldChannel,
-    ReleaseChannel,
-    RememberChat,
-    RequestPairing,
-    RevokePairing,
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import message_row
@@ -37,6 +34,8 @@ PAIRING_TEXT = (
     "(your id is {sender}). It is valid for {minutes:.0f} minutes."
 )
 
+MAX_REASON = 300
+
 
 class PairingNotFound(NotFound):
     """The channel has no open pairing with this code."""
@@ -44,7 +43,7 @@ class PairingNotFound(NotFound):
     code = "pairing_not_found"
 
 
-def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRow]:
+def request_pairing(command: cmd.RequestPairing, facts: Facts) -> Decision[PairingRow]:
     """Create a pairing code and send it to its sender, once while the code is valid."""
     known = next((row for row in facts.pairings if row.sender == command.sender), None)
     if known is not None and (known.approved_at is not None or known.is_open(facts.now)):
@@ -53,7 +52,7 @@ def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRo
         command.channel, command.sender, command.tenant, command.name, command.code, command.chat,
         facts.now, facts.now + command.valid_seconds,
     )  # fmt: skip
-    changes: list[Change] = [PairingSaved(row)]
+    changes: list[Change] = [row]
     is_open = [one for one in facts.pairings if one.is_open(facts.now)]
     oldest_first = sorted(is_open, key=lambda one: one.created_at)
     excess = len(is_open) + 1 - command.max_open
@@ -68,11 +67,11 @@ def request_pairing(command: RequestPairing, facts: Facts) -> Decision[PairingRo
         outgoing = message_row(
             message, tenant=command.tenant, source=command.record_id, part=0, now=facts.now
         )
-        changes += [IdempotencyAdded(key), OutboxAdded(outgoing)]
+        changes += [key, OutboxAdded(outgoing)]
     return Decision(row, tuple(changes))
 
 
-def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRow]:
+def approve_pairing(command: cmd.ApprovePairing, facts: Facts) -> Decision[PairingRow]:
     """Approve the sender who was given the code; the code binds to that sender alone."""
     code = command.code.strip().upper()
     row = next((one for one in facts.pairings if one.code == code), None)
@@ -81,17 +80,17 @@ def approve_pairing(command: ApprovePairing, facts: Facts) -> Decision[PairingRo
     if row.approved_at is not None:
         return Decision(row)
     approved = replace(row, approved_at=facts.now)
-    return Decision(approved, (PairingSaved(approved),))
+    return Decision(approved, (approved,))
 
 
-def revoke_pairing(command: RevokePairing, facts: Facts) -> Decision[bool]:
+def revoke_pairing(command: cmd.RevokePairing, facts: Facts) -> Decision[bool]:
     """Delete a pairing, approved or not."""
     if not any(row.sender == command.sender for row in facts.pairings):
         return Decision(command.again)
     return Decision(True, (PairingDropped(command.channel, command.sender),))
 
 
-def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
+def hold_channel(command: cmd.HoldChannel, facts: Facts) -> Decision[bool]:
     """Make a worker the receiver of a channel, if its receiver is not alive."""
     hold = facts.hold
     if hold is not None and hold.owner == command.worker:
@@ -102,21 +101,63 @@ def hold_channel(command: HoldChannel, facts: Facts) -> Decision[bool]:
     return Decision(True, (ChannelHeld(command.channel, command.worker, before, facts.now),))
 
 
-def release_channel(command: ReleaseChannel, _: Facts) -> Decision[None]:
+def release_channel(command: cmd.ReleaseChannel, _: Facts) -> Decision[None]:
     """Release a channel: no worker receives for it."""
     return Decision(None, (ChannelReleased(command.channel, command.worker),))
 
 
-def remember_chat(command: RememberChat, facts: Facts) -> Decision[None]:
+def remember_chat(command: cmd.RememberChat, facts: Facts) -> Decision[None]:
     """Record a chat, so that schedules and operators may write to it."""
     rows = [ChatRow(command.channel, command.chat, command.successor, facts.now)]
     rows += [
         ChatRow(command.channel, alias, "", facts.now, command.chat) for alias in command.aliases
     ]
-    return Decision(None, tuple(map(ChatSaved, rows)))
+    return Decision(None, tuple(rows))
 
 
-def dead_letter_update(command: DeadLetterUpdate, facts: Facts) -> Decision[None]:
+def dead_letter_update(command: cmd.DeadLetterUpdate, facts: Facts) -> Decision[None]:
     """Record an update that could not be handled."""
     row = DeadUpdateRow(command.channel, command.update_id, command.reason[:500], facts.now)
-    return Decision(None, (UpdateBuried(row),))
+    return Decision(None, (row,))
+
+
+def note_receiver(command: cmd.NoteReceiver, facts: Facts) -> Decision[None]:
+    """Record that a channel receives and its last gap, or why it cannot receive."""
+    now = facts.now
+    known = facts.receiver or ReceiverRow(channel=command.channel, kind=command.kind)
+    row = replace(known, kind=command.kind, keeps_seconds=command.keeps_seconds)
+    if command.reason:
+        since = known.failing_since if known.is_failing else now
+        reason = command.reason[:MAX_REASON]
+        row = replace(row, failing_since=since, failed_at=now, reason=reason)
+        return Decision(None, (row,))
+    if is_gap(row, now):
+        row = replace(row, gap_from=row.received_at, gap_until=now)
+    return Decision(None, (replace(row, received_at=now, reason=""),))
+
+
+def is_gap(row: ReceiverRow, now: float) -> bool:
+    """Whether nothing was received for longer than the platform keeps messages."""
+    if row.received_at is None or not row.keeps_seconds:
+        return False
+    return now - row.received_at > row.keeps_seconds
+
+
+def count_bot_turn(command: cmd.CountBotTurn, facts: Facts) -> Decision[bool]:
+    """Count a message of a bot; one that is delivered twice counts once."""
+    known = facts.bot_turns
+    counted = msgspec.json.decode(known.messages, type=list[str]) if known is not None else []
+    if command.message in counted:
+        return Decision(True)
+    if len(counted) >= command.limit:
+        return Decision(False)
+    messages = msgspec.json.encode([*counted, command.message]).decode()
+    row = BotTurnsRow(command.channel, command.chat, messages)
+    return Decision(True, (BotTurnsSaved(row, known),))
+
+
+def forget_bot_turns(command: cmd.ForgetBotTurns, facts: Facts) -> Decision[None]:
+    """Reset the count; write nothing if no bot had a turn."""
+    if facts.bot_turns is None:
+        return Decision(None)
+    return Decision(None, (BotTurnsDropped(command.channel, command.chat),))

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from holdfast.core.decisions.lane import pack_items
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
-from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow
+from holdfast.core.transaction.changes import Decision, IdempotencyRow
 from holdfast.core.transaction.commands import EditWaiting
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
@@ -23,10 +23,10 @@ def edit_waiting(command: EditWaiting, facts: Facts) -> Decision[bool | None]:
     owner = command.record_id if turn is None else turn.id
     row = IdempotencyRow(command.tenant, command.idempotency_key, b"", owner, int(waits), facts.now)
     if session is None or turn is None or not waits:
-        return Decision(False, (IdempotencyAdded(row),))
+        return Decision(False, (row,))
     draft = Draft(session, now=facts.now)
     draft.save_turn(replace(turn, input=pack_items(command.items)), event="turn.edited")
-    draft.add(IdempotencyAdded(row))
+    draft.add(row)
     return draft.decide(True)
 
 

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 from holdfast.core.errors import Conflict, IdempotencyMismatch, NotFound, RunFenced
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow, first_part
+from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
     Change,
     CursorMoved,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
     OutboxFileDropped,
@@ -18,16 +18,6 @@ from holdfast.core.transaction.changes import (
     OutboxSaved,
     PlaceholderOpened,
     refuse,
-)
-from holdfast.core.transaction.commands import (
-    ClaimDeliveries,
-    KeepPlaceholder,
-    OpenPlaceholder,
-    PruneOutbox,
-    QueueFacts,
-    QueueMessages,
-    ReviseDelivery,
-    SettleDelivery,
 )
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.outgoing import message_changes, message_row, to_message
@@ -48,7 +38,7 @@ class MessageSettled(Conflict):
     code = "message_settled"
 
 
-def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxRow]:
+def open_placeholder(command: cmd.OpenPlaceholder, facts: Facts) -> Decision[OutboxRow]:
     """Reserve the first message of an answer; only the owner of the lane may do so."""
     session = facts.session
     if session is None or not command.fence.holds(session) or session.active_turn_id is None:
@@ -71,7 +61,7 @@ def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxR
     return Decision(row, (PlaceholderOpened(row),))
 
 
-def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
+def keep_placeholder(command: cmd.KeepPlaceholder, facts: Facts) -> Decision[bool]:
     """Record a placeholder's id; return whether the placeholder may still be edited."""
     row = facts.messages[0] if facts.messages else None
     is_waiting = row is not None and row.state in ("open", "pending", "sending")
@@ -87,7 +77,7 @@ def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
     return Decision(saved.state == "open", (OutboxSaved(saved, row),))
 
 
-def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
+def queue_messages(command: cmd.QueueMessages, facts: Facts) -> Decision[bool]:
     """Write messages that belong to no turn, once per key."""
     if facts.repeat is not None:
         if facts.repeat.body_hash != command.body_hash:
@@ -100,7 +90,7 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
         named = TurnId(command.record_id)
         for key in (command.idempotency_key, *command.more_keys):
             once = IdempotencyRow(command.tenant, key, command.body_hash, named, 0, facts.now)
-            changes.append(IdempotencyAdded(once))
+            changes.append(once)
     for part, message in enumerate(command.messages):
         row = message_row(
             message, tenant=command.tenant, source=command.record_id, part=part, now=facts.now
@@ -109,7 +99,7 @@ def queue_messages(command: QueueMessages, facts: Facts) -> Decision[bool]:
     return Decision(True, tuple(changes))
 
 
-def queue_facts(command: QueueFacts, facts: Facts) -> Decision[bool]:
+def queue_facts(command: cmd.QueueFacts, facts: Facts) -> Decision[bool]:
     """Write facts for webhooks; the cursor that moves with them makes it happen once."""
     if facts.cursor != command.after:
         return Decision(command.again and facts.cursor == command.upto)
@@ -126,7 +116,7 @@ def queue_facts(command: QueueFacts, facts: Facts) -> Decision[bool]:
 
 
 def claim_deliveries(
-    command: ClaimDeliveries, facts: Facts
+    command: cmd.ClaimDeliveries, facts: Facts
 ) -> Decision[tuple[OutboxRow, ...]]:  # fmt: skip
     """Mark due messages as being sent, before anything is sent."""
     claimed: list[OutboxRow] = []
@@ -151,7 +141,7 @@ def claim_deliveries(
     return Decision(tuple(claimed), tuple(changes))
 
 
-def settle_delivery(command: SettleDelivery, facts: Facts) -> Decision[OutboxRow | None]:
+def settle_delivery(command: cmd.SettleDelivery, facts: Facts) -> Decision[OutboxRow | None]:
     """Record the result of sending a message: sent, to be retried, or given up."""
     row = facts.messages[0] if facts.messages else None
     if row is None or row.owner != command.worker or row.state != "sending":
@@ -170,7 +160,7 @@ def _is_edited_request(row: OutboxRow) -> bool:
     return row.approval == APPROVAL_ENDED and row.external_id is not None
 
 
-def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
+def _settled(command: cmd.SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
     error = command.error[:MAX_ERROR] if command.error else None
     if command.outcome == "sent":
         external_id = command.external_id or row.external_id
@@ -201,7 +191,7 @@ def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
     )
 
 
-def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow]:
+def revise_delivery(command: cmd.ReviseDelivery, facts: Facts) -> Decision[OutboxRow]:
     """Apply an operator's decision about a message: retry or drop it."""
     row = facts.messages[0] if facts.messages else None
     if row is None:
@@ -226,6 +216,6 @@ def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow
     return Decision(saved, (OutboxSaved(saved, row),))
 
 
-def prune_outbox(command: PruneOutbox, facts: Facts) -> Decision[bool]:
+def prune_outbox(command: cmd.PruneOutbox, facts: Facts) -> Decision[bool]:
     """Delete messages that were settled long ago."""
     return Decision(False, (OutboxPruned(facts.now - command.older_than_seconds),))

@@ -5,7 +5,6 @@ from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.transaction.changes import (
     Change,
     Decision,
-    IdempotencyAdded,
     IdempotencyRow,
     OutboxAdded,
 )
@@ -27,10 +26,7 @@ def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
     draft = Draft(session, now=facts.now)
     count = 0
     if facts.active is not None:
-        stop_active(
-            draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat",
-            is_retryable=False,
-        )  # fmt: skip
+        stop_active(draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat")
         count += 1
     for turn in facts.open_turns:
         if facts.active is None or turn.id != facts.active.id:
@@ -53,4 +49,4 @@ def _record(command: StopTurns, now: float, count: int) -> tuple[Change, ...]:
         message_row(message, tenant=tenant, source=command.record_id, part=part, now=now)
         for part, message in enumerate(command.messages)
     ]
-    return (IdempotencyAdded(key), *map(OutboxAdded, rows))
+    return (key, *map(OutboxAdded, rows))

@@ -235,13 +235,6 @@ class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
     metadata: bytes
 
 
-class DropProviderState(Command[Session], frozen=True, kw_only=True):
-    """Drop provider state that its provider refused; only the current run may do so."""
-
-    fence: Fence
-    slot: str | None = None
-
-
 class DropResponse(Command[bool], frozen=True, kw_only=True):
     """Delete the response of one step of a turn: it can no longer be read or continued."""
 

@@ -1,42 +1,31 @@
-"""Read the facts that decisions about channels need."""
+"""Commands about channels: the facts that each one needs, and its decision."""
+
+from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.ids import SessionId
+from holdfast.core.decisions.channels import access, edits, outbox, stop
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
-from holdfast.core.transaction.changes import IdempotencyRow
-from holdfast.core.transaction.commands import (
-    ApprovePairing,
-    ClaimDeliveries,
-    CountBotTurn,
-    DeadLetterUpdate,
-    EditWaiting,
-    ForgetBotTurns,
-    HoldChannel,
-    KeepPlaceholder,
-    NoteReceiver,
-    OpenPlaceholder,
-    PruneOutbox,
-    QueueFacts,
-    QueueMessages,
-    ReleaseChannel,
-    RememberChat,
-    RequestPairing,
-    ReviseDelivery,
-    RevokePairing,
-    SettleDelivery,
-    StopTurns,
-)
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn, is_living, lane_facts, open_turns, read_lane
+from holdfast.stores.sql.lookups import (
+    find_repeat,
+    find_turn,
+    is_living,
+    lane_facts,
+    open_turns,
+    read_lane,
+)
 from holdfast.stores.sql.plan import Plan, every, one
 
 
-def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
+def placeholder_facts(command: cmd.OpenPlaceholder, now: float) -> Plan[Facts]:
     """Read the lane of the run, and the placeholder that an earlier attempt opened."""
     facts = yield from lane_facts(command.fence.session_id, now)
     session = facts.session
@@ -47,7 +36,7 @@ def placeholder_facts(command: OpenPlaceholder, now: float) -> Plan[Facts]:
 
 
 def message_facts(
-    command: KeepPlaceholder | SettleDelivery | ReviseDelivery, now: float
+    command: cmd.KeepPlaceholder | cmd.SettleDelivery | cmd.ReviseDelivery, now: float
 ) -> Plan[Facts]:
     """Read the message."""
     return (yield from _with_message(Facts(now=now), command.id))
@@ -58,7 +47,7 @@ def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
     return facts if row is None else replace(facts, messages=(read_message(row),))
 
 
-def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
+def queue_facts(command: cmd.QueueMessages, now: float) -> Plan[Facts]:
     """Read whether it was done before: by its key, or as the same command."""
     facts = Facts(now=now)
     if command.idempotency_key is not None:
@@ -72,7 +61,7 @@ def queue_facts(command: QueueMessages, now: float) -> Plan[Facts]:
     return facts
 
 
-def cursor_facts(command: QueueFacts, now: float) -> Plan[Facts]:
+def cursor_facts(command: cmd.QueueFacts, now: float) -> Plan[Facts]:
     """Read the follower's position, and which sessions of the facts were erased meanwhile."""
     row = yield from one(sql.CURSOR, command.view)
     erased: set[SessionId] = set()
@@ -83,12 +72,11 @@ def cursor_facts(command: QueueFacts, now: float) -> Plan[Facts]:
     return Facts(now=now, cursor=cursor, erased=frozenset(erased))
 
 
-def _with_repeat(facts: Facts, tenant: str, key: str) -> Plan[Facts]:
-    found = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)
-    return facts if found is None else replace(facts, repeat=IdempotencyRow(*found))
+def _with_repeat(facts: Facts, tenant: Tenant, key: str) -> Plan[Facts]:
+    return replace(facts, repeat=(yield from find_repeat(tenant, key)))
 
 
-def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
+def due_facts(command: cmd.ClaimDeliveries, now: float) -> Plan[Facts]:
     """Read the messages that are due, at most one of each conversation."""
     late = now - command.orphaned_after_seconds
     found: list[OutboxRow] = []
@@ -103,7 +91,7 @@ def due_facts(command: ClaimDeliveries, now: float) -> Plan[Facts]:
     return Facts(now=now, messages=tuple(found))
 
 
-def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
+def stop_facts(command: cmd.StopTurns, now: float) -> Plan[Facts]:
     """Read the lane of the key and its open turns, unless the command was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
@@ -115,32 +103,31 @@ def stop_facts(command: StopTurns, now: float) -> Plan[Facts]:
     return replace(facts, open_turns=(yield from open_turns(facts.session.id)))
 
 
-def edit_facts(command: EditWaiting, now: float) -> Plan[Facts]:
+def edit_facts(command: cmd.EditWaiting, now: float) -> Plan[Facts]:
     """Read the lane of the key and the turn of the message, unless the edit was already done."""
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
         return facts
-    edited = yield from one(log_sql.IDEMPOTENCY_BY_KEY, command.tenant, command.edited_key)
+    edited = yield from find_repeat(command.tenant, command.edited_key)
     if edited is None:
         return facts
     row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
-    known = IdempotencyRow(*edited)
-    turn = yield from find_turn(known.turn_id)
-    return replace(read_lane(row, now), turn=turn, edited=known)
+    turn = yield from find_turn(edited.turn_id)
+    return replace(read_lane(row, now), turn=turn, edited=edited)
 
 
 def pairing_facts(
-    command: RequestPairing | ApprovePairing | RevokePairing, now: float
+    command: cmd.RequestPairing | cmd.ApprovePairing | cmd.RevokePairing, now: float
 ) -> Plan[Facts]:
     """Read every pairing of the channel; their number is bounded."""
     facts = Facts(now=now)
-    if isinstance(command, RequestPairing):
+    if isinstance(command, cmd.RequestPairing):
         facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
     rows = yield from every(sql.PAIRINGS, command.channel)
     return replace(facts, pairings=tuple(PairingRow(*row) for row in rows))
 
 
-def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
+def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
     """Read who receives for the channel, and whether that worker is alive."""
     row = yield from one(sql.HOLD, command.channel)
     if row is None:
@@ -149,21 +136,46 @@ def hold_facts(command: HoldChannel, now: float) -> Plan[Facts]:
     return Facts(now=now, hold=hold, is_holder_alive=is_living(row[3]))
 
 
-def bot_turn_facts(command: CountBotTurn | ForgetBotTurns, now: float) -> Plan[Facts]:
+def bot_turn_facts(command: cmd.CountBotTurn | cmd.ForgetBotTurns, now: float) -> Plan[Facts]:
     """Read the count of turns that bots had in the chat."""
     row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
     return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
 
 
-def receiver_facts(command: NoteReceiver, now: float) -> Plan[Facts]:
+def receiver_facts(command: cmd.NoteReceiver, now: float) -> Plan[Facts]:
     """Read the recorded state of the channel's receiver."""
     row = yield from one(sql.RECEIVER, command.channel)
     return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
 
 
 def no_facts(
-    _: ReleaseChannel | RememberChat | DeadLetterUpdate | PruneOutbox, now: float
+    _: cmd.ReleaseChannel | cmd.RememberChat | cmd.DeadLetterUpdate | cmd.PruneOutbox, now: float
 ) -> Plan[Facts]:
     """Read nothing but the time."""
     yield from ()
     return Facts(now=now)
+
+
+DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
+    cmd.OpenPlaceholder: (placeholder_facts, outbox.open_placeholder),
+    cmd.KeepPlaceholder: (message_facts, outbox.keep_placeholder),
+    cmd.QueueMessages: (queue_facts, outbox.queue_messages),
+    cmd.QueueFacts: (cursor_facts, outbox.queue_facts),
+    cmd.ClaimDeliveries: (due_facts, outbox.claim_deliveries),
+    cmd.SettleDelivery: (message_facts, outbox.settle_delivery),
+    cmd.ReviseDelivery: (message_facts, outbox.revise_delivery),
+    cmd.PruneOutbox: (no_facts, outbox.prune_outbox),
+    cmd.StopTurns: (stop_facts, stop.stop_turns),
+    cmd.EditWaiting: (edit_facts, edits.edit_waiting),
+    cmd.RequestPairing: (pairing_facts, access.request_pairing),
+    cmd.ApprovePairing: (pairing_facts, access.approve_pairing),
+    cmd.RevokePairing: (pairing_facts, access.revoke_pairing),
+    cmd.HoldChannel: (hold_facts, access.hold_channel),
+    cmd.ReleaseChannel: (no_facts, access.release_channel),
+    cmd.RememberChat: (no_facts, access.remember_chat),
+    cmd.DeadLetterUpdate: (no_facts, access.dead_letter_update),
+    cmd.NoteReceiver: (receiver_facts, access.note_receiver),
+    cmd.CountBotTurn: (bot_turn_facts, access.count_bot_turn),
+    cmd.ForgetBotTurns: (bot_turn_facts, access.forget_bot_turns),
+}
+"""How each command is decided."""

@@ -9,90 +9,11 @@ from holdfast.core.model.channels import (
     ReceiverRow,
 )
 from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow
-from holdfast.core.transaction.changes import IdempotencyRow
 from holdfast.ports.outbox import OpenRequest, OutboxCount, OutboxQuery
-from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
-from holdfast.stores.sql.lookups import find_turn, is_living
-from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
-
-
-class SqlChannelReader:
-    """Channel queries, each in one snapshot."""
-
-    def __init__(self, run: QueryRunner) -> None:
-        self._run = run
-
-    async def messages(self, tenant: Tenant | None, query: OutboxQuery) -> list[OutboxRow]:
-        """Return a page of the outbox, the newest first."""
-        return await self._run(lambda _: _messages(tenant, query))
-
-    async def message(self, message_id: str) -> OutboxRow | None:
-        """Return one message."""
-        return await self._run(lambda _: _message(message_id))
-
-    async def file(self, message_id: str) -> bytes | None:
-        """Return the content of a file to send."""
-        return await self._run(lambda _: _file(message_id))
-
-    async def session_of(
-        self, tenant: Tenant, channel: str, chat: str, external_id: str, message_key: str
-    ) -> SessionId | None:
-        """Return the session that a message of a chat belongs to."""
-        return await self._run(
-            lambda _: _session_of(tenant, channel, chat, external_id, message_key)
-        )
-
-    async def open_requests(
-        self, tenant: Tenant, channel: str, *, after: str, limit: int
-    ) -> list[OpenRequest]:
-        """Return a page of the approval requests in the chats of a channel that are open."""
-        return await self._run(lambda _: _open_requests(tenant, channel, after, limit))
-
-    async def is_recorded(self, tenant: Tenant, key: str) -> bool:
-        """Whether something with this idempotency key was done."""
-        return await self._run(lambda _: _is_recorded(tenant, key))
-
-    async def has_waiting(self, channel: str, chat: str, thread: str) -> bool:
-        """Whether a message to a conversation is complete and not sent yet."""
-        return await self._run(lambda _: _has_waiting(channel, chat, thread))
-
-    async def counts(self) -> list[OutboxCount]:
-        """Return how many messages are not sent, by channel and state."""
-        return await self._run(lambda _: _counts())
-
-    async def pairings(self, channel: str) -> list[PairingRow]:
-        """Return who asked to write to a channel, the oldest first."""
-        return await self._run(lambda _: _pairings(channel))
-
-    async def chat(self, channel: str, chat: str) -> ChatRow | None:
-        """Return a chat that wrote to a channel."""
-        return await self._run(lambda _: _chat(channel, chat))
-
-    async def chats(self, channel: str) -> list[ChatRow]:
-        """Return every chat that wrote to a channel."""
-        return await self._run(lambda _: _chats(channel))
-
-    async def predecessor(self, channel: str, chat: str) -> str | None:
-        """Return the id that a chat had before it moved, or None."""
-        return await self._run(lambda _: _predecessor(channel, chat))
-
-    async def dead_updates(self, limit: int) -> list[DeadUpdateRow]:
-        """Return updates that could not be handled, the newest first."""
-        return await self._run(lambda _: _dead_updates(limit))
-
-    async def cursor(self, view: str) -> tuple[int, int] | None:
-        """Return the position that a follower of the log has reached."""
-        return await self._run(lambda _: _cursor(view))
-
-    async def receivers(self) -> list[ReceiverRow]:
-        """Return the recorded state of each channel's receiver."""
-        return await self._run(lambda _: _receivers())
-
-    async def holder(self, channel: str) -> ChannelHoldRow | None:
-        """Return who receives for a channel; None if no live worker does."""
-        return await self._run(lambda _: _holder(channel))
+from holdfast.stores.sql.lookups import find_repeat, find_turn, is_living
+from holdfast.stores.sql.plan import Plan, SnapshotReader, every, one, reading
 
 
 def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]]:
@@ -126,18 +47,20 @@ def _session_of(
     row = yield from one(sql.SENT_MESSAGE, tenant, channel, chat, external_id)
     if row is not None:
         return SessionId(row[0])
-    row = yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, message_key)
-    turn = yield from find_turn(IdempotencyRow(*row).turn_id if row is not None else None)
+    known = yield from find_repeat(tenant, message_key)
+    turn = yield from find_turn(known.turn_id if known is not None else None)
     return turn.session_id if turn is not None else None
 
 
-def _open_requests(tenant: Tenant, channel: str, after: str, limit: int) -> Plan[list[OpenRequest]]:
+def _open_requests(
+    tenant: Tenant, channel: str, *, after: str, limit: int
+) -> Plan[list[OpenRequest]]:
     rows = yield from every(sql.OPEN_REQUESTS, tenant, channel, after or APPROVAL_ENDED, limit)
     return [OpenRequest(*row) for row in rows]
 
 
 def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
-    return (yield from one(log_sql.IDEMPOTENCY_BY_KEY, tenant, key)) is not None
+    return (yield from find_repeat(tenant, key)) is not None
 
 
 def _counts() -> Plan[list[OutboxCount]]:
@@ -185,3 +108,24 @@ def _holder(channel: str) -> Plan[ChannelHoldRow | None]:
     if row is None or not is_living(row[3]):
         return None
     return ChannelHoldRow(*row[:3])
+
+
+class SqlChannelReader(SnapshotReader):
+    """Channel queries; see `ports.outbox.ChannelReader`."""
+
+    messages = reading(_messages)
+    message = reading(_message)
+    file = reading(_file)
+    session_of = reading(_session_of)
+    open_requests = reading(_open_requests)
+    is_recorded = reading(_is_recorded)
+    has_waiting = reading(_has_waiting)
+    counts = reading(_counts)
+    pairings = reading(_pairings)
+    chat = reading(_chat)
+    chats = reading(_chats)
+    predecessor = reading(_predecessor)
+    dead_updates = reading(_dead_updates)
+    cursor = reading(_cursor)
+    receivers = reading(_receivers)
+    holder = reading(_holder)

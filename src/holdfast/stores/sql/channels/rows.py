@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from holdfast.core.model.channels import ReceiverRow
+from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow, ReceiverRow
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql.channels import statements as sql
@@ -57,10 +57,6 @@ def _save_bot_turns(change: ch.BotTurnsSaved) -> Ask:
     return sql.SAVE_BOT_TURNS, (*astuple(change.row), change.before.messages)
 
 
-def _row(statement: Statement) -> Callable[[Any], Ask]:
-    return lambda change: (statement, astuple(change.row))
-
-
 def _fields(statement: Statement) -> Callable[[Any], Ask]:
     return lambda change: (statement, astuple(change))
 
@@ -76,14 +72,14 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.OutboxRestDropped: _fields(sql.DROP_REST),
     ch.OutboxPruned: _fields(sql.PRUNE_OUTBOX),
     ch.CursorMoved: _move_cursor,
-    ch.PairingSaved: _row(sql.SAVE_PAIRING),
+    PairingRow: _fields(sql.SAVE_PAIRING),
     ch.PairingDropped: _fields(sql.DROP_PAIRING),
     ch.ChannelHeld: _hold,
     ch.ChannelReleased: _fields(sql.DROP_HOLD),
-    ch.ChatSaved: _row(sql.SAVE_CHAT),
-    ch.UpdateBuried: _row(sql.ADD_DEAD_UPDATE),
+    ChatRow: _fields(sql.SAVE_CHAT),
+    DeadUpdateRow: _fields(sql.ADD_DEAD_UPDATE),
     ch.BotTurnsSaved: _save_bot_turns,
     ch.BotTurnsDropped: _fields(sql.DROP_BOT_TURNS),
-    ch.ReceiverSaved: _row(sql.SAVE_RECEIVER),
+    ReceiverRow: _fields(sql.SAVE_RECEIVER),
 }
 """The statement that writes each change about a channel."""

@@ -1,0 +1,193 @@
+"""Schedules: their statements, rows, facts and queries."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import astuple, replace
+
+from holdfast.core.decisions import schedules
+from holdfast.core.ids import Tenant
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
+from holdfast.core.transaction import changes as ch
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.facts import Facts
+from holdfast.stores.sql.plan import Ask, Plan, Row, SnapshotReader, Statement, every, one, reading
+
+_COLUMNS = (
+    "id, tenant, name, spec, is_from_file, is_paused, reason, failures, next_run_at, "
+    "running_turn, created_at"
+)
+ADD_SCHEDULE = Statement(
+    "add_schedule",
+    f"insert into schedules ({_COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+)
+# Compare-and-set on the due time and the run: only one of two workers claims a due time.
+SAVE_SCHEDULE = Statement(
+    "save_schedule",
+    "update schedules set spec = ?2, is_from_file = ?3, is_paused = ?4, reason = ?5, "
+    "failures = ?6, next_run_at = ?7, running_turn = ?8 where id = ?1 "
+    "and coalesce(next_run_at, -1) = ?9 and coalesce(running_turn, '') = ?10",
+    is_fenced=True,
+)
+DROP_SCHEDULE = Statement("drop_schedule", "delete from schedules where id = ?1")
+SCHEDULE_BY_ID = Statement("schedule_by_id", f"select {_COLUMNS} from schedules where id = ?1")
+SCHEDULE_BY_NAME = Statement(
+    "schedule_by_name", f"select {_COLUMNS} from schedules where tenant = ?1 and name = ?2"
+)
+SCHEDULES = Statement("schedules", f"select {_COLUMNS} from schedules order by tenant, name")
+SCHEDULES_UPWARDS = Statement(
+    "schedules_upwards",
+    f"select {_COLUMNS} from schedules where tenant = ?1 and (?2 = '' or name > ?2) "
+    "order by name limit ?3",
+)
+SCHEDULES_DOWNWARDS = Statement(
+    "schedules_downwards",
+    f"select {_COLUMNS} from schedules where tenant = ?1 and (?2 = '' or name < ?2) "
+    "order by name desc limit ?3",
+)
+# What the scheduler has to check: due times, and runs that may have ended.
+ACTIVE_SCHEDULES = Statement(
+    "active_schedules",
+    f"select {_COLUMNS} from schedules where running_turn is not null "
+    "or (is_paused = 0 and next_run_at <= ?1) order by next_run_at, id",
+)
+SAVE_RUN = Statement(
+    "save_schedule_run",
+    "insert into schedule_runs (schedule_id, scheduled_at, turn_id, session_id, outcome) "
+    "values (?1, ?2, ?3, ?4, ?5) on conflict (schedule_id, scheduled_at) "
+    "do update set outcome = excluded.outcome, turn_id = excluded.turn_id, "
+    "session_id = excluded.session_id",
+)
+DROP_RUN = Statement(
+    "drop_schedule_run", "delete from schedule_runs where schedule_id = ?1 and scheduled_at = ?2"
+)
+_RUN = "select schedule_id, scheduled_at, turn_id, session_id, outcome from schedule_runs "
+RUNS = Statement(
+    "schedule_runs", _RUN + "where schedule_id = ?1 order by scheduled_at desc limit ?2"
+)
+RUN_OF_TURN = Statement("schedule_run_of_turn", _RUN + "where schedule_id = ?1 and turn_id = ?2")
+
+# ── rows and changes ────────────────────────────────────────────────────────────────────────
+
+
+def read_schedule(row: Row) -> ScheduleRow:
+    """Return a schedule from its columns."""
+    values = dict(zip(ScheduleRow.__struct_fields__, row, strict=True))
+    values["spec"] = bytes(values["spec"])
+    for name in ("is_from_file", "is_paused"):
+        values[name] = bool(values[name])
+    return ScheduleRow(**values)
+
+
+def read_run(row: Row) -> ScheduleRunRow:
+    """Return a run from its columns."""
+    return ScheduleRunRow(**dict(zip(ScheduleRunRow.__struct_fields__, row, strict=True)))
+
+
+def _save(change: ch.ScheduleSaved) -> Ask:
+    row, before = change.row, change.before
+    flags = (int(row.is_from_file), int(row.is_paused))
+    if before is None:
+        return ADD_SCHEDULE, (
+            row.id, row.tenant, row.name, row.spec, *flags, row.reason, row.failures,
+            row.next_run_at, row.running_turn, row.created_at,
+        )  # fmt: skip
+    return SAVE_SCHEDULE, (
+        row.id, row.spec, *flags, row.reason, row.failures, row.next_run_at, row.running_turn,
+        before.next_run_at if before.next_run_at is not None else -1.0, before.running_turn or "",
+    )  # fmt: skip
+
+
+WRITERS: dict[type, Callable[[Any], Ask]] = {
+    ch.ScheduleSaved: _save,
+    ch.ScheduleDropped: lambda change: (DROP_SCHEDULE, astuple(change)),
+    ScheduleRunRow: lambda row: (SAVE_RUN, astuple(row)),
+    ch.ScheduleRunDropped: lambda change: (DROP_RUN, astuple(change)),
+}
+"""The statement that writes each change of a schedule."""
+
+
+# ── facts of commands ───────────────────────────────────────────────────────────────────────
+
+
+def with_schedule(facts: Facts, schedule_id: str) -> Plan[Facts]:
+    """Add a schedule by its id."""
+    row = yield from one(SCHEDULE_BY_ID, schedule_id)
+    return facts if row is None else replace(facts, schedule=read_schedule(row))
+
+
+def _by_id(command: cmd.SkipRun, now: float) -> Plan[Facts]:
+    return (yield from with_schedule(Facts(now=now), command.id))
+
+
+def _by_name(
+    command: cmd.SaveSchedule | cmd.PauseSchedule | cmd.DeleteSchedule, now: float
+) -> Plan[Facts]:
+    row = yield from one(SCHEDULE_BY_NAME, command.tenant, command.name)
+    return Facts(now=now, schedule=read_schedule(row) if row is not None else None)
+
+
+def _run(command: cmd.SettleRun, now: float) -> Plan[Facts]:
+    facts = yield from with_schedule(Facts(now=now), command.id)
+    row = yield from one(RUN_OF_TURN, command.id, command.turn_id)
+    return facts if row is None else replace(facts, schedule_run=read_run(row))
+
+
+def _nothing(_: cmd.ForgetRun, now: float) -> Plan[Facts]:
+    yield from ()
+    return Facts(now=now)
+
+
+DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
+    cmd.SaveSchedule: (_by_name, schedules.save_schedule),
+    cmd.PauseSchedule: (_by_name, schedules.pause_schedule),
+    cmd.DeleteSchedule: (_by_name, schedules.delete_schedule),
+    cmd.SkipRun: (_by_id, schedules.skip_run),
+    cmd.SettleRun: (_run, schedules.settle_run),
+    cmd.ForgetRun: (_nothing, schedules.forget_run),
+}
+
+
+# ── queries ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _all() -> Plan[list[ScheduleRow]]:
+    rows = yield from every(SCHEDULES)
+    return [read_schedule(row) for row in rows]
+
+
+def _page(
+    tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
+) -> Plan[list[ScheduleRow]]:
+    statement = SCHEDULES_DOWNWARDS if is_descending else SCHEDULES_UPWARDS
+    rows = yield from every(statement, tenant, after or "", limit)
+    return [read_schedule(row) for row in rows]
+
+
+def _find(tenant: Tenant, name: str) -> Plan[ScheduleRow | None]:
+    row = yield from one(SCHEDULE_BY_NAME, tenant, name)
+    return read_schedule(row) if row is not None else None
+
+
+def _active(now: float) -> Plan[tuple[float, list[ScheduleRow]]]:
+    rows = yield from every(ACTIVE_SCHEDULES, now)
+    return now, [read_schedule(row) for row in rows]
+
+
+def _runs(schedule_id: str, limit: int) -> Plan[list[ScheduleRunRow]]:
+    rows = yield from every(RUNS, schedule_id, limit)
+    return [read_run(row) for row in rows]
+
+
+class SqlScheduleReader(SnapshotReader):
+    """Schedule queries; see `ports.schedules.ScheduleReader`."""
+
+    schedules = reading(_all)
+    page = reading(_page)
+    schedule = reading(_find)
+    runs = reading(_runs)
+
+    async def active(self) -> tuple[float, list[ScheduleRow]]:
+        """Return the store's time, and the schedules that are due or have a run."""
+        return await self._run(_active)

@@ -1,1 +1,0 @@
-"""Schedules in SQL: statements, facts, changes and queries."""
