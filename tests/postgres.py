@@ -71,6 +71,10 @@ class PostgresServer:
         if process.is_running():
             raise RuntimeError("PostgreSQL did not stop")
 
+    def become_standby(self) -> None:
+        """Let it start the next time as a standby, until it is promoted."""
+        (self._data / "standby.signal").touch()
+
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database."""
         return self._pattern.replace("{database}", database)

@@ -5,6 +5,7 @@ done twice, and the process goes on by itself once the fault is gone.
 """
 
 import asyncio
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -231,6 +232,61 @@ async def test_a_statement_that_takes_too_long_is_refused_and_goes_through_later
             await blocker.close()
         await insist(session, "1", model)
         assert await said(session) == conversation(2)
+
+
+async def _refuses_writes_only(session: SessionHandle, model: Model) -> None:
+    """Check that a turn is refused before its model is called, and that the history can be read."""
+    with pytest.raises(StoreUnavailable) as refused:
+        await session.run("1", model)
+    assert refused.value.retryable
+    assert model.calls == ["0"]
+    assert await said(session) == conversation(1)
+
+
+async def test_a_standby_is_not_written_to_until_it_is_promoted(server: PostgresServer) -> None:
+    model = Model()
+    async with asyncio.timeout(SECONDS), holdfast.open(server.url()) as hf:
+        session = await hf.session("k")
+        await session.run("0", model)
+        await asyncio.to_thread(server.stop, signal.SIGINT)
+        server.become_standby()
+        await start(server)
+        try:
+            await _refuses_writes_only(session, model)
+            reader = await open_postgres(server.url(), is_read_only=True)
+            assert [worker.id for worker in await reader.workers()]
+            await reader.close()
+        finally:
+            await asyncio.to_thread(server.execute, "select pg_promote()")
+        await insist(session, "1", model)
+        assert await said(session) == conversation(2)
+
+
+async def test_a_database_that_was_made_read_only_is_not_written_to(server: PostgresServer) -> None:
+    model = Model()
+    reload = "select pg_reload_conf()"
+    async with asyncio.timeout(SECONDS), holdfast.open(server.url()) as hf:
+        session = await hf.session("k")
+        await session.run("0", model)
+        set_read_only = "alter system set default_transaction_read_only = on"
+        await asyncio.to_thread(server.execute, set_read_only, reload)
+        try:
+            await _until_read_only(server.url())
+            await _refuses_writes_only(session, model)
+        finally:
+            reset = "alter system reset default_transaction_read_only"
+            await asyncio.to_thread(server.execute, reset, reload)
+        await insist(session, "1", model)
+        assert await said(session) == conversation(2)
+
+
+async def _until_read_only(url: str) -> None:
+    """Wait until the server has read its configuration: new connections are read-only."""
+    is_read_only = False
+    while not is_read_only:
+        connection = await asyncpg.connect(url)
+        is_read_only = await connection.fetchval("show transaction_read_only") == "on"
+        await connection.close()
 
 
 async def test_connections_killed_under_load_lose_and_repeat_nothing(postgres_url: str) -> None:

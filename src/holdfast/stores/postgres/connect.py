@@ -26,6 +26,13 @@ SERVER_SETTINGS: Mapping[str, str] = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+    # Each statement finds its rows by indexes. Without these settings the planner may read whole
+    # tables or sessions if statistics are missing (after a restore), old, or wrong for a session.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "random_page_cost": "0.1",
+    "jit": "off",
 }
 ANSWER_SECONDS = 15.0
 """The limit for a server that stopped answering; longer than any statement may take."""

@@ -44,7 +44,8 @@ NUMBERING = (
     "(select max(txid) from log), pg_current_xact_id()::text::bigint from feed_horizon"
 )
 """How far numbers in the log are ahead of the server's, the last one, and the server's own."""
-BEGIN = "begin isolation level read committed read write"
+BEGIN = "begin isolation level read committed"
+"""Not `read write`: a database that was made read-only, as before a failover, stays unchanged."""
 BEGIN_READ = "begin isolation level repeatable read read only"
 
 

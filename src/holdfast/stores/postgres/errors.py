@@ -30,6 +30,8 @@ _GONE = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
+    # A standby, or a server that was made read-only: a new connection may reach the primary.
+    asyncpg.ReadOnlySQLTransactionError,
 )
 _LOST_RACE = (
     LostUpdate,

@@ -107,11 +107,17 @@ class NotificationListener:
         # A connection runs one query at a time.
         self._asking = asyncio.Lock()
 
-    async def start(self, announce: Listener, announce_outbox: Callable[[], None]) -> None:
-        """Start to listen, and reconnect when the connection is lost."""
+    async def start(self, announce: Listener | None, announce_outbox: Callable[[], None]) -> None:
+        """Start to listen, and reconnect when the connection is lost.
+
+        Without `announce` nothing is listened for: a standby does not allow it.
+        """
         self._announce = announce
         self._announce_outbox = announce_outbox
-        await self._connect()
+        try:
+            await self._connect()
+        except Exception as exc:
+            raise explain(exc) from exc
         self._keeper = asyncio.create_task(self._keep_connected(), name="holdfast-listener")
 
     async def close(self) -> None:
@@ -204,7 +210,8 @@ class NotificationListener:
         try:
             connection.add_termination_listener(self._on_connection_lost)
             self._is_lost.clear()
-            await connection.add_listener(CHANNEL, self._on_notification)
+            if self._announce is not None:
+                await connection.add_listener(CHANNEL, self._on_notification)
             self._ghosts = set(self._tokens.values())
             await self._catch_up(connection)
         except BaseException:

@@ -36,7 +36,8 @@ async def open_postgres(
     store = SqlStore(driver, listener)
     try:
         await driver.open(is_read_only=is_read_only)
-        await listener.start(store.announce, store.announce_outbox)
+        announce = None if is_read_only else store.announce
+        await listener.start(announce, store.announce_outbox)
         store.tell_outbox = listener.tell_outbox
     except BaseException:
         await driver.close()

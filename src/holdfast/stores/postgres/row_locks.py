@@ -26,33 +26,37 @@ class Name(NamedTuple):
 
 
 # Sessions by id, turn, key or idempotency key; the live session of the same key as one that is to
-# be retired or restored; and all descendants of one that is to be erased. The time is read after
-# the locks.
+# be retired or restored; and all descendants of one that is to be erased. The time of the last row
+# is read after the locks. Subqueries with an offset are read in the order in which they stand.
 LOCK_SESSIONS = f"""
 with recursive below(root, id) as (
   select r.id, r.id from unnest($8::text[] collate "C") as r(id)
-  union select b.root, c.id from below b join sessions c
-    on c.parent_id = b.id and c.deleted_at is null
+  union select b.root, c.id from below b cross join lateral
+    (select id from sessions where parent_id = b.id and deleted_at is null offset 0) c
 ), named(kind, first, second, id) as (
   select 'session', s.id, '', s.id from unnest($1::text[]) as s(id)
   union select 'turn', l.turn, '', s.id from log l join sessions s on s.no = l.session
     where l.turn = any($2::text[]) and {IS_INDEXED.format(entry="l")}
   union select 'key', s.tenant, s.key, s.id
-    from unnest($3::text[], $4::text[]) as k(tenant, key)
-    join sessions s on s.tenant = k.tenant and s.key = k.key and s.is_live = 1
+    from unnest($3::text[], $4::text[]) as k(tenant, key) cross join lateral (select * from sessions
+      where tenant = k.tenant and key = k.key and is_live = 1 offset 0) s
   union select 'repeat', i.tenant, i.key, s.id
     from unnest($5::text[], $6::text[]) as r(tenant, key)
-    join idempotency i on i.tenant = r.tenant and i.key = r.key
-    join log t on t.turn = i.turn_id and {IS_INDEXED.format(entry="t")}
+    cross join lateral (select * from idempotency
+      where tenant = r.tenant and key = r.key offset 0) i
+    cross join lateral (select t.session from log t where t.turn = i.turn_id
+      and {IS_INDEXED.format(entry="t")} offset 0) t
     join sessions s on s.no = t.session
-  union select 'rival', s.id, '', r.id from sessions s join sessions r
-    on r.tenant = s.tenant and r.key = s.key and r.is_live = 1 where s.id = any($7::text[])
+  union select 'rival', s.id, '', r.id from sessions s cross join lateral (select id from sessions
+      where tenant = s.tenant and key = s.key and is_live = 1 offset 0) r
+    where s.id = any($7::text[])
   union select 'below', b.root, '', b.id from below b
 ), locked as (
   select id from sessions where id in (select id from named) order by id for update
 )
-select n.kind, n.first, n.second, n.id, extract(epoch from clock_timestamp())::double precision
-from named n join locked l on l.id = n.id
+select kind, first, second, id, extract(epoch from clock_timestamp())::double precision from named
+union all
+select 'locked', '', '', id, extract(epoch from clock_timestamp())::double precision from locked
 """
 # The same if every session is named by its id.
 LOCK_SESSIONS_BY_ID = """
@@ -164,7 +168,14 @@ async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]])
         rows = await connection.fetch(LOCK_SESSIONS, *_in_order(by_kind))
     if len(workers) > 1:
         await connection.fetch(LOCK_WORKERS, workers)
-    return Locked(rows, rows[-1][4] if rows else await connection.fetchval(READ_CLOCK))
+    now = rows[-1][4] if rows else await connection.fetchval(READ_CLOCK)
+    return Locked(_of_locked(rows), now)
+
+
+def _of_locked(rows: list[asyncpg.Record]) -> list[asyncpg.Record]:
+    """Return the names of sessions that exist; those of `LOCK_SESSIONS_BY_ID` all do."""
+    ids = {row[3] for row in rows if row[0] == "locked"}
+    return [row for row in rows if row[0] != "locked" and row[3] in ids] if ids else rows
 
 
 def _in_order(by_kind: dict[str, list[Name]]) -> list[list[str]]:

@@ -38,7 +38,7 @@ LANES = Statement(
     "(select count(*) from queue q where q.session = a.session) as waiting, "
     f"(select max(l.at) from log l where l.turn = a.turn and {IS_INDEXED.format(entry='l')} "
     f"and l.kind in ({STARTED}, {STEP})) "
-    "from lanes a join sessions s on s.no = a.session order by waiting desc, s.id limit ?1",
+    "from lanes a join sessions s on s.no = a.session + 0 order by waiting desc, s.id limit ?1",
 )
 # Times grow with positions unless the clock was set back, so a binary search finds the start.
 LAST_POS = Statement("report_last_pos", "select coalesce(max(pos), 0) from log")

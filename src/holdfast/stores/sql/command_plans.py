@@ -22,13 +22,13 @@ from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
-from holdfast.stores.sql import facts, queries, schedules
+from holdfast.stores.sql import facts, schedules
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
 from holdfast.stores.sql.channels import facts as channel_facts
 from holdfast.stores.sql.entries import EXPIRED
-from holdfast.stores.sql.erasure import erasures, scrubbed
+from holdfast.stores.sql.erasure import erasures, oldest_turn_id, prune, scrubbed
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.search.follower import index_log
@@ -112,7 +112,7 @@ def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
     if isinstance(command, cmd.Renew | cmd.ExpireWorker):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
-        return Planned(*(yield from queries.prune(command, now)))
+        return Planned(*(yield from prune(command, now)))
     if isinstance(command, cmd.IndexLog):
         return Planned(*(yield from index_log(command)))
     assert isinstance(command, cmd.MarkDelivered), command
@@ -134,7 +134,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
         asks: list[Ask] = [
             (sql.SAVE_WORKER, (command.worker, alive_until)),
             (sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),
-            (sql.FORGET_DELIVERIES, (queries.oldest_turn_id(now - DELIVERIES_SECONDS),)),
+            (sql.FORGET_DELIVERIES, (oldest_turn_id(now - DELIVERIES_SECONDS),)),
         ]
         return Planned(Decision(alive_until), asks)
     if row is not None or not command.is_new:

@@ -1,14 +1,19 @@
 """Erase content for good: read the entries that contain it, blank it, and write them back.
 
+Also the removal of what is too old to be kept.
+
 The entries stay with their numbers, ids and outcomes, so that no late write revives the session.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.core.ids import SessionId
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction import changes as ch
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Prune
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
 from holdfast.stores.sql.entries import (
@@ -37,6 +42,35 @@ ERASURES_BY_ID = (
     Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
 )
+
+IDLE_SESSIONS = Statement(
+    "idle_sessions",
+    "select s.tenant, s.id from sessions s where s.id > ?2 and s.deleted_at is null "
+    "and not exists (select 1 from lanes a where a.session = s.no) "
+    "and not exists (select 1 from queue q where q.session = s.no) "
+    "and not exists (select 1 from log l where l.session = s.no and l.n = "
+    "(select max(n) from log where session = s.no and turn is not null) and l.at >= ?1) "
+    "and s.created_at < ?1 "
+    "and not exists (select 1 from sessions f where f.parent_id = s.id and f.deleted_at is null) "
+    "order by s.id limit ?3",
+)
+FORGET_JOURNALS = Statement(
+    "forget_journals",
+    "delete from journals where turn_id < ?1 and not exists "
+    "(select 1 from lanes a where a.turn = journals.turn_id)",
+)
+# Events are removed from entries, the oldest first, in batches.
+PRUNED_UPTO = Statement("pruned_upto", "select pos from cursors where view = 'pruned'")
+SAVE_PRUNED_UPTO = Statement(
+    "save_pruned_upto",
+    "insert into cursors (view, pos) values ('pruned', ?1) "
+    "on conflict (view) do update set pos = excluded.pos",
+)
+ENTRIES_TO_PRUNE = Statement(
+    "entries_to_prune",
+    "select pos, session, n, body, at from log where pos > ?1 order by pos limit ?2",
+)
+PRUNED_AT_ONCE = 1000
 AT_ONCE = 256
 """How many entries are read and written back at a time."""
 
@@ -159,3 +193,44 @@ def _erase_summaries(change: ch.SummariesErased) -> Plan[list[Ask]]:
         if is_changed:
             asks.append((sql.SAVE_BODY, (no, row[2], pack_body(body))))
     return asks
+
+
+# ── retention ───────────────────────────────────────────────────────────────────────────────
+
+
+def idle_sessions(
+    seconds: float, after: SessionId, limit: int, now: float
+) -> Plan[list[tuple[Tenant, SessionId]]]:
+    """Return sessions that have been inactive for at least `seconds`, by id."""
+    rows = yield from every(IDLE_SESSIONS, now - seconds, after, limit)
+    return [(Tenant(row[0]), SessionId(row[1])) for row in rows]
+
+
+def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
+    """Return the statements that prune old events, journals and idempotency keys.
+
+    The decision says whether more may be left.
+    """
+    before = now - command.older_than_seconds
+    writes: list[Ask] = [
+        (sql.FORGET_IDEMPOTENCY, (before,)),
+        (FORGET_JOURNALS, (oldest_turn_id(before),)),
+    ]
+    row = yield from one(PRUNED_UPTO)
+    found = yield from every(ENTRIES_TO_PRUNE, row[0] if row else 0, PRUNED_AT_ONCE)
+    # Positions grow with time, except for copied entries of an upgrade: stop at the first young
+    # one.
+    rows = list(takewhile(lambda entry: entry[4] < before, found))
+    for _, session, n, packed, _ in rows:
+        body = read_body(bytes(packed))
+        if body.events:
+            body.events = []
+            writes.append((sql.SAVE_BODY, (session, n, pack_body(body))))
+    if rows:
+        writes.append((SAVE_PRUNED_UPTO, (rows[-1][0],)))
+    return Decision(len(rows) == PRUNED_AT_ONCE), writes
+
+
+def oldest_turn_id(before: float) -> str:
+    """Return an id that sorts before every turn accepted from then on: ids begin with the time."""
+    return f"turn_{max(int(before * 1000), 0):011x}"

@@ -29,19 +29,21 @@ from holdfast.stores.sql.statements import (
     IS_LAST_OF_TURN,
     ITEM_ENTRIES,
     LAST_ENTRY_OF_TURN,
+    LAST_ID,
     SELECT_SESSION,
 )
 
-_LAST = "l.n = (select max(n) from log where session = l.session)"
+_LAST = "l.n = (select max(n) from log where session = s.no)"
 _LAST_KIND = f"(select l.kind from {LAST_ENTRY_OF_TURN})"
 _LAST_BODY = f"(select l.body from {LAST_ENTRY_OF_TURN})"
 
 # Entries are numbered from 1 without a gap, and there is at least one.
 ENTRY_GAPS = Statement(
     "entry_gaps",
-    "select s.id, coalesce(c.newest, 1), coalesce(c.n, 0) from sessions s left join "
-    "(select session, count(*) as n, max(n) as newest from log group by session) c "
-    "on c.session = s.no where coalesce(c.n, 0) <> coalesce(c.newest, 1) order by s.id limit ?1",
+    "select id, newest, entries from (select s.id, "
+    "coalesce((select max(n) from log where session = s.no), 1) as newest, "
+    "(select count(*) from log where session = s.no) as entries from sessions s) c "
+    "where entries <> newest order by id limit ?1",
 )
 # Counts of items, turns and events only grow from entry to entry.
 COUNTS_BACK = Statement(
@@ -55,9 +57,11 @@ COUNTS_BACK = Statement(
 # Item ids with a number beyond the end of the log: entries are missing.
 LOST_ENDS = Statement(
     "lost_ends",
-    f"select s.id, i.newest, l.seq from log l join sessions s on s.no = l.session "
-    "join (select session, max(seq) as newest from item_ids group by session) i "
-    f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
+    "select (select id from sessions where no = c.session) as id, newest, seq from "
+    "(select i.session, i.newest, (select seq from log where session = i.session "
+    "order by n desc limit 1) as seq from "
+    "(select session, max(seq) as newest from item_ids group by session) i) c "
+    "where newest > seq order by id limit ?1",
 )
 # Entries that the search index refers to but that do not exist. Entries are never deleted.
 LOST_ENTRIES = Statement(
@@ -116,7 +120,7 @@ STALE_STATE = Statement(
     "stale_state",
     "select s.tenant, p.session_id, p.provider, p.model, p.covers_seq, l.seq, s.is_live "
     "from provider_state p join sessions s on s.id = p.session_id "
-    f"join log l on l.session = s.no and {_LAST} "
+    f"join log l on l.session = s.no + 0 and {_LAST} "
     "where s.is_live = 0 or p.covers_seq > l.seq order by p.session_id limit ?1",
 )
 LATEST_TIMES = Statement(
@@ -135,20 +139,20 @@ RECENT_ENTRIES = Statement(
 SESSIONS_AFTER = Statement(
     "sessions_after",
     SELECT_SESSION + "where s.deleted_at is null and (s.is_live = 1 or ?3 = 1) "
-    "and (?1 = '' or s.id < ?1) order by s.id desc limit ?2",
+    "and s.id < ?1 order by s.id desc limit ?2",
 )
 ITEM_ID = Statement(
     "item_id", "select 1 from item_ids where item_id = ?1 and session = ?2 and seq = ?3"
 )
 ORPHANS = Statement(
     "orphans",
-    "select s.id, a.turn, a.owner from lanes a join sessions s on s.no = a.session "
+    "select s.id, a.turn, a.owner from lanes a join sessions s on s.no = a.session + 0 "
     "left join workers w on w.id = a.owner "
     "where a.owner is not null and (w.id is null or w.alive_until <= ?1) order by s.id limit ?2",
 )
 EXPIRED_HOLDS = Statement(
     "expired_holds",
-    "select s.id, a.turn from lanes a join sessions s on s.no = a.session "
+    "select s.id, a.turn from lanes a join sessions s on s.no = a.session + 0 "
     "where a.hold_until <= ?1 order by s.id limit ?2",
 )
 ABANDONED_TURNS = Statement(
@@ -332,7 +336,7 @@ def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
 
 def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[SessionsChecked]:
     """Check a page of sessions completely: their logs, item ids, lanes and projections."""
-    found = yield from every(SESSIONS_AFTER, after, limit, int(with_retired))
+    found = yield from every(SESSIONS_AFTER, after or LAST_ID, limit, int(with_retired))
     checked = SessionsChecked(found[-1][0] if len(found) == limit else None)
     for row in found:
         session = read_session(row)

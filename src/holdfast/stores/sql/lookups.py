@@ -86,7 +86,8 @@ def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
     states = {
         state.id: (state, row[0]) for row in rows for state in read_body(row[1], turn_id).runs
     }
-    noted_rows = (yield from every(sql.LATE_WRITES, turn_id)) if states else []
+    ids = msgspec.json.encode(list(states)).decode()
+    noted_rows = (yield from every(sql.LATE_WRITES, ids)) if states else []
     late: dict[RunId, bytes] = {row[0]: bytes(row[1]) for row in noted_rows}
     runs: list[Run] = []
     for state, session_id in states.values():

@@ -1,7 +1,6 @@
 """Read queries: pages of sessions, items, turns and events. They never wait for a run."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -24,12 +23,10 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
-    Decision,
     Event,
     JournalRow,
     StopRequestRow,
 )
-from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
     FeedPlace,
@@ -47,7 +44,6 @@ from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
-    pack_body,
     read_body,
     read_events,
     read_session,
@@ -72,13 +68,12 @@ from holdfast.stores.sql.lookups import (
     records_in_line,
     session_row,
 )
-from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
+from holdfast.stores.sql.plan import Plan, Row, every, one
 
 MAX_PLACES = 100
 """The most sessions with one item id that are compared with a lineage at once."""
 EVENTS_PER_ENTRY = 1024
 """Factor in event places: entry position times this, plus the event's far smaller number in it."""
-PRUNED_AT_ONCE = 1000
 
 
 def session(
@@ -124,9 +119,10 @@ def _last_ended(of: Session) -> Plan[Turn | None]:
 def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     """Return a page of sessions. Status depends on the lane, so it is filtered after reading."""
     found: list[SessionView] = []
-    after = query.after or ""
+    after = query.after or ("" if query.order == "asc" else sql.LAST_ID)
     wants_all = query.generations or query.status == "retired"
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
+    statement = sql.OF_KEY[statement] if query.key else statement
     while len(found) < query.limit:
         wanted = query.limit - len(found)
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
@@ -370,8 +366,9 @@ def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow
 def completions(tenant: Tenant, query: CompletionQuery) -> Plan[list[CompletionRow]]:
     """Return a page of stored completions; metadata is filtered after reading."""
     found: list[CompletionRow] = []
-    turn_id, step = query.after or ("", 0)
-    statement = sql.COMPLETIONS_UP if query.order == "asc" else sql.COMPLETIONS_DOWN
+    is_up = query.order == "asc"
+    statement = sql.COMPLETIONS_UP if is_up else sql.COMPLETIONS_DOWN
+    turn_id, step = query.after or ("" if is_up else sql.LAST_ID, 0)
     while len(found) < query.limit:
         rows = yield from every(statement, tenant, query.model or "", turn_id, step, query.limit)
         read = [CompletionRow(*row) for row in rows]
@@ -393,44 +390,6 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
     """Return every API key."""
     rows = yield from every(sql.API_KEYS)
     return [ApiKeyRow(*row) for row in rows]
-
-
-def idle_sessions(
-    seconds: float, after: SessionId, limit: int, now: float
-) -> Plan[list[tuple[Tenant, SessionId]]]:
-    """Return sessions that have been inactive for at least `seconds`, by id."""
-    rows = yield from every(sql.IDLE_SESSIONS, now - seconds, after, limit)
-    return [(Tenant(row[0]), SessionId(row[1])) for row in rows]
-
-
-def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
-    """Return the statements that prune old events, journals and idempotency keys.
-
-    The decision says whether more may be left.
-    """
-    before = now - command.older_than_seconds
-    writes: list[Ask] = [
-        (sql.FORGET_IDEMPOTENCY, (before,)),
-        (sql.FORGET_JOURNALS, (oldest_turn_id(before),)),
-    ]
-    row = yield from one(sql.PRUNED_UPTO)
-    found = yield from every(sql.ENTRIES_TO_PRUNE, row[0] if row else 0, PRUNED_AT_ONCE)
-    # Positions grow with time, except for copied entries of an upgrade: stop at the first young
-    # one.
-    rows = list(takewhile(lambda entry: entry[4] < before, found))
-    for _, session, n, packed, _ in rows:
-        body = read_body(bytes(packed))
-        if body.events:
-            body.events = []
-            writes.append((sql.SAVE_BODY, (session, n, pack_body(body))))
-    if rows:
-        writes.append((sql.SAVE_PRUNED_UPTO, (rows[-1][0],)))
-    return Decision(len(rows) == PRUNED_AT_ONCE), writes
-
-
-def oldest_turn_id(before: float) -> str:
-    """Return an id that sorts before every turn accepted from then on: ids begin with the time."""
-    return f"turn_{max(int(before * 1000), 0):011x}"
 
 
 def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:

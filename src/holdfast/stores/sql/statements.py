@@ -4,6 +4,8 @@ Both databases run the same text: parameters are written `?1`, `?2`, and a drive
 them another way rewrites them. `session` is a session's number in the log, `session_no(id)`.
 """
 
+import re
+
 import msgspec
 
 from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
@@ -23,6 +25,9 @@ def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
     marks = ", ".join(f"?{n}" for n in range(1, len(fields) + 1))
     return Statement(name, f"insert into {table} ({', '.join(fields)}) values ({marks})")
 
+
+LAST_ID = "\U0010ffff"
+"""A text that sorts after every id."""
 
 # ── The log ─────────────────────────────────────────────────────────────────────────────────
 
@@ -114,7 +119,8 @@ SAVE_SESSION = Statement(
 )
 
 _HEAD = "l.n, l.seq, l.turns, l.events, l.turn, l.head"
-_LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where session = s.no)"
+# `+ 0` keeps the order: sessions are found first, then the last entry of each.
+_LAST = "join log l on l.session = s.no + 0 and l.n = (select max(n) from log where session = s.no)"
 _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
 SELECT_SESSION = _SESSION
@@ -155,14 +161,15 @@ _REQUEST = (
     f"and {_TURN_PLACE.format(entry='f')} = 0)"
 )
 IS_LAST_OF_TURN = (
+    # Without the offset PostgreSQL may read the whole log into a hash.
     "(not exists (select 1 from log m where m.turn = l.turn and m.n > l.n "
-    f"and {IS_INDEXED.format(entry='m')}) and not exists (select 1 from log m "
-    f"where m.session = l.session and m.n = l.n + 1 and m.kind = {ENDED_NEXT}))"
+    f"and {IS_INDEXED.format(entry='m')} limit 1 offset 0) and not exists (select 1 from log m "
+    f"where m.session = l.session and m.n = l.n + 1 and m.kind = {ENDED_NEXT} limit 1 offset 0))"
 )
 """Whether the entry `l` is the last one about its turn."""
 _ENTRIES_OF_TURN = (
     "from log e join log l on l.session = e.session and l.n between e.n and e.n + 1 "
-    f"and (l.n = e.n or l.kind = {ENDED_NEXT}) {{join}}"
+    f"and (l.n = e.n or l.kind = {ENDED_NEXT}) "
     f"where e.turn = ?1 and {IS_INDEXED.format(entry='e')} "
 )
 
@@ -192,32 +199,33 @@ FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.delete
 EVERY_FORK_OF = Statement("every_fork_of", "select id from sessions where parent_id = ?1")
 LIST_FORKS = Statement(
     "list_forks",
-    _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
-    "and s.deleted_at is null order by s.id limit ?3",
+    # Not by the index of tenants; and last entries only of the page.
+    f"select {_IDENTITY}, {_HEAD}, w.alive_until from (select * from sessions where "
+    "parent_id = ?1 and tenant || '' = ?2 and is_visible = 1 and deleted_at is null "
+    f"order by id limit ?3) s {_LAST} {_OWNER} order by s.id",
 )
-_LISTED = (
+LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
-    "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
+    "and (?2 = 1 or s.is_live = 1) and ?3 = '' "
     # Excludes sessions that cannot have the status; the owner's lease is checked later.
     "and (?6 <> 'running' or a.turn is not null) and (?6 <> 'retired' or s.is_live = 0) "
 )
+"""Selects sessions of a tenant; the key is the third parameter, and empty unless `OF_KEY`."""
 LIST_SESSIONS_UP = Statement(
-    "list_sessions_up", _LISTED + "and s.id > ?4 order by s.id asc limit ?5"
+    "list_sessions_up", LISTED + "and s.id > ?4 order by s.id asc limit ?5"
 )
 LIST_SESSIONS_DOWN = Statement(
-    "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
+    "list_sessions_down", LISTED + "and s.id < ?4 order by s.id desc limit ?5"
 )
-# By last activity; ties are broken by the session's number.
-_LISTED_BY = _LISTED.replace("?6", "?4")
-LISTED_SESSION = Statement("listed_session", _LISTED_BY + "and s.no = ?5")
-LIST_BY_ACTIVITY = Statement(
-    "list_sessions_by_activity",
-    _LISTED_BY.replace("w.alive_until from", "w.alive_until, v.at from", 1).replace(
-        "where s.tenant", "join activity v on v.session = s.no where s.tenant", 1
+OF_KEY = {
+    one: Statement(
+        f"{one.name}_of_key",
+        # No index of ids fits the texts, so that the one of keys is used.
+        re.sub("(and|order by) s.id", r"\1 s.id || ''", one.text.replace("?3 = ''", "s.key = ?3")),
     )
-    + "and v.tenant = ?1 and (v.at, v.session) < (?5, ?6) "
-    "order by v.at desc, v.session desc limit ?7",
-)
+    for one in (LIST_SESSIONS_UP, LIST_SESSIONS_DOWN)
+}
+"""The same lists of the sessions of a key, which are found by an index."""
 
 # ── Lanes and queues ────────────────────────────────────────────────────────────────────────
 
@@ -241,9 +249,10 @@ WAITING = Statement(
 )
 TENANT_TURNS = Statement(
     "tenant_turns",
-    "select (select count(*) from lanes a join sessions s on s.no = a.session "
-    "where s.tenant = ?1) + (select count(*) from queue q join sessions s on s.no = q.session "
-    "where s.tenant = ?1)",
+    # Not a join: it might read all sessions of the tenant.
+    "select (select count(*) from lanes a "
+    "where (select tenant from sessions where no = a.session) = ?1) + (select count(*) "
+    "from queue q where (select tenant from sessions where no = q.session) = ?1)",
 )
 # Text of a stream in progress. Once the run has lost its lane there is no session, and so no row.
 SAVE_PARTIAL = Statement(
@@ -268,18 +277,26 @@ TURN_BY_ID = Statement(
     "turn_by_id",
     _TURN.replace("from log l ", f"from {LAST_ENTRY_OF_TURN.format(turn='?1')}", 1),
 )
+_TURNS_OF = _TURN.replace(
+    "from log l ",
+    f"from (select distinct o.session, {_LAST_OF_TURN.format(turn='o.turn')} as n "
+    "from {turns}) z join log l on l.session = z.session and l.n = z.n ",
+    1,
+)
 # Every open turn of a session.
 OPEN_TURNS = Statement(
     "open_turns",
-    _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='o.turn')} "
-    "from (select turn from lanes where session = ?1 "
-    "union all select turn from queue where session = ?1) o)",
+    _TURNS_OF.format(
+        turns="(select session, turn from lanes where session = ?1 "
+        "union all select session, turn from queue where session = ?1) o"
+    ),
 )
 # The turns of a range of entries, each in the state of its own last entry.
 TURNS_BETWEEN = Statement(
     "turns_between",
-    _TURN + f"where l.session = ?1 and l.n in (select {_LAST_OF_TURN.format(turn='b.turn')} "
-    "from log b where b.session = ?1 and b.n between ?2 and ?3 and b.turn is not null)",
+    _TURNS_OF.format(
+        turns="log o where o.session = ?1 and o.n between ?2 and ?3 and o.turn is not null"
+    ),
 )
 # Ends of turns, newest first; the caller skips turns that were reopened.
 LAST_ENDED = Statement(
@@ -288,15 +305,14 @@ LAST_ENDED = Statement(
 )
 TURN_ENTRIES = Statement(
     "turn_entries",
-    "select s.id, l.body, l.n "
-    + _ENTRIES_OF_TURN.format(join="join sessions s on s.no = l.session ")
+    # Not a join: PostgreSQL might then look for the entries by session only.
+    "select (select s.id from sessions s where s.no = e.session), l.body, l.n "
+    + _ENTRIES_OF_TURN
     + "order by l.n",
 )
 TURN_ITEMS = Statement(
     "turn_items",
-    "select l.session, l.seq, l.items "
-    + _ENTRIES_OF_TURN.format(join="")
-    + "and l.items is not null order by l.n",
+    "select l.session, l.seq, l.items " + _ENTRIES_OF_TURN + "and l.items is not null order by l.n",
 )
 ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
 JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")
@@ -305,7 +321,13 @@ ADD_JOINED_TURN = Statement(
     "insert into joined_turns (turn, joined, run, session) values (?1, ?2, ?3, ?4) "
     "on conflict (turn) do update set joined = excluded.joined, run = excluded.run",
 )
-LATE_WRITES = Statement("late_writes", "select run, body from late_writes where turn = ?1")
+# Of several runs, given as JSON: there is no index by turn.
+LATE_WRITES = Statement(
+    "late_writes",
+    "select l.run, l.body from json_each(?1) p join late_writes l on l.run = p.value",
+    postgres="select l.run, l.body from json_array_elements_text(?1::text::json) p (value) "
+    "join late_writes l on l.run = p.value",
+)
 ADD_LATE_WRITE = Statement(
     "add_late_write",
     "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
@@ -363,10 +385,15 @@ PLACES_OF_ITEM = Statement(
 
 # A tenant's facts after a place. SQLite commits one transaction after the other, so positions give
 # the order. In PostgreSQL the transaction's number comes first, and only facts before every open
-# transaction are read, so that nothing can be committed before them any more.
+# transaction are read, so that nothing can be committed before them any more. The tables are joined
+# in a way that leaves no other plan than to read entries in this order, never by session.
 _FEED = (
-    "from log l join sessions s on s.no = l.session "
+    "from log l cross join sessions s on s.no = l.session "
     "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
+)
+_FEED_IN_ORDER = (
+    "from log l cross join lateral (select s.id from sessions s where s.no = l.session "
+    "and s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null offset 0) s where true "
 )
 _SETTLED = "and l.txid < (select txid from feed_horizon) "
 _FEED_COLUMNS = "select s.id, l.turn, l.at, l.events, l.body, l.txid, l.pos "
@@ -374,15 +401,15 @@ FEED = Statement(
     "feed",
     _FEED_COLUMNS + _FEED + "and l.txid >= ?2 and l.pos >= ?3 order by l.pos limit ?4",
     postgres=_FEED_COLUMNS
-    + _FEED
+    + _FEED_IN_ORDER
     + _SETTLED
     + "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
 )
-_FEED_END = "select l.txid, l.pos, l.body " + _FEED
+_FEED_END = "select l.txid, l.pos, l.body "
 FEED_END = Statement(
     "feed_end",
-    _FEED_END + "order by l.pos desc limit 1",
-    postgres=_FEED_END + _SETTLED + "order by l.txid desc, l.pos desc limit 1",
+    _FEED_END + _FEED + "order by l.pos desc limit 1",
+    postgres=_FEED_END + _FEED_IN_ORDER + _SETTLED + "order by l.txid desc, l.pos desc limit 1",
 )
 ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
@@ -446,8 +473,11 @@ DROP_JOURNALS_OF_TURN = Statement(
 )
 JOURNAL = Statement(
     "journal",
-    f"select {columns(JournalRow)} from journals "
-    "where turn_id = ?1 and step = ?2 and last_no > ?3 order by first_no limit ?4",
+    # Batches follow each other without a gap: the page begins with the one that has event ?3 + 1.
+    f"select {columns(JournalRow)} from journals where turn_id = ?1 and step = ?2 "
+    "and first_no >= coalesce((select max(first_no) from journals "
+    "where turn_id = ?1 and step = ?2 and first_no <= cast(?3 as bigint) + 1), 0) "
+    "and last_no > ?3 order by first_no limit ?4",
 )
 ADD_DROPPED_RESPONSE = Statement(
     "add_dropped_response",
@@ -473,13 +503,13 @@ COMPLETION = Statement("completion", _COMPLETIONS + "and c.turn_id = ?2 and c.st
 COMPLETIONS_UP = Statement(
     "completions_up",
     _COMPLETIONS + "and (?2 = '' or c.model = ?2) "
-    "and (c.turn_id > ?3 or (c.turn_id = ?3 and c.step > ?4)) "
+    "and (c.turn_id, c.step) > (?3, ?4) "
     "order by c.turn_id asc, c.step asc limit ?5",
 )
 COMPLETIONS_DOWN = Statement(
     "completions_down",
     _COMPLETIONS + "and (?2 = '' or c.model = ?2) "
-    "and (?3 = '' or c.turn_id < ?3 or (c.turn_id = ?3 and c.step < ?4)) "
+    "and (c.turn_id, c.step) < (?3, ?4) "
     "order by c.turn_id desc, c.step desc limit ?5",
 )
 
@@ -511,36 +541,6 @@ STORED_BYTES = Statement(
     "stored_bytes",
     "select coalesce(sum(length(l.items)), 0) from log l join sessions s on s.no = l.session "
     "where s.tenant = ?1",
-)
-
-# ── Retention ───────────────────────────────────────────────────────────────────────────────
-
-IDLE_SESSIONS = Statement(
-    "idle_sessions",
-    "select s.tenant, s.id from sessions s where s.id > ?2 and s.deleted_at is null "
-    "and not exists (select 1 from lanes a where a.session = s.no) "
-    "and not exists (select 1 from queue q where q.session = s.no) "
-    "and not exists (select 1 from log l where l.session = s.no and l.n = "
-    "(select max(n) from log where session = s.no and turn is not null) and l.at >= ?1) "
-    "and s.created_at < ?1 "
-    "and not exists (select 1 from sessions f where f.parent_id = s.id and f.deleted_at is null) "
-    "order by s.id limit ?3",
-)
-FORGET_JOURNALS = Statement(
-    "forget_journals",
-    "delete from journals where turn_id < ?1 and not exists "
-    "(select 1 from lanes a where a.turn = journals.turn_id)",
-)
-# Events are removed from entries, the oldest first, in batches.
-PRUNED_UPTO = Statement("pruned_upto", "select pos from cursors where view = 'pruned'")
-SAVE_PRUNED_UPTO = Statement(
-    "save_pruned_upto",
-    "insert into cursors (view, pos) values ('pruned', ?1) "
-    "on conflict (view) do update set pos = excluded.pos",
-)
-ENTRIES_TO_PRUNE = Statement(
-    "entries_to_prune",
-    "select pos, session, n, body, at from log where pos > ?1 order by pos limit ?2",
 )
 
 ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
@@ -595,6 +595,6 @@ OWNED_TURNS = Statement(
 )
 OWNED_RUNS = Statement(
     "owned_runs",
-    "select s.id, a.turn, a.run from lanes a join sessions s on s.no = a.session "
+    "select s.id, a.turn, a.run from lanes a join sessions s on s.no = a.session + 0 "
     "where a.owner = ?1 order by s.id",
 )

@@ -39,6 +39,7 @@ from holdfast.stores.sql import queries, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
+from holdfast.stores.sql.erasure import idle_sessions
 from holdfast.stores.sql.lookups import find_busy_sessions, find_runs
 from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, reading
 from holdfast.stores.sql.schedules import SqlScheduleReader
@@ -188,7 +189,7 @@ class SqlReader(SnapshotReader):
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
         """Return sessions that have been inactive for at least `seconds`."""
-        return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
+        return await self._run(lambda now: idle_sessions(seconds, after, limit, now))
 
     async def transcript(
         self,

@@ -40,7 +40,7 @@ def test_parameters_are_numbered_with_dollars() -> None:
 def test_a_read_is_joined_with_its_sets_and_numbers_its_answers() -> None:
     assert read_many("select x from t where a = ?1 limit ?2", TEXT_INT) == (
         "select b.n, q.* from unnest($1::text[], $2::int8[]) with ordinality as b(p1, p2, n) "
-        "cross join lateral (select x from t where a = b.p1 limit b.p2) q"
+        "cross join lateral (select x from t where a = b.p1 limit b.p2 offset 0) q"
     )
 
 

@@ -29,7 +29,7 @@ TABLE: list[tuple[BaseException, Meaning]] = [
     (asyncpg.LockNotAvailableError("lock timeout"), "busy"),
     (asyncpg.DiskFullError("no space left"), "busy"),
     (asyncpg.OutOfMemoryError("no memory left"), "busy"),
-    (asyncpg.ReadOnlySQLTransactionError("a standby"), "busy"),
+    (asyncpg.ReadOnlySQLTransactionError("a standby"), "gone"),
     (asyncpg.PostgresIOError("could not write"), "busy"),
     (asyncpg.DataCorruptedError("invalid page"), "busy"),
     (asyncpg.CheckViolationError("lane_is_whole"), "refused"),

@@ -90,8 +90,10 @@ DUE_MESSAGES = Statement(
     "due_messages",
     f"select {_COLUMNS} from outbox o left join workers w on w.id = o.owner "
     f"where {_WAITS} and o.channel = ?1 and o.next_at <= ?3 "
+    # With the offset PostgreSQL looks up each conversation; a join may compare all with all.
     "and not exists (select 1 from outbox p where p.channel = o.channel and p.chat = o.chat "
-    "and p.thread = o.thread and p.state in ('pending', 'sending') and p.pos < o.pos) "
+    "and p.thread = o.thread and p.state in ('pending', 'sending') and p.pos < o.pos "
+    "limit 1 offset 0) "
     f"and (w.id is null or w.alive_until = {EXPIRED} "
     "or (o.state = 'pending' and (o.owner = ?2 or o.next_at <= ?4))) "
     "order by o.next_at, o.pos limit ?5",

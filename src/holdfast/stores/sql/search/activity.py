@@ -2,9 +2,8 @@
 
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.ports.store import SessionQuery, SessionView
-from holdfast.stores.sql import statements
 from holdfast.stores.sql.entries import session_no
-from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 from holdfast.stores.sql.queries import session_view, sessions
 from holdfast.stores.sql.search import statements as sql
 
@@ -70,13 +69,19 @@ def _rows(
     rows: list[tuple[Row, Rank]] = []
     recent = sorted(((at, no) for no, at in tail.items() if (at, no) < before), reverse=True)
     for at, no in recent[: query.limit]:
-        row = yield from one(statements.LISTED_SESSION, *filters, no)
+        row = yield from one(_of(query, sql.LISTED_SESSION), *filters, no)
         if row is not None:
             rows.append((row, (at, no)))
     limit = query.limit + len(tail)
-    for row in (yield from every(statements.LIST_BY_ACTIVITY, *filters, *before, limit)):
+    listed = _of(query, sql.LIST_BY_ACTIVITY)
+    for row in (yield from every(listed, *filters, *before, limit)):
         no = session_no(row[0])
         if no not in tail:
             rows.append((row[:-1], (row[-1], no)))
     rows.sort(key=lambda pair: pair[1], reverse=True)
     return rows[: query.limit]
+
+
+def _of(query: SessionQuery, statement: Statement) -> Statement:
+    """Return the statement that finds the sessions of a key by an index, if a key is given."""
+    return sql.OF_KEY[statement] if query.key else statement

@@ -6,6 +6,7 @@ index on `terms` itself.
 
 from holdfast.stores.sql.plan import Statement
 from holdfast.stores.sql.search.terms import BLOCK_BITS, MARK
+from holdfast.stores.sql.statements import LISTED
 
 _ENTRY = (
     "select l.txid, l.pos, l.session, l.n, l.at, l.items, "
@@ -93,9 +94,35 @@ REMOVE_ACTIVITY = Statement("erase_activity", "delete from activity where sessio
 # Activity after the view's position, by session.
 ACTIVITY_TAIL = Statement(
     "activity_tail",
-    "select session, max(at) from log where pos > ?1 group by session",
+    # `+ 0`: otherwise SQLite reads the whole log in the order of its groups.
+    "select session, max(at) from (select session + 0 as session, at from log where pos > ?1) l "
+    "group by session",
 )
 ACTIVITY_OF = Statement("activity_of", "select at from activity where session = ?1")
+# Sessions by last activity; ties are broken by the session's number.
+_LISTED = LISTED.replace("?6", "?4")
+_ANY_KEY = ("?3 = ''", "s.key = ?3")
+LISTED_SESSION = Statement("listed_session", _LISTED + "and s.no = ?5")
+_BY_ACTIVITY = _LISTED.replace("w.alive_until from", "w.alive_until, v.at from", 1).replace(
+    "where s.tenant", "join activity v on v.session = s.no where s.tenant", 1
+)
+_IN_ORDER = (
+    "v.tenant = ?1 and (v.at, v.session) < (?5, ?6) order by v.at desc, v.session desc limit ?7"
+)
+LIST_BY_ACTIVITY = Statement(
+    "list_sessions_by_activity",
+    f"{_BY_ACTIVITY} and {_IN_ORDER}",
+    # The sessions are read in the order of their activity.
+    postgres=f"select q.*, v.at from activity v cross join lateral ({_LISTED} "
+    f"and s.no = v.session offset 0) q where {_IN_ORDER}",
+)
+OF_KEY = {
+    LISTED_SESSION: Statement("listed_session_of_key", LISTED_SESSION.text.replace(*_ANY_KEY)),
+    LIST_BY_ACTIVITY: Statement(
+        "list_sessions_by_activity_of_key", f"{_BY_ACTIVITY.replace(*_ANY_KEY)} and {_IN_ORDER}"
+    ),
+}
+"""The same for the sessions of a key, which are found by an index."""
 
 # The number of the newest item, and the blocks with items of a time.
 BOUNDS = Statement(
