@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
 from holdfast.core.transaction.commands import Renew
 from holdfast.http.api import health
 from holdfast.ports.store import Store
@@ -13,11 +13,11 @@ from tests.in_process import open_gateway
 
 
 class ReadOnlyDisk:
-    """A store that can be read; writes fail while `is_full`."""
+    """A store that can be read; writes fail while there is an `error`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.is_full = False
+        self.error: HoldfastError | None = None
         self.renewals = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -26,12 +26,23 @@ class ReadOnlyDisk:
     async def submit(self, command: Any) -> Any:
         """Write, if there is room."""
         self.renewals += isinstance(command, Renew)
-        if self.is_full:
-            raise StoreUnavailable("the disk is full")
+        if self.error is not None:
+            raise self.error
         return await self._store.submit(command)
 
 
-async def test_a_store_that_cannot_be_written_is_alive_but_not_ready(monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailable("the disk is full"),
+        # Another process declared this worker dead: what is accepted now would be taken from it.
+        RunFenced("the lease is over"),
+    ],
+    ids=["disk full", "lease lost"],
+)
+async def test_a_worker_that_cannot_write_is_alive_but_not_ready(
+    error: HoldfastError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     disks: list[ReadOnlyDisk] = []
 
@@ -41,13 +52,14 @@ async def test_a_store_that_cannot_be_written_is_alive_but_not_ready(monkeypatch
 
     async with open_gateway(wrap=wrap) as gateway:
         assert (await gateway.client.get("/readyz")).status_code == 200
-        disks[0].is_full = True
+        disks[0].error = error
         full = await gateway.client.get("/readyz")
         assert full.status_code == 503
         assert full.json()["error"]["code"] == "store_unavailable"
+        assert full.headers["retry-after"] == "1"
         assert (await gateway.client.get("/healthz")).status_code == 200
         assert (await gateway.client.get("/v1/sessions")).status_code == 200
-        disks[0].is_full = False
+        disks[0].error = None
         assert (await gateway.client.get("/readyz")).status_code == 200
 
 

@@ -54,6 +54,8 @@ class HealthApi:
                 await gateway.submit(Renew(worker=gateway.worker.id, lease_seconds=lease_seconds))
         except TimeoutError as exc:
             raise StoreUnavailable("the store did not accept a write in time") from exc
-        except RunFenced:
-            """Another process declared this worker dead: the store works, the worker restarts."""
+        except RunFenced as exc:
+            # Another process declared this worker dead; it starts over at its next renewal. What
+            # it accepted until then would be taken from it.
+            raise StoreUnavailable("the lease of this worker is over; it starts over") from exc
         self._ready_until = time.monotonic() + FRESH_SECONDS

@@ -82,11 +82,11 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,
-    err.StoreUnavailable: 1,
-    err.TurnInterrupted: 1,
     err.LaneTimeout: 2,
     err.TenantFull: 2,
 }
+"""Seconds by error class; of every other error with status 503 it is `UNAVAILABLE_SECONDS`."""
+UNAVAILABLE_SECONDS = 1
 _NEVER_RETRY = (err.TurnCancelled, err.SessionRetired, err.SessionChanged, err.StorageFull)
 MAX_CLIENT_WAIT_SECONDS = 60.0
 """SDKs ignore a Retry-After longer than this and retry at once."""
@@ -144,7 +144,9 @@ def reply_for_error(error: err.HoldfastError) -> Reply:
     if isinstance(error, err.TurnFailed):
         status = _recorded_status(error.failure_code, status)
     headers: list[Header] = []
-    seconds = next((RETRY_AFTER[kind] for kind in type(error).__mro__ if kind in RETRY_AFTER), None)
+    default = UNAVAILABLE_SECONDS if status == 503 else None
+    kinds = type(error).__mro__
+    seconds = next((RETRY_AFTER[kind] for kind in kinds if kind in RETRY_AFTER), default)
     if seconds is not None:
         headers.append((b"retry-after", str(seconds).encode()))
     if isinstance(error, RateLimited):
