@@ -12,8 +12,12 @@ from typing import Any
 
 import httptools
 
-KEEP_ALIVE_SECONDS = 5
-"""How long a connection without a request is kept open."""
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection without a request is kept open.
+
+Longer than the 60 seconds after which nginx and most load balancers close theirs: if the gateway
+closed first, a request that is on its way would be lost.
+"""
 _log = logging.getLogger("holdfast.server")
 
 

@@ -56,6 +56,8 @@ LINGER_SECONDS = 2.0
 """How long the input of a rejected client is discarded before its connection is closed."""
 CHECK_SECONDS = 5.0
 """How often the deadlines of a connection are checked at least."""
+LATE_SECONDS = 1.0
+"""A check that comes later than this was held up: the process was stopped, or the machine slept."""
 
 
 class HttpProtocol(ClientSocket):
@@ -98,6 +100,8 @@ class HttpProtocol(ClientSocket):
     _unsent_bytes = 0
     _stalled_since: float | None = None
     _checked_at = 0.0
+    _check_seconds = CHECK_SECONDS
+    """How long after the last check the next one is due."""
     _address = ""
     _is_released = False
 
@@ -379,25 +383,34 @@ class HttpProtocol(ClientSocket):
     def _schedule_check(self) -> None:
         """Check the deadlines again in a while: one timer serves the whole connection."""
         limits = self.limits
-        seconds = min(
+        self._check_seconds = min(
             CHECK_SECONDS,
             limits.head_seconds,
             limits.body_seconds,
             limits.stall_seconds,
             self.timeout_keep_alive,
         )
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.check_deadlines)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self._check_seconds, self.check_deadlines
+        )
 
     def check_deadlines(self) -> None:
         """Close the connection if its client is idle, too slow to send, or does not read."""
-        now, limits = self.loop.time(), self.limits
+        now = self.loop.time()
         elapsed, self._checked_at = now - self._checked_at, now
-        if self._is_stalled(now):
+        if elapsed > self._check_seconds + LATE_SECONDS:
+            # What the client sent meanwhile may not have been read yet.
+            self._schedule_check()
+        elif self._is_stalled(now):
             self.transport.abort()
-            return
-        self._schedule_check()
-        if self.transport.is_closing():
-            return
+        else:
+            self._schedule_check()
+            if not self.transport.is_closing():
+                self._check_client(now, elapsed)
+
+    def _check_client(self, now: float, elapsed: float) -> None:
+        """Close the connection if its client is idle or too slow to send."""
+        limits = self.limits
         if self._idle_since is not None:
             if now >= self._idle_since + self.timeout_keep_alive:
                 self.transport.close()

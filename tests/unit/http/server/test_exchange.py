@@ -303,6 +303,22 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     protocol.connection_lost(None)
 
 
+async def test_a_check_that_comes_late_lets_the_connection_be_read_first() -> None:
+    protocol, transport = connect(Seen(b"x"))
+    protocol.data_received(asked())
+    await settled(protocol)
+    stopped_seconds = 1000.0
+    assert protocol._idle_since is not None
+    protocol._idle_since -= stopped_seconds
+    protocol._checked_at -= stopped_seconds
+    closed: list[bool] = []
+    for _ in range(2):
+        protocol.check_deadlines()
+        closed.append(transport.is_closed)
+    assert closed == [False, True]
+    protocol.connection_lost(None)
+
+
 def poured(*pieces: bytes) -> Seen:
     """Return an application that writes the pieces of a stream at once, and then its end."""
 
