@@ -82,6 +82,7 @@ class HttpServer:
                 transport.abort()
         while self.state.tasks:
             await asyncio.gather(*self.state.tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # from Python 3.12 on, waiting for what is done lets nothing run
         await self._server.wait_closed()
 
 

@@ -104,6 +104,7 @@ async def serving(limits: ConnectionLimits | None = None) -> AsyncIterator[Servi
             cast(HttpProtocol, connection).transport.abort()
         while server.state.tasks:
             await asyncio.gather(*server.state.tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # from Python 3.12 on, waiting for what is done lets nothing run
         await listener.wait_closed()
 
 
