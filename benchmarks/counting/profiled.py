@@ -223,7 +223,7 @@ class _Lane:
 
 
 CHUNKS = 64
-_STREAMS = 6
+_STREAMS = 12
 _FIRST_DELTA = 8
 """Deltas before the count starts."""
 _START = f'" word{_FIRST_DELTA - 1}"'.encode()

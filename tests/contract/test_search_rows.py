@@ -116,6 +116,21 @@ async def test_a_batch_ends_where_its_items_are_many_bytes(
     assert sum(size for size, _ in sizes) == 6
 
 
+async def test_short_and_long_entries_of_a_batch_are_indexed_in_order(
+    caller: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (1, 1, 1, 90, 90, 1, 90, 1)
+    for number, size in enumerate(sizes):
+        await caller.append(f"w{number} " * size, key=f"k{number}")
+    whole = await whole_backlog(caller)
+    monkeypatch.setattr(follower, "READ_ROWS", 2)
+    monkeypatch.setattr(follower, "MAX_INLINE_BYTES", 200)
+    assert await whole_backlog(caller) == whole
+    assert await caller.submit(whole)
+    for number in range(len(sizes)):
+        assert len(await found(caller, f"w{number}")) == 1
+
+
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_all_items_of_a_batch_are_one_segment_of_fts5(
     caller: StoreClient, store_url: str

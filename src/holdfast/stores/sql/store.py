@@ -251,7 +251,9 @@ class SqlStore:
         """The reading side of channels."""
         self.schedules: ScheduleReader = SqlScheduleReader(self.query)
         """The reading side of schedules."""
-        self.search: SearchIndex = SqlSearchIndex(self.query, is_staged=driver.sorts_matches)
+        self.search: SearchIndex = SqlSearchIndex(
+            self.query, self._query_inline, is_staged=driver.sorts_matches
+        )
         """Full-text search."""
         self._is_closed = False
 

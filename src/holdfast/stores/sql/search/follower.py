@@ -22,40 +22,34 @@ from holdfast.stores.sql.search import statements as sql
 from holdfast.stores.sql.search.terms import BLOCK_BITS, LONG, role_term, scope_terms
 from holdfast.stores.sql.statements import COUNTS
 
-READ_ROWS, MAX_READ_BYTES = 128, 512 * 1024
-"""Entries that are read at once, and the bytes of items after which a batch is full.
-
-Turns wait while a batch is written.
-"""
+READ_ROWS = 64
+"""Entries that are read and split into terms at once, on the event loop if they are short."""
+MAX_INLINE_BYTES = 32 * 1024
+"""The most bytes of items that are split on the event loop, which takes about 1 ms."""
+MAX_READ_BYTES = 512 * 1024
+"""The bytes of items after which a batch is full. Turns wait while a batch is written."""
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 """The most term positions that PostgreSQL stores for an item, and for one of its terms."""
 _ERASED = b"is_erased"
 
 
-class Backlog(NamedTuple):
-    """The next entries, and the position that they come after."""
+class BacklogSlice(NamedTuple):
+    """Some of the next entries, and the position that they come after."""
 
     rows: list[Row]
     after: tuple[int, int]
-    has_more: bool
-    """Whether more entries may be waiting."""
+
+    def size(self) -> int:
+        """Return the bytes of the items."""
+        return sum(len(row[5]) for row in self.rows if row[5] is not None)
 
 
-def read_rows(limit: int) -> Plan[Backlog]:
-    """Return the next entries: as many as `limit`, or fewer if their items are long."""
-    cursor = yield from one(sql.CURSOR)
-    first = after = (cursor[0], cursor[1]) if cursor else (0, 0)
-    rows: list[Row] = []
-    size = 0
-    while len(rows) < limit and size < MAX_READ_BYTES:
-        count = min(READ_ROWS, limit - len(rows))
-        part = yield from every(sql.BACKLOG, *after, count)
-        rows += part
-        if len(part) < count:
-            return Backlog(rows, first, has_more=False)
-        after = (part[-1][0], part[-1][1])
-        size += sum(len(row[5]) for row in part if row[5] is not None)
-    return Backlog(rows, first, has_more=True)
+def read_slice(after: tuple[int, int] | None, limit: int) -> Plan[BacklogSlice]:
+    """Return entries after a position, by default after the indexed ones."""
+    if after is None:
+        cursor = yield from one(sql.CURSOR)
+        after = (cursor[0], cursor[1]) if cursor else (0, 0)
+    return BacklogSlice((yield from every(sql.BACKLOG, *after, limit)), after)
 
 
 def count_backlog() -> Plan[int]:
@@ -65,35 +59,64 @@ def count_backlog() -> Plan[int]:
     return max((newest[0] if newest else 0) - (row[1] if row else 0), 0)
 
 
-def prepare(backlog: Backlog, worker: WorkerId) -> IndexLog:
-    """Return the command that indexes entries."""
-    items: list[IndexedItem] = []
-    removed: list[RemovedItems] = []
-    active: dict[int, ActiveSession] = {}
-    deleted: set[int] = set()
-    for _, pos, session, n, at, packed, body, tenant, key, deleted_at in backlog.rows:
-        if deleted_at is not None:
-            # Erasing deletes indexed items; this removes those that were being indexed meanwhile.
-            deleted.add(session)
-            continue
-        known = active.get(session)
-        if known is None or known.at < at:
-            active[session] = ActiveSession(session, tenant, at)
-        if packed is not None:
-            items += _indexed_items(pos, at, packed, scope_terms(tenant, key, session))
-        if body is not None and _ERASED in body:
-            removed += _erased_ranges(session, n, bytes(body))
-    last = backlog.rows[-1]
-    return IndexLog(
-        worker=worker,
-        after=backlog.after,
-        upto=(last[0], last[1]),
-        items=tuple(items),
-        active=tuple(active[session] for session in sorted(active)),
-        removed=tuple(removed),
-        deleted=tuple(sorted(deleted)),
-        has_more=backlog.has_more,
-    )
+class BacklogBatch:
+    """Entries that are indexed in one transaction, split into terms."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._after = (0, 0)
+        self.upto: tuple[int, int] | None = None
+        """The position of the last entry."""
+        self._has_more = True
+        self._items: list[IndexedItem] = []
+        self._removed: list[RemovedItems] = []
+        self._active: dict[int, ActiveSession] = {}
+        self._deleted: set[int] = set()
+
+    def wanted(self) -> int:
+        """Return how many entries to read next; 0 if the batch is full or no more are waiting."""
+        is_open = self._has_more and self._size < MAX_READ_BYTES
+        return min(READ_ROWS, self._limit) if is_open else 0
+
+    def add(self, part: BacklogSlice) -> None:
+        """Add entries, as many as were wanted or all that were waiting."""
+        self._has_more = len(part.rows) == self.wanted()
+        if not part.rows:
+            return
+        if self.upto is None:
+            self._after = part.after
+        self._limit -= len(part.rows)
+        self._size += part.size()
+        self.upto = (part.rows[-1][0], part.rows[-1][1])
+        active = self._active
+        for _, pos, session, n, at, packed, body, tenant, key, deleted_at in part.rows:
+            if deleted_at is not None:
+                # Erasing deletes indexed items; this removes those being indexed meanwhile.
+                self._deleted.add(session)
+                continue
+            known = active.get(session)
+            if known is None or known.at < at:
+                active[session] = ActiveSession(session, tenant, at)
+            if packed is not None:
+                self._items += _indexed_items(pos, at, packed, scope_terms(tenant, key, session))
+            if body is not None and _ERASED in body:
+                self._removed += _erased_ranges(session, n, bytes(body))
+
+    def command(self, worker: WorkerId) -> IndexLog | None:
+        """Return the command that indexes the entries, or None if there are none."""
+        if self.upto is None:
+            return None
+        return IndexLog(
+            worker=worker,
+            after=self._after,
+            upto=self.upto,
+            items=tuple(self._items),
+            active=tuple(self._active[session] for session in sorted(self._active)),
+            removed=tuple(self._removed),
+            deleted=tuple(sorted(self._deleted)),
+            has_more=self._has_more,
+        )
 
 
 def _indexed_items(pos: int, at: float, packed: bytes, scope: str) -> list[IndexedItem]:

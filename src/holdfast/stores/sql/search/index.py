@@ -61,8 +61,11 @@ FOUND_ON_REQUEST = frozenset({"rewind"})
 class SqlSearchIndex:
     """Search in a SQL store."""
 
-    def __init__(self, run: QueryRunner, *, is_staged: bool) -> None:
+    def __init__(self, run: QueryRunner, run_inline: QueryRunner, *, is_staged: bool) -> None:
         self._run = run
+        self._run_inline = run_inline
+        self._is_long = False
+        """Whether the entries that were read last have long items."""
         self._stages = BLOCKS_PER_STAGE if is_staged else ()
 
     async def search(self, tenant: Tenant, query: SearchQuery) -> SearchPage:
@@ -72,11 +75,21 @@ class SqlSearchIndex:
 
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
-        found = await self._run(lambda _: follower.read_rows(limit))
-        if not found.rows:
-            return None
-        # Splitting text into terms takes as long as writing them, so do it off the event loop.
-        return await asyncio.to_thread(follower.prepare, found, worker)
+        batch = follower.BacklogBatch(limit)
+        while count := batch.wanted():
+            part = await self._read_slice(batch.upto, count)
+            self._is_long = part.size() > follower.MAX_INLINE_BYTES
+            if self._is_long:
+                await asyncio.to_thread(batch.add, part)
+            else:
+                batch.add(part)
+        return batch.command(worker)
+
+    async def _read_slice(self, after: tuple[int, int] | None, limit: int) -> follower.BacklogSlice:
+        # A thread that fetches rows takes the interpreter from the event loop for each of them, so
+        # short entries are read on the loop; how long the next ones are is guessed from the last.
+        run = self._run if self._is_long else self._run_inline
+        return await run(lambda _: follower.read_slice(after, limit))
 
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
