@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -436,7 +437,8 @@ def test_problems_visible_from_outside_are_reported(change: dict[str, Any], code
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
     path = tmp_path / "hurt.db"
-    sqlite3.connect(path).execute("pragma wal_checkpoint(truncate)").fetchall()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     broken = bytearray(path.read_bytes())
     for page in range(2, len(broken) // 4096):
         broken[page * 4096 : page * 4096 + 64] = b"\xff" * 64
