@@ -197,7 +197,8 @@ class Fault(NamedTuple):
 
 
 LAST = "where n = (select max(n) from log)"
-GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 1, 2)"
+# Later than the start of any server: one that has just started still waits for older workers.
+GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 9e9, 2)"
 STATE = (
     "insert into provider_state (session_id, slot, provider, account, model, value, "
     "covers_seq, saved_at) select id, 's', 'openai', 'a', 'gpt-5', x'00', 99, 1 from sessions"
