@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.engine.settings import LaneSettings
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 
@@ -70,9 +71,9 @@ class _Talk:
 
 
 @pytest.fixture(name="talk")
-async def _talk(store_url: str) -> AsyncIterator[_Talk]:
-    model = TalkingModel(*WORDS)
-    async with open_gateway(model, store_url=store_url) as gateway:
+async def _talk(store_url: str, request: pytest.FixtureRequest) -> AsyncIterator[_Talk]:
+    model, lanes = TalkingModel(*WORDS), getattr(request, "param", None)
+    async with open_gateway(model, store_url=store_url, lanes=lanes) as gateway:
         talk = _Talk(gateway, model)
         await talk.begin()
         yield talk
@@ -193,6 +194,34 @@ async def test_a_history_that_cuts_in_supersedes_also_while_the_client_reads(
     headers = {"X-On-Busy": on_busy}
     await talk.go_on(_user("count"), _assistant("one"), _user("enough"), headers=headers)
     assert (await stream.rest())[-1]["type"] == "response.incomplete"
+    assert await talk.log() == ["count", "one", "enough", WHOLE]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_history_that_cuts_in_is_kept_also_while_somebody_waits(
+    talk: _Talk, on_busy: str
+) -> None:
+    stream = await talk.start(_user("count"))
+    waiting = asyncio.create_task(talk.gateway.respond([_user("me too")]))
+    await talk.gateway.until_queued(1)
+    headers = {"X-On-Busy": on_busy}
+    await talk.go_on(_user("count"), _assistant("one"), _user("enough"), headers=headers)
+    await waiting
+    assert await talk.log() == ["count", "one", "enough", WHOLE, "me too", WHOLE]
+    assert talk.model.shown[2][2:] == ["count", "one", "enough"]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [LaneSettings(on_busy="interrupt"), LaneSettings(on_busy="rollback")],
+    ids=lambda lanes: lanes.on_busy,
+    indirect=True,
+)
+async def test_a_history_cuts_in_where_that_is_the_default(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"))
+    await talk.go_on(_user("count"), _assistant("one"), _user("enough"))
     assert await talk.log() == ["count", "one", "enough", WHOLE]
     assert await _status(talk, stream) == ("cancelled", "superseded")
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.decisions.accept import CUT_IN_CODES
+from holdfast.core.decisions.accept import CUT_IN_CODES, SUPERSEDED
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import response_id
@@ -28,7 +28,6 @@ ASK_SECONDS = 0.25
 """How long another process may take to report that the client of a run has stopped reading."""
 STOP_SECONDS = 0.3
 """How long the worker of a run may take to end it with what was shown."""
-SUPERSEDED = "superseded"
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +48,8 @@ class SameRequest(msgspec.Struct, frozen=True):
     step: int
 
 
-Meeting = Literal["queue", "superseded"] | SameRequest
-"""What happens to a request that finds a turn in flight."""
+Meeting = Literal["queue", "superseded", "rolled_back"] | SameRequest
+"""What happens to a request that finds a turn in flight; `rolled_back`: its own commit ends it."""
 
 
 class RunsInFlight:
@@ -88,8 +87,14 @@ class RunsInFlight:
             return "superseded"
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
             return SameRequest(turn.id, turn.step)
-        if has_waiters or not arrival.is_forced:
+        if not arrival.is_forced:
             return "queue"
+        return await self._supersede(turn, has_waiters=has_waiters)
+
+    async def _supersede(self, turn: Turn, *, has_waiters: bool) -> Meeting:
+        """End a turn for a request that cuts in; if others wait, one of them would start next."""
+        if has_waiters:
+            return "rolled_back"
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
 
@@ -116,10 +121,10 @@ class RunsInFlight:
 
     async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
         """Decide about a request that finds its session waiting for the client's tools."""
-        if not arrival.is_forced or await self._has_waiters(session.tenant, session.id):
+        if not arrival.is_forced:
             return "queue"
-        await self.end(turn, code=SUPERSEDED)
-        return "superseded"
+        has_waiters = await self._has_waiters(session.tenant, session.id)
+        return await self._supersede(turn, has_waiters=has_waiters)
 
     async def _has_output(self, turn: Turn) -> bool:
         """Return whether any output was shown, or for another process's run, is stored."""

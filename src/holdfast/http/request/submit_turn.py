@@ -8,6 +8,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.accept import CUT_IN_CODES
 from holdfast.core.errors import (
     ApprovalNotFound,
     ComparisonNeeded,
@@ -60,7 +61,7 @@ MAX_WORDS = 1024
 """Bytes of a message that may answer an approval request in words."""
 _OPTIONS = (
     "is_internal", "idempotency_key", "retry_count", "rewind", "seen_seq", "parent", "expected_id",
-    "after_turn", "same_as", "abandons", "brought",
+    "after_turn", "same_as", "abandons", "supersedes", "brought",
 )  # fmt: skip
 """Fields of `Accept` that few requests set."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Accept)}
@@ -201,7 +202,7 @@ class TurnSubmitter:
             except ComparisonNeeded as exc:
                 is_new, is_compared = False, True
                 if exc.active_turn_id is not None:
-                    arrival = _arrival(request, headers, digest)
+                    arrival = self._arrival(request, headers, digest)
                     # A client that stopped reading and resends the same request wants a new answer.
                     is_whole |= await self.turn_service.in_flight.supersede_stopped(
                         arrival, exc.active_turn_id
@@ -316,7 +317,7 @@ class TurnSubmitter:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
-        arrival = _arrival(request, headers, digest)
+        arrival = self._arrival(request, headers, digest)
         return await match_input(
             self.gateway.read,
             request.tenant,
@@ -325,6 +326,14 @@ class TurnSubmitter:
             session_id=target.session_id,
             is_whole=is_whole,
             meet=partial(self.turn_service.in_flight.meet, arrival),
+        )
+
+    def _arrival(self, request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
+        return Arrival(
+            tenant=request.tenant,
+            body_hash=digest,
+            caller=caller_hash(request),
+            is_forced=(headers.on_busy or self.gateway.settings.on_busy) in CUT_IN_CODES,
         )
 
     def _accept(
@@ -345,6 +354,7 @@ class TurnSubmitter:
         turn_id = new_id("turn")
         # The first run of a turn, and a session that it creates, share the turn's random part.
         name = turn_id.removeprefix("turn")
+        on_busy = headers.on_busy or gateway.settings.on_busy
         accept = Accept(
             tenant=request.tenant,
             turn_id=TurnId(turn_id),
@@ -360,7 +370,7 @@ class TurnSubmitter:
                 else turn_request
             ),
             source="internal" if headers.is_internal else source,
-            on_busy=headers.on_busy or gateway.settings.on_busy,
+            on_busy="rollback" if matched.supersedes else on_busy,
             body_hash=digest,
             is_compared=is_compared,
             limits=gateway.limits,
@@ -377,6 +387,7 @@ class TurnSubmitter:
             matched.after_turn if target.after_turn is None else target.after_turn,
             matched.same_as,
             matched.abandons,
+            matched.supersedes,
             self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
@@ -486,15 +497,6 @@ class _StreamClient:
 def caller_hash(request: Request) -> bytes:
     """Return a hash of the request's API key."""
     return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
-
-
-def _arrival(request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
-    return Arrival(
-        tenant=request.tenant,
-        body_hash=digest,
-        caller=caller_hash(request),
-        is_forced=headers.on_busy in ("interrupt", "rollback"),
-    )
 
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:
