@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.decisions.import_session import session_id_for
 from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.import_rows import ImportedTurn
+from holdfast.core.model.items import message
 from holdfast.core.model.schedule import DeliverTo
-from holdfast.core.transaction.commands import RememberChat
+from holdfast.core.transaction.commands import Import, RememberChat
 from holdfast.ports.channel import OperatorMessage
 from holdfast.testing.channel_contract import PNG
 from tests.in_process import ScriptedModel, said
@@ -155,6 +158,26 @@ async def test_a_direct_chat_is_found_by_its_other_id_once_the_person_wrote() ->
         await room.until_text("re:hello")
         _, key, to = await room.service.find_chat(target)
         assert (key, to.to) == ("agent:main:slack:direct:U7", "U7")
+
+
+async def test_a_chat_goes_on_with_a_session_that_was_imported_in_lower_case() -> None:
+    """OpenClaw writes keys in lower case, whatever the case of the platform's ids."""
+    model = ScriptedModel()
+    async with open_chat_room("slack", model) as room:
+        said_before = ImportedTurn(items=(message("user", "I am Ada"),))
+        imported = Import(
+            tenant=DEFAULT_TENANT, session_id=session_id_for(DEFAULT_TENANT, "claw", 1.0),
+            key=Key("agent:main:slack:direct:u7"), turns=(said_before,),
+        )  # fmt: skip
+        await room.gateway.engine.submit(imported)
+        await room.gateway.respond("not imported", "agent:main:slack:direct:u8")
+        for user, text in (("U7", "who am I?"), ("U8", "and I?"), ("U7", "!new"), ("U7", "now?")):
+            room.slack.say(text, user=user)
+            await room.until_text("A new conversation" if text == "!new" else f"re:{text}")
+        assert await room.gateway.log("agent:main:slack:direct:u7") == ["now?", "re:now?"]
+        _, key, _ = await room.service.find_chat(DeliverTo(channel="slack", to="U7"))
+        assert key == "agent:main:slack:direct:u7"
+    assert model.shown[1:] == [["I am Ada", "who am I?"], ["and I?"], ["now?"]]
 
 
 async def test_a_moved_group_sees_its_answer_grow_under_its_new_id() -> None:
