@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.channels import live_reply
 from holdfast.core.decisions.import_session import session_id_for
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.import_rows import ImportedTurn
@@ -17,6 +18,7 @@ from holdfast.ports.channel import OperatorMessage
 from holdfast.testing.channel_contract import PNG
 from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
+from tests.streaming import TalkingModel
 
 KEY = "agent:main:telegram:direct:7"
 
@@ -228,6 +230,28 @@ async def test_a_replica_that_missed_a_move_finds_the_session() -> None:
         key = Key("agent:main:telegram:group:-5")
         assert await room.gateway.engine.read.session(DEFAULT_TENANT, key=key) is not None
     assert "[User7] early" in model.shown[-1]
+
+
+@pytest.mark.parametrize("notify", [False, True])
+async def test_an_answer_that_must_notify_is_sent_once_and_not_edited(
+    monkeypatch: pytest.MonkeyPatch, *, notify: bool
+) -> None:
+    monkeypatch.setattr(live_reply, "TYPING_SECONDS", 0.0)
+    model = TalkingModel("one ", "two", is_gated=True)
+    model.allow(3)
+    async with open_chat_room("telegram", model, notify=notify) as room:
+        room.telegram.say("hi")
+        for _ in range(3):
+            await model.sent.acquire()
+        typed = sum(called == "sendChatAction" for called, _ in room.telegram.calls)
+        # The typing state is shown after each look at the text so far.
+        await room.until(
+            lambda: sum(called == "sendChatAction" for called, _ in room.telegram.calls) > typed + 2
+        )
+        model.allow_all()
+        await room.until_text("one two")
+        (sent,) = room.telegram.sent
+    assert (sent.texts == ["one two"]) == notify
 
 
 def _has_call(room: ChatRoom, method: str) -> bool:
