@@ -48,7 +48,7 @@ async def test_a_command_to_another_bot_of_the_group_does_nothing_here() -> None
 
 async def test_what_somebody_else_said_is_no_command_and_no_mention() -> None:
     model = ScriptedModel(lambda _: [said("ok")])
-    forwarded = {"forward_origin": {"type": "user", "date": 1}}
+    forwarded: dict[str, Any] = {"forward_origin": {"type": "user", "date": 1}}
     async with open_chat_room(
         "telegram", model, **{**SETTINGS, "groups": "mention"}
     ) as room:  # fmt: skip
