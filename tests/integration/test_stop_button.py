@@ -23,6 +23,8 @@ class _Talk:
         self.gateway = gateway
         self.model = model
         self.history = [_user("zero"), _assistant(WHOLE)]
+        self.more: Item = {}
+        """Further fields of streamed requests."""
 
     async def begin(self) -> None:
         """Complete the first turn."""
@@ -45,7 +47,7 @@ class _Talk:
 
     def stream(self, *items: Item, **headers: str) -> Stream:
         """Post a streamed request with these items behind the first turn."""
-        body = {"model": "scripted", "input": [*self.history, *items], "stream": True}
+        body = {"model": "scripted", "input": [*self.history, *items], "stream": True, **self.more}
         given = {"X-Session-Key": "k", **headers}
         return Stream(self.gateway.server, "POST", "/v1/responses", body, headers=given)
 
@@ -155,6 +157,13 @@ async def test_a_client_that_left_before_any_output_is_not_superseded(talk: _Tal
     stream = await talk.start(_user("count"), words=0)
     await stream.leave()
     await talk.queue(_user("count"), _user("and then?"))
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def test_a_background_stream_is_not_superseded(talk: _Talk) -> None:
+    talk.more = {"background": True}
+    await (await talk.start(_user("count"))).leave()
+    await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
     assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
 
 
