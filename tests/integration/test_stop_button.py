@@ -10,6 +10,7 @@ import pytest
 from holdfast.engine.settings import LaneSettings
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
+from tests.tools.test_steered_responses import Repeats
 
 WORDS = ("one ", "two ", "three ", "four")
 WHOLE = "".join(WORDS)
@@ -233,6 +234,58 @@ async def test_a_history_cuts_in_where_that_is_the_default(talk: _Talk) -> None:
     await talk.go_on(_user("count"), _assistant("one"), _user("enough"))
     assert await talk.log() == ["count", "one", "enough", WHOLE]
     assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize("on_busy", ["enqueue", "interrupt", "rollback"])
+@pytest.mark.parametrize("mark", ["Idempotency-Key", "x-stainless-retry-count"])
+async def test_a_repeat_of_a_request_gets_its_answer_and_does_not_supersede_it(
+    talk: _Talk, on_busy: str, mark: str
+) -> None:
+    headers = {"X-On-Busy": on_busy, mark: "1"}
+    is_retry = mark != "Idempotency-Key"
+    stream = await talk.start(_user("count"), **{**headers, mark: "0" if is_retry else "1"})
+    await stream.leave()
+    again = talk.stream(_user("count"), **headers)
+    assert await again.next() is not None
+    talk.model.allow_all()
+    assert (await again.rest())[-1]["type"] == "response.completed"
+    assert again.headers["x-turn-id"] == stream.headers["x-turn-id"]
+    assert await talk.log() == ["count", WHOLE]
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
+    talk: _Talk, on_busy: str
+) -> None:
+    talk.model.is_gated = False
+    items: list[Item] = [*talk.history, _user("first")]
+    headers = {"X-On-Busy": on_busy, "Idempotency-Key": "once"}
+    first = (await talk.gateway.respond(items, headers=headers)).json()
+    await talk.model.entered.acquire()
+    talk.history, talk.model.is_gated = [*items, _assistant(WHOLE)], True
+    stream = await talk.start(_user("count"))
+    assert (await talk.gateway.respond(items, headers=headers)).json() == first
+    talk.model.allow_all()
+    assert (await stream.rest())[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("has_history", [False, True])
+async def test_a_repeat_at_another_replica_does_not_interrupt_its_own_turn(
+    talk: _Talk, store_url: str, slow_replies: None, *, has_history: bool
+) -> None:
+    talk.history = talk.history if has_history else []
+    headers = {"X-On-Busy": "interrupt", "Idempotency-Key": "once"}
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"), **headers)
+        body = {"model": "scripted", "input": [*talk.history, _user("count")], "stream": True}
+        given = {"X-Session-Key": "k", **headers}
+        other.engine.meter = repeats = Repeats()
+        again = Stream(other.server, "POST", "/v1/responses", body, headers=given)
+        await repeats.one.wait()
+        talk.model.allow_all()
+        ends = [(await one.rest())[-1]["type"] for one in (stream, again)]
+        assert ends == ["response.completed"] * 2
+        assert await talk.log() == ["count", WHOLE]
 
 
 async def test_the_same_request_before_any_output_is_the_same_turn(talk: _Talk) -> None:

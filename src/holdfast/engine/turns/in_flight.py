@@ -14,11 +14,11 @@ import msgspec
 
 from holdfast.core.decisions.accept import CUT_IN_CODES, SUPERSEDED
 from holdfast.core.errors import HoldfastError
-from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
-from holdfast.core.transaction.commands import Cancel, RequestStop
+from holdfast.core.transaction.commands import Accept, Cancel, RequestStop
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -39,6 +39,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """The hash of its API key."""
     is_forced: bool = False
     """Whether it supersedes the turn in flight even if that turn's client still reads."""
+    idempotency_key: str | None = None
+    retry_count: int = 0
 
 
 class SameRequest(msgspec.Struct, frozen=True):
@@ -78,6 +80,8 @@ class RunsInFlight:
         if view is None or view.status not in ("running", "requires_action"):
             return "queue"
         turn = view.turn
+        if await self._is_repeat(arrival, turn):
+            return "queue"
         if view.status == "requires_action":
             return await self._meet_tool_wait(arrival, turn, session)
         has_waiters = await self._has_waiters(session.tenant, session.id)
@@ -118,6 +122,17 @@ class RunsInFlight:
             return False
         await self.end(turn, code=SUPERSEDED)
         return True
+
+    async def _is_repeat(self, arrival: Arrival | Accept, turn: Turn) -> bool:
+        """Whether a request was accepted before, or is an SDK's retry of the turn in flight.
+
+        Such a request ends no turn. The turn was read before its key is looked up, so that a
+        request never ends its own turn.
+        """
+        if arrival.idempotency_key is not None:
+            channels = self._gateway.store.channels
+            return await channels.is_recorded(arrival.tenant, arrival.idempotency_key)
+        return arrival.retry_count > 0 and turn.body_hash == arrival.body_hash
 
     async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
         """Decide about a request that finds its session waiting for the client's tools."""
@@ -170,12 +185,14 @@ class RunsInFlight:
         except TimeoutError:
             return None
 
-    async def _interrupt_elsewhere(self, session: Session) -> None:
+    async def _interrupt_elsewhere(self, accept: Accept, session: Session) -> None:
         turn_id = session.active_turn_id
         view = None
         if turn_id is not None and session.active_run_id is not None:
             view = await self._gateway.read.turn(session.tenant, turn_id)
-        if view is not None and view.status == "running":
+        if view is None or view.status != "running":
+            return
+        if not await self._is_repeat(accept, view.turn):
             await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
 
     def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:
@@ -208,18 +225,18 @@ class RunsInFlight:
     # ── interrupting ────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def held(
-        self, tenant: Tenant, *, key: Key | None, session_id: SessionId | None
-    ) -> AsyncIterator[None]:
+    async def held(self, accept: Accept) -> AsyncIterator[None]:
         """Hold back the output of a session's run while a turn that interrupts it is accepted.
 
         What was shown so far is stored, so that it is not lost with the run.
         """
-        view = await self._gateway.read.session(tenant, key=key, session_id=session_id)
+        view = await self._gateway.read.session(
+            accept.tenant, key=accept.key, session_id=accept.session_id
+        )
         run = self.runs.get(view.session.id) if view is not None else None
         if view is not None and run is None and not view.queued_turns:
             # If other turns are queued, one of them would start before this one.
-            await self._interrupt_elsewhere(view.session)
+            await self._interrupt_elsewhere(accept, view.session)
         if run is None or run.writer is None:
             yield
             return

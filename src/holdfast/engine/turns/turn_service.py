@@ -166,9 +166,7 @@ class TurnService:
         """
         await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
-            async with self.in_flight.held(
-                accept.tenant, key=accept.key, session_id=accept.session_id
-            ):
+            async with self.in_flight.held(accept):
                 admission = await self._gateway.accept(accept)
         else:
             admission = await self._gateway.accept(accept)

@@ -334,6 +334,8 @@ class TurnSubmitter:
             body_hash=digest,
             caller=caller_hash(request),
             is_forced=(headers.on_busy or self.gateway.settings.on_busy) in CUT_IN_CODES,
+            idempotency_key=headers.idempotency_key,
+            retry_count=headers.retry_count,
         )
 
     def _accept(
