@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.core.errors import InvalidInput
 from holdfast.engine.settings import LaneSettings
+from holdfast.ports.provider import ModelCall
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
 from tests.tools.test_steered_responses import Repeats
@@ -89,6 +91,10 @@ def _user(text: str) -> Item:
 
 def _assistant(text: str) -> Item:
     return {"role": "assistant", "content": text}
+
+
+def _refuse(_: ModelCall) -> None:
+    raise InvalidInput("this model cannot be asked so")
 
 
 async def _status(talk: _Talk, stream: Stream) -> tuple[str, str | None]:
@@ -241,7 +247,7 @@ async def test_a_history_cuts_in_where_that_is_the_default(talk: _Talk) -> None:
 async def test_a_repeat_of_a_request_gets_its_answer_and_does_not_supersede_it(
     talk: _Talk, on_busy: str, mark: str
 ) -> None:
-    headers = {"X-On-Busy": on_busy, mark: "1"}
+    headers: dict[str, Any] = {"X-On-Busy": on_busy, mark: "1"}
     is_retry = mark != "Idempotency-Key"
     stream = await talk.start(_user("count"), **{**headers, mark: "0" if is_retry else "1"})
     await stream.leave()
@@ -269,12 +275,32 @@ async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
     assert (await stream.rest())[-1]["type"] == "response.completed"
 
 
+@pytest.mark.parametrize("on_busy", ["enqueue", "interrupt"])
+@pytest.mark.parametrize("status", [400, 409])
+async def test_a_request_that_is_refused_supersedes_nothing(
+    talk: _Talk, on_busy: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await talk.start(_user("count"))
+    await stream.leave()
+    headers = {"X-On-Busy": on_busy}
+    if status == 400:
+        monkeypatch.setattr(talk.model, "check", _refuse)
+    else:
+        headers["X-Expected-Session-Id"] = "ses_other"
+    items = [*talk.history, _user("count"), _assistant("one"), _user("enough")]
+    reply = await talk.gateway.respond(items, headers=headers)
+    assert reply.status_code == status, reply.text
+    talk.model.allow_all()
+    await talk.gateway.until_idle()
+    assert await talk.log() == ["count", WHOLE]
+
+
 @pytest.mark.parametrize("has_history", [False, True])
 async def test_a_repeat_at_another_replica_does_not_interrupt_its_own_turn(
     talk: _Talk, store_url: str, slow_replies: None, *, has_history: bool
 ) -> None:
     talk.history = talk.history if has_history else []
-    headers = {"X-On-Busy": "interrupt", "Idempotency-Key": "once"}
+    headers: dict[str, Any] = {"X-On-Busy": "interrupt", "Idempotency-Key": "once"}
     async with open_gateway(store_url=store_url) as other:
         stream = await talk.start(_user("count"), **headers)
         body = {"model": "scripted", "input": [*talk.history, _user("count")], "stream": True}

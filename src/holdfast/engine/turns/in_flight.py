@@ -41,6 +41,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it supersedes the turn in flight even if that turn's client still reads."""
     idempotency_key: str | None = None
     retry_count: int = 0
+    expected_id: SessionId | None = None
+    """The session that the caller expects to be live."""
 
 
 class SameRequest(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ class RunsInFlight:
         if view is None or view.status not in ("running", "requires_action"):
             return "queue"
         turn = view.turn
-        if await self._is_repeat(arrival, turn):
+        if not await self._may_end(arrival, turn):
             return "queue"
         if view.status == "requires_action":
             return await self._meet_tool_wait(arrival, turn, session)
@@ -123,16 +125,17 @@ class RunsInFlight:
         await self.end(turn, code=SUPERSEDED)
         return True
 
-    async def _is_repeat(self, arrival: Arrival | Accept, turn: Turn) -> bool:
-        """Whether a request was accepted before, or is an SDK's retry of the turn in flight.
+    async def _may_end(self, arrival: Arrival | Accept, turn: Turn) -> bool:
+        """Whether a request may end a turn: it was not accepted before, and will not be refused.
 
-        Such a request ends no turn. The turn was read before its key is looked up, so that a
-        request never ends its own turn.
+        The turn was read before its key is looked up, so that a repeat never ends its own turn.
         """
+        if arrival.expected_id not in (None, turn.session_id):
+            return False
         if arrival.idempotency_key is not None:
             channels = self._gateway.store.channels
-            return await channels.is_recorded(arrival.tenant, arrival.idempotency_key)
-        return arrival.retry_count > 0 and turn.body_hash == arrival.body_hash
+            return not await channels.is_recorded(arrival.tenant, arrival.idempotency_key)
+        return not (arrival.retry_count and turn.body_hash == arrival.body_hash)
 
     async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
         """Decide about a request that finds its session waiting for the client's tools."""
@@ -192,7 +195,7 @@ class RunsInFlight:
             view = await self._gateway.read.turn(session.tenant, turn_id)
         if view is None or view.status != "running":
             return
-        if not await self._is_repeat(accept, view.turn):
+        if await self._may_end(accept, view.turn):
             await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
 
     def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:

@@ -179,7 +179,9 @@ class TurnSubmitter:
             matched = (
                 MatchedInput(tuple(items))
                 if is_new
-                else await self._match(request, headers, target, items, digest, is_whole=is_whole)
+                else await self._match(
+                    request, turn_request, headers, target, items, digest, is_whole=is_whole
+                )
             )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
@@ -307,6 +309,7 @@ class TurnSubmitter:
     async def _match(
         self,
         request: Request,
+        turn_request: TurnRequest,
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
@@ -325,7 +328,7 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             is_whole=is_whole,
-            meet=partial(self.turn_service.in_flight.meet, arrival),
+            meet=partial(self.turn_service.meet, arrival, turn_request),
         )
 
     def _arrival(self, request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
@@ -336,6 +339,7 @@ class TurnSubmitter:
             is_forced=(headers.on_busy or self.gateway.settings.on_busy) in CUT_IN_CODES,
             idempotency_key=headers.idempotency_key,
             retry_count=headers.retry_count,
+            expected_id=headers.expected_id,
         )
 
     def _accept(
