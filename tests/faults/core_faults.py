@@ -259,7 +259,7 @@ ONCE = (
     Fault(
         "a request is not bound to the log that it was compared with",
         f"{CORE}/decisions/accept.py",
-        """    if command.seen_seq == settled:
+        """    if command.seen_seq == settled and command.supersedes in (None, active_id):
         return None
 """,
         "    if settled >= 0:\n        return None\n",

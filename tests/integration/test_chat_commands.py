@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.channels.inbound import QUOTE_LABEL
 from holdfast.ports.channel import OperatorMessage
 from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
@@ -43,6 +44,22 @@ async def test_a_command_to_another_bot_of_the_group_does_nothing_here() -> None
         assert not any("Stopped" in text or "new conv" in text for text in room.texts())
         await _say(room, "/new@TestBot", **_command("/new@TestBot"))
         await room.until_text("A new conversation")
+
+
+async def test_what_somebody_else_said_is_no_command_and_no_mention() -> None:
+    model = ScriptedModel(lambda _: [said("ok")])
+    forwarded: dict[str, Any] = {"forward_origin": {"type": "user", "date": 1}}
+    async with open_chat_room(
+        "telegram", model, **{**SETTINGS, "groups": "mention"}
+    ) as room:  # fmt: skip
+        mention = {"entities": [{"type": "mention", "offset": 0, "length": 8}]}
+        await _say(room, "@testbot hi", **mention, **forwarded)
+        await _say(room, "/new@testbot", **_command("/new@testbot"), **forwarded)
+        (listed,) = await room.service.listing()
+        assert listed["received"] == {"ignored": 2}
+        room.telegram.say("/new and more", **forwarded)
+        await room.until_text("ok")
+    assert model.shown == [[f"{QUOTE_LABEL}\n/new and more(empty message)"]]
 
 
 async def test_commands_of_bots_count_among_their_turns() -> None:

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.channels import live_reply
+from holdfast.core.decisions.import_session import session_id_for
 from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.import_rows import ImportedTurn
+from holdfast.core.model.items import message
 from holdfast.core.model.schedule import DeliverTo
-from holdfast.core.transaction.commands import RememberChat
+from holdfast.core.transaction.commands import Import, RememberChat
 from holdfast.ports.channel import OperatorMessage
 from holdfast.testing.channel_contract import PNG
 from tests.in_process import ScriptedModel, said
 from tests.integration.chat_room import ChatRoom, open_chat_room
+from tests.streaming import TalkingModel
 
 KEY = "agent:main:telegram:direct:7"
 
@@ -157,6 +162,26 @@ async def test_a_direct_chat_is_found_by_its_other_id_once_the_person_wrote() ->
         assert (key, to.to) == ("agent:main:slack:direct:U7", "U7")
 
 
+async def test_a_chat_goes_on_with_a_session_that_was_imported_in_lower_case() -> None:
+    """OpenClaw writes keys in lower case, whatever the case of the platform's ids."""
+    model = ScriptedModel()
+    async with open_chat_room("slack", model) as room:
+        said_before = ImportedTurn(items=(message("user", "I am Ada"),))
+        imported = Import(
+            tenant=DEFAULT_TENANT, session_id=session_id_for(DEFAULT_TENANT, "claw", 1.0),
+            key=Key("agent:main:slack:direct:u7"), turns=(said_before,),
+        )  # fmt: skip
+        await room.gateway.engine.submit(imported)
+        await room.gateway.respond("not imported", "agent:main:slack:direct:u8")
+        for user, text in (("U7", "who am I?"), ("U8", "and I?"), ("U7", "!new"), ("U7", "now?")):
+            room.slack.say(text, user=user)
+            await room.until_text("A new conversation" if text == "!new" else f"re:{text}")
+        assert await room.gateway.log("agent:main:slack:direct:u7") == ["now?", "re:now?"]
+        _, key, _ = await room.service.find_chat(DeliverTo(channel="slack", to="U7"))
+        assert key == "agent:main:slack:direct:u7"
+    assert model.shown[1:] == [["I am Ada", "who am I?"], ["and I?"], ["now?"]]
+
+
 async def test_a_moved_group_sees_its_answer_grow_under_its_new_id() -> None:
     model = ScriptedModel()
     async with open_chat_room("telegram", model, groups="always", allow_groups=("-5",)) as room:
@@ -205,6 +230,28 @@ async def test_a_replica_that_missed_a_move_finds_the_session() -> None:
         key = Key("agent:main:telegram:group:-5")
         assert await room.gateway.engine.read.session(DEFAULT_TENANT, key=key) is not None
     assert "[User7] early" in model.shown[-1]
+
+
+@pytest.mark.parametrize("notify", [False, True])
+async def test_an_answer_that_must_notify_is_sent_once_and_not_edited(
+    monkeypatch: pytest.MonkeyPatch, *, notify: bool
+) -> None:
+    monkeypatch.setattr(live_reply, "TYPING_SECONDS", 0.0)
+    model = TalkingModel("one ", "two", is_gated=True)
+    model.allow(3)
+    async with open_chat_room("telegram", model, notify=notify) as room:
+        room.telegram.say("hi")
+        for _ in range(3):
+            await model.sent.acquire()
+        typed = sum(called == "sendChatAction" for called, _ in room.telegram.calls)
+        # The typing state is shown after each look at the text so far.
+        await room.until(
+            lambda: sum(called == "sendChatAction" for called, _ in room.telegram.calls) > typed + 2
+        )
+        model.allow_all()
+        await room.until_text("one two")
+        (sent,) = room.telegram.sent
+    assert (sent.texts == ["one two"]) == notify
 
 
 def _has_call(room: ChatRoom, method: str) -> bool:

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.http.request import keyless_retries
 from holdfast.ports.store import SessionQuery
 from tests.in_process import RunningGateway, ScriptedModel
 from tests.streaming import Stream
@@ -119,6 +120,27 @@ async def test_somebody_elses_retry_is_a_request_of_its_own(
     assert (await _send(gateway, 1, headers=headers)).status_code == 200
     assert len(gateway.model.calls) == 2
     assert await _turns(gateway) == 2
+
+
+async def test_a_retry_from_another_address_is_a_request_of_its_own(
+    gateway: RunningGateway,
+) -> None:
+    await _leave(gateway)
+    transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+    async with httpx.AsyncClient(transport=transport, timeout=30) as client:
+        headers = HEADERS | {"x-stainless-retry-count": "1"}
+        content = msgspec.json.encode(BODY)
+        await client.post(f"{gateway.server.url}/v1/responses", content=content, headers=headers)
+    assert len(gateway.model.calls) == 2
+
+
+async def test_a_retry_that_comes_too_late_is_a_request_of_its_own(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _leave(gateway)
+    monkeypatch.setattr(keyless_retries, "RETRY_SECONDS", -1.0)
+    await _send(gateway, 1)
+    assert len(gateway.model.calls) == 2
 
 
 async def test_another_body_is_a_request_of_its_own(gateway: RunningGateway) -> None:

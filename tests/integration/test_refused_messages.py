@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.channels.inbound import BUSY_TEXT, UNUSABLE_TEXT, InboundHandler
 from holdfast.channels.settings import ChannelSettings
-from holdfast.core.errors import ModelNotFound
+from holdfast.core.errors import InvalidSessionKey, ModelNotFound
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import QueueMessages
 from holdfast.engine.settings import LaneSettings
@@ -52,6 +52,21 @@ def _inbox(gateway: RunningGateway) -> InboundHandler:
         gateway.engine, gateway.turn_service, settings, Capabilities(max_units=1000), people={},
         reset=NEVER, triggers=(), attend=lambda _: None,
     )  # fmt: skip
+
+
+async def test_a_message_that_cannot_be_handled_is_recorded_after_three_tries(
+    store_url: str,
+) -> None:
+    async with open_gateway(store_url=store_url) as gateway:
+        inbox, dead = _inbox(gateway), gateway.engine.store.channels.dead_updates
+        odd = msgspec.structs.replace(_message(1), sender="7" * 600)
+        for _ in range(2):
+            with pytest.raises(InvalidSessionKey):
+                await inbox.handle(odd)
+        assert await dead(10) == []
+        await inbox.handle(odd)
+        assert [row.update_id for row in await dead(10)] == ["m1"]
+        assert inbox.outcomes == {"ignored": 1}
 
 
 def _message(number: int) -> InboundMessage:

@@ -17,6 +17,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
+from holdfast.ports.store import SessionQuery
 from holdfast.schedules import service
 from holdfast.schedules.service import MAX_RUNNING, Scheduler
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
@@ -288,6 +289,65 @@ async def test_a_changed_period_keeps_its_distance() -> None:
         await scheduler.save(DEFAULT_TENANT, {**BODY, "every": "2h"})
         times = await _next_two(gateway, scheduler, clock)
     assert times == [7200.0, 14400.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "hours", "ran_at", "next_at", "reason"),
+    [
+        ({}, 3.5, [3.0], 4.0, ""),
+        ({"missed": "skip"}, 3.5, [], 4.0, "skipped: missed while nothing ran"),
+        ({"every": "30h"}, 59.0, [], 60.0, "skipped: missed for more than a day"),
+    ],
+    ids=["once", "skip", "too old"],
+)
+async def test_of_the_missed_times_only_the_latest_runs(
+    spec: dict[str, str], hours: float, ran_at: list[float], next_at: float, reason: str
+) -> None:
+    clock = ManualClock()
+    async with open_gateway(clock=clock) as gateway:
+        scheduler = Scheduler(gateway.engine, gateway.turn_service)
+        await scheduler.save(DEFAULT_TENANT, {**BODY, **spec})
+        clock.advance(hours * 3600)
+        await _run_to_the_end(gateway, scheduler)
+        row = await _row(gateway)
+        runs = await gateway.engine.store.schedules.runs(row.id, 10)
+    assert [(run.scheduled_at - row.created_at) / 3600 for run in runs] == ran_at
+    assert row.next_run_at == row.created_at + next_at * 3600
+    assert row.reason == reason
+
+
+async def test_a_time_that_finds_the_run_before_going_is_skipped_and_recorded(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await scheduler.save(DEFAULT_TENANT, BODY)
+    await _start_slow_run(gateway, scheduler)
+    running = (await _row(gateway)).running_turn
+    await _make_due(gateway, gateway.engine.clock.now() - 1)
+    await scheduler.run_due()
+    row = await _row(gateway)
+    assert (row.running_turn, row.reason) == (running, "skipped: the run before was still going")
+    assert len(await gateway.engine.store.schedules.runs(row.id, 10)) == 1
+    gateway.model.gate.set()
+    await _run_to_the_end(gateway, scheduler)
+
+
+async def test_only_the_last_isolated_runs_are_kept_and_nobody_spoke_in_them(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await scheduler.save(DEFAULT_TENANT, {**BODY, "keep_runs": 2})
+    began = gateway.engine.clock.now() - 10
+    for number in range(4):
+        row = await _make_due(gateway, began + number)
+        await _run_to_the_end(gateway, scheduler)
+    runs = await gateway.engine.store.schedules.runs(row.id, 10)
+    views = await gateway.engine.read.sessions(DEFAULT_TENANT, SessionQuery())
+    sessions = [view.session for view in views]
+    assert {run.session_id for run in runs} == {session.id for session in sessions}
+    assert sorted(run.scheduled_at - began for run in runs) == [2.0, 3.0]
+    for session in sessions:
+        assert session.key is not None
+        assert session.key.startswith("cron:report:")
+        assert (session.started_by, session.last_user_activity_at) == ("cron", None)
 
 
 @pytest.mark.parametrize("ahead_seconds", [3000.0, -3000.0, -0.001])

@@ -7,8 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.core.errors import InvalidInput
+from holdfast.engine.settings import LaneSettings
+from holdfast.ports.provider import ModelCall
 from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel
+from tests.tools.test_steered_responses import Repeats
 
 WORDS = ("one ", "two ", "three ", "four")
 WHOLE = "".join(WORDS)
@@ -22,6 +26,8 @@ class _Talk:
         self.gateway = gateway
         self.model = model
         self.history = [_user("zero"), _assistant(WHOLE)]
+        self.more: Item = {}
+        """Further fields of streamed requests."""
 
     async def begin(self) -> None:
         """Complete the first turn."""
@@ -44,7 +50,7 @@ class _Talk:
 
     def stream(self, *items: Item, **headers: str) -> Stream:
         """Post a streamed request with these items behind the first turn."""
-        body = {"model": "scripted", "input": [*self.history, *items], "stream": True}
+        body = {"model": "scripted", "input": [*self.history, *items], "stream": True, **self.more}
         given = {"X-Session-Key": "k", **headers}
         return Stream(self.gateway.server, "POST", "/v1/responses", body, headers=given)
 
@@ -70,9 +76,9 @@ class _Talk:
 
 
 @pytest.fixture(name="talk")
-async def _talk(store_url: str) -> AsyncIterator[_Talk]:
-    model = TalkingModel(*WORDS)
-    async with open_gateway(model, store_url=store_url) as gateway:
+async def _talk(store_url: str, request: pytest.FixtureRequest) -> AsyncIterator[_Talk]:
+    model, lanes = TalkingModel(*WORDS), getattr(request, "param", None)
+    async with open_gateway(model, store_url=store_url, lanes=lanes) as gateway:
         talk = _Talk(gateway, model)
         await talk.begin()
         yield talk
@@ -85,6 +91,10 @@ def _user(text: str) -> Item:
 
 def _assistant(text: str) -> Item:
     return {"role": "assistant", "content": text}
+
+
+def _refuse(_: ModelCall) -> None:
+    raise InvalidInput("this model cannot be asked so")
 
 
 async def _status(talk: _Talk, stream: Stream) -> tuple[str, str | None]:
@@ -157,6 +167,13 @@ async def test_a_client_that_left_before_any_output_is_not_superseded(talk: _Tal
     assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
 
 
+async def test_a_background_stream_is_not_superseded(talk: _Talk) -> None:
+    talk.more = {"background": True}
+    await (await talk.start(_user("count"))).leave()
+    await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
 async def test_another_api_key_supersedes_nothing(talk: _Talk) -> None:
     await (await talk.start(_user("count"), Authorization="Bearer one")).leave()
     headers = {"Authorization": "Bearer two"}
@@ -195,6 +212,106 @@ async def test_a_history_that_cuts_in_supersedes_also_while_the_client_reads(
     assert (await stream.rest())[-1]["type"] == "response.incomplete"
     assert await talk.log() == ["count", "one", "enough", WHOLE]
     assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_history_that_cuts_in_is_kept_also_while_somebody_waits(
+    talk: _Talk, on_busy: str
+) -> None:
+    stream = await talk.start(_user("count"))
+    waiting = asyncio.create_task(talk.gateway.respond([_user("me too")]))
+    await talk.gateway.until_queued(1)
+    headers = {"X-On-Busy": on_busy}
+    await talk.go_on(_user("count"), _assistant("one"), _user("enough"), headers=headers)
+    await waiting
+    assert await talk.log() == ["count", "one", "enough", WHOLE, "me too", WHOLE]
+    assert talk.model.shown[2][2:] == ["count", "one", "enough"]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [LaneSettings(on_busy="interrupt"), LaneSettings(on_busy="rollback")],
+    ids=lambda lanes: lanes.on_busy,
+    indirect=True,
+)
+async def test_a_history_cuts_in_where_that_is_the_default(talk: _Talk) -> None:
+    stream = await talk.start(_user("count"))
+    await talk.go_on(_user("count"), _assistant("one"), _user("enough"))
+    assert await talk.log() == ["count", "one", "enough", WHOLE]
+    assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+@pytest.mark.parametrize("on_busy", ["enqueue", "interrupt", "rollback"])
+@pytest.mark.parametrize("mark", ["Idempotency-Key", "x-stainless-retry-count"])
+async def test_a_repeat_of_a_request_gets_its_answer_and_does_not_supersede_it(
+    talk: _Talk, on_busy: str, mark: str
+) -> None:
+    headers: dict[str, Any] = {"X-On-Busy": on_busy, mark: "1"}
+    is_retry = mark != "Idempotency-Key"
+    stream = await talk.start(_user("count"), **{**headers, mark: "0" if is_retry else "1"})
+    await stream.leave()
+    again = talk.stream(_user("count"), **headers)
+    assert await again.next() is not None
+    talk.model.allow_all()
+    assert (await again.rest())[-1]["type"] == "response.completed"
+    assert again.headers["x-turn-id"] == stream.headers["x-turn-id"]
+    assert await talk.log() == ["count", WHOLE]
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
+    talk: _Talk, on_busy: str
+) -> None:
+    talk.model.is_gated = False
+    items: list[Item] = [*talk.history, _user("first")]
+    headers = {"X-On-Busy": on_busy, "Idempotency-Key": "once"}
+    first = (await talk.gateway.respond(items, headers=headers)).json()
+    await talk.model.entered.acquire()
+    talk.history, talk.model.is_gated = [*items, _assistant(WHOLE)], True
+    stream = await talk.start(_user("count"))
+    assert (await talk.gateway.respond(items, headers=headers)).json() == first
+    talk.model.allow_all()
+    assert (await stream.rest())[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("on_busy", ["enqueue", "interrupt"])
+@pytest.mark.parametrize("status", [400, 409])
+async def test_a_request_that_is_refused_supersedes_nothing(
+    talk: _Talk, on_busy: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await talk.start(_user("count"))
+    await stream.leave()
+    headers = {"X-On-Busy": on_busy}
+    if status == 400:
+        monkeypatch.setattr(talk.model, "check", _refuse)
+    else:
+        headers["X-Expected-Session-Id"] = "ses_other"
+    items = [*talk.history, _user("count"), _assistant("one"), _user("enough")]
+    reply = await talk.gateway.respond(items, headers=headers)
+    assert reply.status_code == status, reply.text
+    talk.model.allow_all()
+    await talk.gateway.until_idle()
+    assert await talk.log() == ["count", WHOLE]
+
+
+@pytest.mark.parametrize("has_history", [False, True])
+async def test_a_repeat_at_another_replica_does_not_interrupt_its_own_turn(
+    talk: _Talk, store_url: str, slow_replies: None, *, has_history: bool
+) -> None:
+    talk.history = talk.history if has_history else []
+    headers: dict[str, Any] = {"X-On-Busy": "interrupt", "Idempotency-Key": "once"}
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"), **headers)
+        body = {"model": "scripted", "input": [*talk.history, _user("count")], "stream": True}
+        given = {"X-Session-Key": "k", **headers}
+        other.engine.meter = repeats = Repeats()
+        again = Stream(other.server, "POST", "/v1/responses", body, headers=given)
+        await repeats.one.wait()
+        talk.model.allow_all()
+        ends = [(await one.rest())[-1]["type"] for one in (stream, again)]
+        assert ends == ["response.completed"] * 2
+        assert await talk.log() == ["count", WHOLE]
 
 
 async def test_the_same_request_before_any_output_is_the_same_turn(talk: _Talk) -> None:

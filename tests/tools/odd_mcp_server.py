@@ -7,6 +7,7 @@ itself, so that it starts quickly and can break every rule.
 
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -29,6 +30,8 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "invalid", "description": "Answer with what is no answer.", "inputSchema": SCHEMA},
     {"name": "fail", "description": "Report an error.", "inputSchema": SCHEMA},
     {"name": "env", "description": "Return the environment.", "inputSchema": SCHEMA},
+    {"name": "ask", "description": "Ask the client for what it must not give.",
+     "inputSchema": SCHEMA},
     {"name": "grow", "description": "Add a tool to the list.", "inputSchema": SCHEMA},
     {"name": "grow_late", "description": "Add a tool while the list is read.",
      "inputSchema": SCHEMA},
@@ -46,6 +49,7 @@ MALFORMED: list[Any] = [
 if sys.argv[2:] == ["malformed"]:
     TOOLS[2:2] = MALFORMED
 _cancelled: set[Any] = set()
+_replies: queue.Queue[dict[str, Any]] = queue.Queue()
 _hung = threading.Event()
 _grows_late = threading.Event()
 _lock = threading.Lock()
@@ -83,6 +87,9 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
     if name == "latin":
         answer_in_latin(request_id)
         return
+    if name == "ask":
+        send({"id": request_id, "result": text_result(json.dumps(ask_client()))})
+        return
     misbehave(name)
     result = text_result(str(arguments.get("text", "")))
     match name:
@@ -99,6 +106,22 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
         case _:
             pass
     send({"id": request_id, "result": result})
+
+
+def ask_client() -> dict[str, int | None]:
+    """Return the error codes with which the client declines requests, by method."""
+    message = {"role": "user", "content": {"type": "text", "text": "hi"}}
+    schema = {"type": "object", "properties": {}}
+    asked: dict[str, dict[str, Any]] = {
+        "sampling/createMessage": {"messages": [message], "maxTokens": 5},
+        "elicitation/create": {"message": "Your password?", "requestedSchema": schema},
+        "roots/list": {},
+    }
+    declined = {}
+    for method, params in asked.items():
+        send({"id": method, "method": method, "params": params})
+        declined[method] = _replies.get(timeout=60).get("error", {}).get("code")
+    return declined
 
 
 def answer_in_latin(request_id: Any) -> None:
@@ -140,6 +163,9 @@ def answer(message: dict[str, Any]) -> None:
     if _hung.is_set():
         return
     method, request_id = message.get("method"), message.get("id")
+    if method is None:
+        _replies.put(message)
+        return
     params = message.get("params") or {}
     match method:
         case "initialize":

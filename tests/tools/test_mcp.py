@@ -112,6 +112,15 @@ async def test_a_server_that_died_is_started_again(tmp_path: Path) -> None:
     assert [line for line in _state(tmp_path) if not line.startswith("started")] == ["die", "echo"]
 
 
+async def test_a_server_gets_no_sampling_no_roots_and_no_words_of_the_user(tmp_path: Path) -> None:
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        asked = await servers.call(_caller(), tools["ask"], {})
+    codes = json.loads(asked.output or "")
+    assert set(codes) == {"sampling/createMessage", "elicitation/create", "roots/list"}
+    assert all(isinstance(code, int) for code in codes.values()), codes
+
+
 async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
     async with _servers(_settings(tmp_path)) as servers:
         tools = await _tools(servers)

@@ -92,6 +92,31 @@ async def test_without_a_further_call_it_is_the_next_turn() -> None:
     assert [shown[-1] for shown in model.shown] == ["one", "first", "second", "two"]
 
 
+async def test_a_message_that_joined_is_rolled_back_with_its_turn_and_its_caller_is_told() -> None:
+    gate, model = Gate(), _model()
+    once = {"X-On-Busy": "steer", "Idempotency-Key": "once"}
+    async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
+        first = asyncio.create_task(gateway.respond("go", tools=[SERVER]))
+        await gate.entered.wait()
+        steer = asyncio.create_task(gateway.respond("also this", headers=once))
+        await gateway.until_queued(1)
+        model.gate.clear()
+        gate.opened.set()
+        for _ in range(2):
+            await model.entered.acquire()
+        cut_in = gateway.respond("instead", headers={"X-On-Busy": "rollback"})
+        last = asyncio.create_task(cut_in)
+        await model.entered.acquire()
+        model.gate.set()
+        assert (await last).status_code == 200
+        told = [await first, await steer, await gateway.respond("also this", headers=once)]
+        assert model.shown[1:] == [["go", "desk__slow()", "=opened", "also this"], ["instead"]]
+        assert "also this" in await gateway.log(view="log")
+    for reply in told:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "turn_cancelled")
+        assert reply.headers["x-should-retry"] == "false"
+
+
 async def test_a_stream_of_a_message_that_joined_ends_with_the_common_answer() -> None:
     gate = Gate()
     async with open_gateway(_model(), toolbox=lambda _: RecordingTools(slow=gate)) as gateway:

@@ -13,6 +13,7 @@ from holdfast.channels.access import Verdict, is_addressed, judge
 from holdfast.channels.approvals import FORBIDDEN, ChatApprovals
 from holdfast.channels.chat_commands import ChatCommands
 from holdfast.channels.commands import ChatCommand, parse_command
+from holdfast.channels.conversations.imported_keys import ImportedKeys
 from holdfast.channels.conversations.moved_chats import MovedChats
 from holdfast.channels.conversations.session_keys import People, session_key
 from holdfast.channels.settings import ChannelOnBusy, ChannelSettings
@@ -111,6 +112,7 @@ class InboundHandler:
         self._tries: dict[str, int] = {}
         self._known_chats: set[tuple[str, ...]] = set()
         self.moved_chats = MovedChats(gateway, settings)
+        self.imported_keys = ImportedKeys(gateway, self._tenant)
         self.outcomes: dict[str, int] = {}
         """How many messages were handled in which way."""
 
@@ -170,10 +172,11 @@ class InboundHandler:
         if message.moved_to:
             await self.moved_chats.remember(message.place.chat, message.moved_to)
             return "moved"
-        key = session_key(self._settings, self._people, message)
         verdict = await self._judge(message)
         if verdict != "allow":
             return await self._turn_away(message, verdict)
+        key = session_key(self._settings, self._people, message)
+        key = await self.imported_keys.find(key)
         if message.is_edit:
             return await self._edit(message, key)
         message = await self._share_mention(message)

@@ -76,7 +76,22 @@ class _ItemEvent(msgspec.Struct):
     item: _Item
 
 
+class _TextEvent(msgspec.Struct):
+    delta: str = ""
+
+
 _read_item_event = msgspec.json.Decoder(_ItemEvent).decode
+_read_text_event = msgspec.json.Decoder(_TextEvent).decode
+
+
+def _delta_text(event: StreamEvent) -> str:
+    """Return the text of a delta; one with fields of its server's own is no `Delta`."""
+    if event.delta is not None:
+        return event.delta.delta
+    try:
+        return _read_text_event(event.body).delta
+    except msgspec.DecodeError:
+        return ""
 
 
 class Progress:
@@ -90,8 +105,8 @@ class Progress:
         """Apply the next events of the response."""
         for event in events:
             match event.type:
-                case "response.output_text.delta" if event.delta is not None:
-                    self.text += event.delta.delta
+                case "response.output_text.delta":
+                    self.text += _delta_text(event)
                 case "response.output_item.added" | "response.output_item.done":
                     self._apply_item(event, now)
 

@@ -347,7 +347,9 @@ class ChannelService:
             is_direct=is_direct_chat(settings.kind, deliver.to),
             group_kind="channel" if is_channel else "group",
         )  # fmt: skip
-        return Tenant(settings.tenant), session_key(settings, self._people, message), deliver
+        key = session_key(settings, self._people, message)
+        key = await self._handlers[deliver.channel].imported_keys.find(key)
+        return Tenant(settings.tenant), key, deliver
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 

@@ -65,6 +65,9 @@ def test_one_person_has_one_memory_where_people_are_named() -> None:
     assert session_key(_settings(), {}, _message()) == "agent:main:telegram:direct:7"
     per_peer = _settings(dm_scope="per-peer")
     assert session_key(per_peer, people, _message()) == "agent:main:direct:michael"
+    assert session_key(_settings(dm_scope="main"), people, _message()) == "agent:main:main"
+    account = _settings(dm_scope="per-account-channel-peer")
+    assert session_key(account, {}, _message()) == "agent:main:telegram:support:direct:7"
     slack = ChannelSettings(name="work", kind="slack")
     thread = _message(is_direct=False, group_kind="channel", place=ChatPlace("C1", "1.5"))
     assert session_key(slack, people, thread) == "agent:main:slack:channel:C1:thread:1.5"

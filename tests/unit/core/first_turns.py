@@ -40,6 +40,7 @@ OTHER_FIRSTS: list[dict[str, Any]] = [
     {"expected_id": SessionId("ses_other")},
     {"same_as": (TURN, 0)},
     {"abandons": TURN},
+    {"supersedes": TURN},
     {"brought": ImportedPrefix(TurnId("turn_0"), 1)},
     {"collect_seconds": 2.0},
     {"limits": LaneLimits(full_bytes=10)},

@@ -71,6 +71,7 @@ OTHER_STARTS: list[tuple[dict[str, Any], Facts]] = [
     ({"expected_id": SessionId("ses_other")}, idle()),
     ({"same_as": (TURN, 0)}, idle()),
     ({"abandons": TURN}, held()),
+    ({"supersedes": TURN}, idle()),
     ({"brought": ImportedPrefix(TurnId("turn_0"), 1)}, idle()),
     ({"collect_seconds": 2.0}, idle()),
     ({"reset": IDLE}, idle()),

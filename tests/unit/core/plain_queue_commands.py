@@ -94,6 +94,7 @@ OTHER_QUEUED: list[tuple[dict[str, Any], Busy]] = [
         {"expected_id": SessionId("ses_other")},
         {"same_as": (TURN, 0)},
         {"abandons": TURN},
+        {"supersedes": TURN},
         {"brought": ImportedPrefix(TurnId("turn_0"), 1)},
         {"collect_seconds": 2.0},
         {"schedule": ScheduleClaim("sch_1", NOW, NOW, None)},

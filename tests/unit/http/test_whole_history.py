@@ -336,12 +336,22 @@ async def test_a_history_that_cuts_in_hides_what_it_does_not_repeat_of_a_tool_wa
 
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-async def test_a_history_that_cuts_in_keeps_what_it_repeats_of_a_tool_wait(on_busy: str) -> None:
+@pytest.mark.parametrize("has_waiter", [False, True])
+async def test_a_history_that_cuts_in_keeps_what_it_repeats_of_a_tool_wait(
+    on_busy: str, *, has_waiter: bool
+) -> None:
     async with open_gateway() as gateway:
         talk = _ToolWait(gateway, on_busy)
         await talk.begin()
+        waiting = asyncio.create_task(gateway.chat([_user("me too")])) if has_waiter else None
+        await gateway.until_queued(int(has_waiter))
         await talk.go_on(_user("find it"), _call(), _user("never mind"))
-        assert await gateway.log() == ["hello", "hi", "find it", "look()", "never mind", "saw 6"]
+        if waiting is not None:
+            await waiting
+        log = await gateway.log()
+        assert log[:6] == ["hello", "hi", "find it", "look()", "never mind", "saw 6"]
+        assert log[6:] == ["me too", "saw 8"][: 2 * has_waiter]
+        assert await talk.end() == ("cancelled", "superseded")
 
 
 async def test_a_history_that_cuts_in_with_nothing_new_asks_the_question_again() -> None:

@@ -20,6 +20,7 @@ from holdfast.providers.settings import TimeoutSettings, UpstreamSettings, proxy
         ({"state": "magic"}, "state"),
         ({"api": "chat", "state": "chain"}, "state"),
         ({"context_tokens": 0}, "context_tokens"),
+        ({"api": "codex", "url": "", "workdir": "/srv/work"}, "shared = true"),
     ],
 )
 def test_an_invalid_upstream_is_refused_by_name(fields: dict[str, Any], named: str) -> None:

@@ -186,7 +186,7 @@ def read_message(update: Update, bot: User) -> InboundMessage | None:
         sender_name=_name(sender),
         text="" if is_forward else _without_mention(text, message, bot),
         is_direct=chat.type == "private",
-        is_mention=_mentions(message, text, bot),
+        is_mention=not is_forward and _mentions(message, text, bot),
         is_bot=sender is not None and sender.is_bot,
         is_own=sender is not None and sender.id == bot.id,
         is_anonymous=sender is None or message.sender_chat is not None,

@@ -55,6 +55,7 @@ from holdfast.core.transaction.plain_turns import start_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
+SUPERSEDED = "superseded"
 CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 
@@ -149,7 +150,8 @@ def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
     if command.seen_seq is None:
         return None
     settled = settled_seq(session, facts.active) if session is not None else 0
-    if command.seen_seq == settled:
+    active_id = facts.active.id if facts.active is not None else None
+    if command.seen_seq == settled and command.supersedes in (None, active_id):
         return None
     return SessionMoved("the session moved on while the request was compared with it")
 
@@ -225,7 +227,7 @@ def _admit(
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
         is_free = _abandon_calls(command, facts, draft)
-        if not is_free:
+        if not is_free and command.supersedes is None:
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
             )
@@ -314,7 +316,7 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
 def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
     """Cancel the turn that holds the lane; a rollback also hides its items."""
     message = f"another turn asked to {command.on_busy}"
-    code = CUT_IN_CODES[command.on_busy]
+    code = SUPERSEDED if command.supersedes is not None else CUT_IN_CODES[command.on_busy]
     stopped = stop_active(draft, facts, "cancelled", code=code, message=message)
     if command.on_busy == "interrupt" or stopped.first_seq is None or stopped.last_seq is None:
         return facts

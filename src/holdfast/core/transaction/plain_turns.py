@@ -42,7 +42,7 @@ _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
 
 ACCEPT_OPTIONS = (
     "again", "is_internal", "idempotency_key", "rewind", "seen_seq", "parent", "after_turn",
-    "expected_id", "same_as", "abandons", "brought", "collect_seconds", "schedule",
+    "expected_id", "same_as", "abandons", "supersedes", "brought", "collect_seconds", "schedule",
 )  # fmt: skip
 FINISH_OPTIONS = (
     "again", "partial", "counted", "error_code", "error_message", "is_retryable", "provider_state",
@@ -52,7 +52,7 @@ FINISH_OPTIONS = (
 accept_options = attrgetter(*ACCEPT_OPTIONS)
 _finish_options = attrgetter(*FINISH_OPTIONS)
 NO_ACCEPT_OPTIONS = (
-    False, False, None, None, None, None, None, None, None, None, None, 0.0, None,
+    False, False, None, None, None, None, None, None, None, None, None, None, 0.0, None,
 )  # fmt: skip
 _NO_FINISH_OPTIONS = (
     False, (), None, None, None, False, None, None, (), None, None, (), b"", (),

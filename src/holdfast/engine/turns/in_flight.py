@@ -12,13 +12,13 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.decisions.accept import CUT_IN_CODES
+from holdfast.core.decisions.accept import CUT_IN_CODES, SUPERSEDED
 from holdfast.core.errors import HoldfastError
-from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
-from holdfast.core.transaction.commands import Cancel, RequestStop
+from holdfast.core.transaction.commands import Accept, Cancel, RequestStop
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -28,7 +28,6 @@ ASK_SECONDS = 0.25
 """How long another process may take to report that the client of a run has stopped reading."""
 STOP_SECONDS = 0.3
 """How long the worker of a run may take to end it with what was shown."""
-SUPERSEDED = "superseded"
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +39,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """The hash of its API key."""
     is_forced: bool = False
     """Whether it supersedes the turn in flight even if that turn's client still reads."""
+    idempotency_key: str | None = None
+    retry_count: int = 0
+    expected_id: SessionId | None = None
+    """The session that the caller expects to be live."""
 
 
 class SameRequest(msgspec.Struct, frozen=True):
@@ -49,8 +52,8 @@ class SameRequest(msgspec.Struct, frozen=True):
     step: int
 
 
-Meeting = Literal["queue", "superseded"] | SameRequest
-"""What happens to a request that finds a turn in flight."""
+Meeting = Literal["queue", "superseded", "rolled_back"] | SameRequest
+"""What happens to a request that finds a turn in flight; `rolled_back`: its own commit ends it."""
 
 
 class RunsInFlight:
@@ -79,6 +82,8 @@ class RunsInFlight:
         if view is None or view.status not in ("running", "requires_action"):
             return "queue"
         turn = view.turn
+        if not await self._may_end(arrival, turn):
+            return "queue"
         if view.status == "requires_action":
             return await self._meet_tool_wait(arrival, turn, session)
         has_waiters = await self._has_waiters(session.tenant, session.id)
@@ -88,8 +93,14 @@ class RunsInFlight:
             return "superseded"
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
             return SameRequest(turn.id, turn.step)
-        if has_waiters or not arrival.is_forced:
+        if not arrival.is_forced:
             return "queue"
+        return await self._supersede(turn, has_waiters=has_waiters)
+
+    async def _supersede(self, turn: Turn, *, has_waiters: bool) -> Meeting:
+        """End a turn for a request that cuts in; if others wait, one of them would start next."""
+        if has_waiters:
+            return "rolled_back"
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
 
@@ -114,12 +125,24 @@ class RunsInFlight:
         await self.end(turn, code=SUPERSEDED)
         return True
 
+    async def _may_end(self, arrival: Arrival | Accept, turn: Turn) -> bool:
+        """Whether a request may end a turn: it was not accepted before, and will not be refused.
+
+        The turn was read before its key is looked up, so that a repeat never ends its own turn.
+        """
+        if arrival.expected_id not in (None, turn.session_id):
+            return False
+        if arrival.idempotency_key is not None:
+            channels = self._gateway.store.channels
+            return not await channels.is_recorded(arrival.tenant, arrival.idempotency_key)
+        return not (arrival.retry_count and turn.body_hash == arrival.body_hash)
+
     async def _meet_tool_wait(self, arrival: Arrival, turn: Turn, session: Session) -> Meeting:
         """Decide about a request that finds its session waiting for the client's tools."""
-        if not arrival.is_forced or await self._has_waiters(session.tenant, session.id):
+        if not arrival.is_forced:
             return "queue"
-        await self.end(turn, code=SUPERSEDED)
-        return "superseded"
+        has_waiters = await self._has_waiters(session.tenant, session.id)
+        return await self._supersede(turn, has_waiters=has_waiters)
 
     async def _has_output(self, turn: Turn) -> bool:
         """Return whether any output was shown, or for another process's run, is stored."""
@@ -165,12 +188,14 @@ class RunsInFlight:
         except TimeoutError:
             return None
 
-    async def _interrupt_elsewhere(self, session: Session) -> None:
+    async def _interrupt_elsewhere(self, accept: Accept, session: Session) -> None:
         turn_id = session.active_turn_id
         view = None
         if turn_id is not None and session.active_run_id is not None:
             view = await self._gateway.read.turn(session.tenant, turn_id)
-        if view is not None and view.status == "running":
+        if view is None or view.status != "running":
+            return
+        if await self._may_end(accept, view.turn):
             await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
 
     def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:
@@ -203,18 +228,18 @@ class RunsInFlight:
     # ── interrupting ────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def held(
-        self, tenant: Tenant, *, key: Key | None, session_id: SessionId | None
-    ) -> AsyncIterator[None]:
+    async def held(self, accept: Accept) -> AsyncIterator[None]:
         """Hold back the output of a session's run while a turn that interrupts it is accepted.
 
         What was shown so far is stored, so that it is not lost with the run.
         """
-        view = await self._gateway.read.session(tenant, key=key, session_id=session_id)
+        view = await self._gateway.read.session(
+            accept.tenant, key=accept.key, session_id=accept.session_id
+        )
         run = self.runs.get(view.session.id) if view is not None else None
         if view is not None and run is None and not view.queued_turns:
             # If other turns are queued, one of them would start before this one.
-            await self._interrupt_elsewhere(view.session)
+            await self._interrupt_elsewhere(accept, view.session)
         if run is None or run.writer is None:
             yield
             return

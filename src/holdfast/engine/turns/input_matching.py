@@ -76,6 +76,8 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The number of the session's last turn, if another turn would change the match."""
     abandons: TurnId | None = None
     """The turn whose tool calls the request contains without their outputs."""
+    supersedes: TurnId | None = None
+    """The turn in flight, which the request was not compared with and takes the place of."""
 
 
 async def _compute(
@@ -120,24 +122,36 @@ async def match_input(
     else:
         outline, compared = await _outline_to_compare(find, sent, is_whole=is_whole)
     if not is_history:
-        if has_outputs:
-            matched = await _match_outputs(read, outline, items, sent)
-        else:
-            matched = _match_refused(outline, items, sent)
+        matched = (
+            await _match_outputs(read, outline, items, sent)
+            if has_outputs
+            else _match_refused(outline, items, sent)
+        )
         return await _with_instructions(read, outline, matched, lead)
-    cut_from = None
+    cut_from, supersedes = None, None
     if outline is not None and meet is not None and _meets_turn(outline.session, sent):
-        meeting = await meet(outline.session)
+        open_from, meeting = outline.open_from, await meet(outline.session)
         if isinstance(meeting, SameRequest):
             return MatchedInput((), same_as=(meeting.turn_id, meeting.step))
         if meeting == "superseded":
-            cut_from = outline.open_from
-            outline = await read.outline(tenant, session_id=session_id, key=key)
+            outline, cut_from = await find(), open_from
+        elif meeting == "rolled_back" and open_from is not None:
+            supersedes = outline.session.active_turn_id
+            outline = _without_open_turn(outline, open_from)
     if compared is None and outline is not None:
         count = len(sent) + len(outline.entries)
         compared = await _compute(count, _compare, outline, sent, cut_from, is_whole=is_whole)
-    matched = await _match_history(read, outline, items, sent, compared)
+    matched = await _match_history(read, outline, items, sent, compared, supersedes)
     return await _with_instructions(read, outline, matched, lead)
+
+
+def _without_open_turn(outline: Outline, open_from: int) -> Outline:
+    """Return the log without the turn in flight, which begins at `open_from`."""
+    entries = [entry for entry in outline.entries if entry.seq < open_from]
+    session = msgspec.structs.replace(outline.session, active_turn_id=None, active_run_id=None)
+    return msgspec.structs.replace(
+        outline, session=session, entries=entries, running=[], open_from=None
+    )
 
 
 def _meets_turn(session: Session, sent: Sequence[SentItem]) -> bool:
@@ -230,13 +244,14 @@ async def _match_history(
     items: Sequence[NewItem],
     sent: Sequence[SentItem],
     compared: "_Compared | None",
+    supersedes: TurnId | None,
 ) -> MatchedInput:
     """Return the new part of a history that was compared with the log."""
     if outline is None or compared is None:
         hashes = await _compute(len(items), _prefix_hashes, sent, items)
         seen = outline.settled_seq if outline is not None else 0
         brought = next(reversed(hashes), None)
-        return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
+        return MatchedInput(tuple(items), seen_seq=seen, brought=brought, supersedes=supersedes)
     log, found = compared
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])
@@ -251,6 +266,7 @@ async def _match_history(
         # Another turn in between would take the place where the answer is to be regenerated.
         after_turn=outline.session.turn_count if is_again else None,
         abandons=_abandoned(outline, sent, found.new_from),
+        supersedes=supersedes,
     )
 
 

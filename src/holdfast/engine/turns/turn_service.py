@@ -39,7 +39,7 @@ from holdfast.engine.streaming.response_records import ResponseRecords, conversa
 from holdfast.engine.streaming.resume import resume_live
 from holdfast.engine.streaming.stream_reader import MAX_RESUMES, StreamReader
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult
-from holdfast.engine.turns.in_flight import RunsInFlight
+from holdfast.engine.turns.in_flight import Arrival, Meeting, RunsInFlight
 from holdfast.ports.store import ResponseView
 
 
@@ -166,9 +166,7 @@ class TurnService:
         """
         await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
-            async with self.in_flight.held(
-                accept.tenant, key=accept.key, session_id=accept.session_id
-            ):
+            async with self.in_flight.held(accept):
                 admission = await self._gateway.accept(accept)
         else:
             admission = await self._gateway.accept(accept)
@@ -178,6 +176,11 @@ class TurnService:
             return self._start(admission, request, is_live=is_live)
         turn = admission.turn
         return TurnTicket(self, turn, admission.session, turn.step, (admission, request))
+
+    async def meet(self, arrival: Arrival, request: TurnRequest, session: Session) -> Meeting:
+        """Decide about a request that finds a run in its session, if it can be expressed."""
+        await self._executor.check(arrival.tenant, request, ())
+        return await self.in_flight.meet(arrival, session)
 
     def _start(
         self, admission: Started | Queued, request: TurnRequest, *, is_live: bool

@@ -8,6 +8,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.accept import CUT_IN_CODES
 from holdfast.core.errors import (
     ApprovalNotFound,
     ComparisonNeeded,
@@ -60,7 +61,7 @@ MAX_WORDS = 1024
 """Bytes of a message that may answer an approval request in words."""
 _OPTIONS = (
     "is_internal", "idempotency_key", "retry_count", "rewind", "seen_seq", "parent", "expected_id",
-    "after_turn", "same_as", "abandons", "brought",
+    "after_turn", "same_as", "abandons", "supersedes", "brought",
 )  # fmt: skip
 """Fields of `Accept` that few requests set."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Accept)}
@@ -178,7 +179,9 @@ class TurnSubmitter:
             matched = (
                 MatchedInput(tuple(items))
                 if is_new
-                else await self._match(request, headers, target, items, digest, is_whole=is_whole)
+                else await self._match(
+                    request, turn_request, headers, target, items, digest, is_whole=is_whole
+                )
             )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
@@ -201,7 +204,7 @@ class TurnSubmitter:
             except ComparisonNeeded as exc:
                 is_new, is_compared = False, True
                 if exc.active_turn_id is not None:
-                    arrival = _arrival(request, headers, digest)
+                    arrival = self._arrival(request, headers, digest)
                     # A client that stopped reading and resends the same request wants a new answer.
                     is_whole |= await self.turn_service.in_flight.supersede_stopped(
                         arrival, exc.active_turn_id
@@ -306,6 +309,7 @@ class TurnSubmitter:
     async def _match(
         self,
         request: Request,
+        turn_request: TurnRequest,
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
@@ -316,7 +320,7 @@ class TurnSubmitter:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
-        arrival = _arrival(request, headers, digest)
+        arrival = self._arrival(request, headers, digest)
         return await match_input(
             self.gateway.read,
             request.tenant,
@@ -324,7 +328,18 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             is_whole=is_whole,
-            meet=partial(self.turn_service.in_flight.meet, arrival),
+            meet=partial(self.turn_service.meet, arrival, turn_request),
+        )
+
+    def _arrival(self, request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
+        return Arrival(
+            tenant=request.tenant,
+            body_hash=digest,
+            caller=caller_hash(request),
+            is_forced=(headers.on_busy or self.gateway.settings.on_busy) in CUT_IN_CODES,
+            idempotency_key=headers.idempotency_key,
+            retry_count=headers.retry_count,
+            expected_id=headers.expected_id,
         )
 
     def _accept(
@@ -345,6 +360,7 @@ class TurnSubmitter:
         turn_id = new_id("turn")
         # The first run of a turn, and a session that it creates, share the turn's random part.
         name = turn_id.removeprefix("turn")
+        on_busy = headers.on_busy or gateway.settings.on_busy
         accept = Accept(
             tenant=request.tenant,
             turn_id=TurnId(turn_id),
@@ -360,7 +376,7 @@ class TurnSubmitter:
                 else turn_request
             ),
             source="internal" if headers.is_internal else source,
-            on_busy=headers.on_busy or gateway.settings.on_busy,
+            on_busy="rollback" if matched.supersedes else on_busy,
             body_hash=digest,
             is_compared=is_compared,
             limits=gateway.limits,
@@ -377,6 +393,7 @@ class TurnSubmitter:
             matched.after_turn if target.after_turn is None else target.after_turn,
             matched.same_as,
             matched.abandons,
+            matched.supersedes,
             self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
@@ -486,15 +503,6 @@ class _StreamClient:
 def caller_hash(request: Request) -> bytes:
     """Return a hash of the request's API key."""
     return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
-
-
-def _arrival(request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
-    return Arrival(
-        tenant=request.tenant,
-        body_hash=digest,
-        caller=caller_hash(request),
-        is_forced=headers.on_busy in ("interrupt", "rollback"),
-    )
 
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:

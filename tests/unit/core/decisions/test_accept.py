@@ -14,6 +14,7 @@ from holdfast.core.errors import (
     LaneFull,
     SessionBusy,
     SessionDeleted,
+    SessionMoved,
     SessionNotFound,
     SessionRetired,
 )
@@ -228,6 +229,20 @@ def test_a_rollback_takes_the_running_turns_items_out_of_the_view() -> None:
     assert (record.kind, record.from_seq, record.to_seq) == ("rollback", 3, 4)
     assert answer(decision, Started).session.hidden_count == 3
     assert written(decision, TurnSaved)[0].turn.error_code == "rolled_back"
+
+
+@pytest.mark.parametrize(("named", "is_stale"), [(TURN, False), (TurnId("turn_0"), True)])
+def test_a_history_takes_the_place_only_of_the_turn_that_it_names(
+    named: TurnId, *, is_stale: bool
+) -> None:
+    turn = a_started_turn(first_seq=3, kept_seq=4, last_seq=4)
+    command = an_accept(on_busy="rollback", seen_seq=2, supersedes=named)
+    decision = accept(command, running(turn))
+    if is_stale:
+        refusal(decision, SessionMoved)
+        return
+    assert only(decision, RecordAdded).record.kind == "rollback"
+    assert written(decision, TurnSaved)[0].turn.error_code == "superseded"
 
 
 def test_a_rollback_hides_what_the_run_had_begun_too() -> None:

@@ -97,6 +97,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The turn and step of this session that already got these tool outputs."""
     abandons: TurnId | None = None
     """The held turn whose tool calls the client abandons; its wait for them ends."""
+    supersedes: TurnId | None = None
+    """The turn that a history takes the place of by a rollback; it must still hold the lane."""
     is_compared: bool = True
     """False if the input was not compared with the log; it is refused if the comparison matters."""
     brought: ImportedPrefix | None = None

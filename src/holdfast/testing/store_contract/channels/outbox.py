@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
-from holdfast.core.ids import Key, Tenant, TurnId
+from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, OutboxFile, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
@@ -28,6 +28,10 @@ from holdfast.testing.store_contract.channels.commands import (
     to_chat,
 )
 from holdfast.testing.store_contract.lanes import call, output
+
+_STOP = cmd.StopTurns(
+    tenant=DEFAULT_TENANT, key=Key("k"), record_id=TurnId("rec_1"), idempotency_key="s"
+)
 
 
 async def _states(caller: StoreClient) -> list[str]:
@@ -331,17 +335,45 @@ class OutboxContract:
         with pytest.raises(IdempotencyMismatch):
             await caller.submit(replace(first, body_hash=b"2"))
 
-    async def test_a_stopped_turn_leaves_its_partial_text(self, caller: StoreClient) -> None:
+    @pytest.mark.parametrize("how", ["stop", "reset"])
+    async def test_a_stopped_turn_leaves_its_partial_text(
+        self, caller: StoreClient, how: str
+    ) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
         await caller.submit(cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55"))
         await caller.submit(cmd.Extend(fence=run.fence, partial=answered("half an ans")))
-        stop = cmd.StopTurns(
-            tenant=caller.tenant, key=Key("k"), record_id=TurnId("rec_1"), idempotency_key="s"
-        )
-        assert await caller.submit(stop) == 1
+        if how == "stop":
+            assert await caller.submit(_STOP) == 1
+        else:
+            await caller.reset(run.session)
         (sent,) = await claim(caller)
         assert (sent.text, sent.external_id) == ("half an ans\n\n(stopped)", "55")
+
+    async def test_a_stop_ends_the_turns_that_wait_and_none_that_comes_later(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        waiting = await caller.wait("b", key="k", source="channel")
+        assert await caller.submit(_STOP) == 2
+        later = await start_from_chat(caller, "c")
+        assert await caller.submit(_STOP) == 2, "a message that comes twice stops once"
+        ends = [
+            await caller.read.turn(caller.tenant, turn.id)
+            for turn in (run.turn, waiting.turn, later.turn)
+        ]
+        assert [end and end.status for end in ends] == ["cancelled", "cancelled", "running"]
+
+    async def test_a_reset_withholds_no_part_of_an_answer_that_was_complete(
+        self, caller: StoreClient
+    ) -> None:
+        run = await start_from_chat(caller, "a")
+        await caller.finish(run, "b", outbox=to_chat("b1", "b2"))
+        await caller.reset(run.session)
+        for text in ("b1", "b2"):
+            (row,) = await claim(caller)
+            assert row.text == text
+            await settle(caller, row, "sent", external_id="1")
 
     async def test_a_failed_turn_is_reported_to_the_person_once(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
