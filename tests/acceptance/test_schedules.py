@@ -90,6 +90,22 @@ def test_a_provider_that_forgets_between_the_tool_steps_of_a_cron_run_is_healed(
         assert len(asked) == 5
 
 
+def test_a_model_that_no_upstream_serves_is_rejected(tmp_path: Path) -> None:
+    """Otherwise a daily schedule does nothing for five days, until it is paused."""
+    served = f'models = ["{MODEL}"]'
+    with (
+        ProviderSimulator() as provider,
+        gateway_before(provider, sqlite_url(tmp_path), tmp_path, upstream=served) as gateway,
+    ):
+        user = HttpUser(gateway)
+        _schedule(user, every="1h")
+        for wrong in ("no-such-model", ""):
+            body = {"name": "typo", "prompt": "x", "every": "1h", "model": wrong}
+            reply = user.post("/v1/schedules", body)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+        assert [one["name"] for one in user.get("/v1/schedules")["data"]] == ["report"]
+
+
 def test_a_target_that_never_wrote_and_a_reserved_key_are_rejected(
     store_url: str, tmp_path: Path
 ) -> None:

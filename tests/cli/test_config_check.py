@@ -332,6 +332,20 @@ def test_schedules_name_existing_channels_and_tools_and_tell_their_next_run(chec
     assert detail.startswith("runs next at 20")
 
 
+def test_models_that_no_upstream_serves_are_found(check: Check) -> None:
+    served = '[[upstream]]\nname = "one"\nurl = "http://127.0.0.1:1/v1"\nmodels = ["gpt-*"]\n'
+    tables = (
+        '[[schedule]]\nname = "news"\nprompt = "p"\nevery = "1h"\nmodel = "gtp-5"\n'
+        '[[schedule]]\nname = "right"\nprompt = "p"\nevery = "1h"\nmodel = "gpt-5"\n'
+        '[[channel]]\nname = "bot"\nkind = "telegram"\ntoken_env = "T"\n'
+    )
+    results = check.run(served + tables)
+    assert results["model of schedule news"] == (False, "no upstream serves 'gtp-5'")
+    assert results["model of channel bot"] == (False, "no upstream serves ''")
+    assert "model of schedule right" not in results
+    assert not any(subject.startswith("model of") for subject in check.run(tables))
+
+
 def test_an_archive_that_cannot_be_written_is_found(check: Check, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     more = '[retention]\nsessions_days = 1\narchive = "{}"\n'

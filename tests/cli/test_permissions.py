@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,18 @@ def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
+
+
+@contextmanager
+def _nobody() -> Iterator[tuple[int, int]]:
+    """Become somebody whom modes bind, unlike root; yield the user before and the one meanwhile."""
+    user = os.geteuid()
+    other = user or 65534
+    os.seteuid(other)
+    try:
+        yield user, other
+    finally:
+        os.seteuid(user)
 
 
 def mode(path: Path) -> str:
@@ -100,15 +113,23 @@ def test_a_store_that_this_user_may_not_read_is_refused_with_the_reason(
     store = tmp_path / "data" / "holdfast.db"
     assert in_process(capsys, "keys", "create", "--store", f"sqlite:///{store}").code == 0
     store.chmod(0)
-    # Root may read everything, so become somebody else; the folder must be within their reach.
-    user, nobody = os.geteuid(), 65534
     with TemporaryDirectory() as folder:
         moved = Path(shutil.move(store, folder))
-        Path(folder).chmod(0o755)
-        os.seteuid(user or nobody)
-        try:
+        Path(folder).chmod(0o755)  # within the reach of others
+        with _nobody() as (user, other):
             outcome = in_process(capsys, *command, "--store", f"sqlite:///{moved}")
-        finally:
-            os.seteuid(user)
     assert (outcome.code, outcome.out) == (1, "")
-    assert f"{moved} belongs to uid {user}, and uid {user or nobody} may not read it" in outcome.err
+    assert f"{moved} belongs to uid {user}, and uid {other} may not read it" in outcome.err
+
+
+def test_a_folder_that_this_user_may_not_write_to_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        with _nobody() as (user, other):
+            outcome = in_process(capsys, "keys", "create", "--store", f"sqlite:///{folder}/a.db")
+        Path(folder).chmod(0o755)
+    assert (outcome.code, outcome.out) == (1, "")
+    refusal = f"{folder} belongs to uid {user}, and uid {other} may not create a store in it: "
+    assert refusal in outcome.err

@@ -138,6 +138,7 @@ async def test_a_line_without_an_end_ends_the_server_and_not_the_gateway(tmp_pat
         tools = await _tools(servers)
         result = await servers.call(_caller(), tools["endless"], {})
         assert result.error is not None
+        assert "sent a message of more than 16 MiB and was ended during the call" in result.error
         assert (await servers.call(_caller(), tools["echo"], {"text": "x"})).output == "x"
 
 

@@ -21,6 +21,7 @@ from holdfast.doctor.configuration import CheckResult, check_store, check_upstre
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.http_client import HttpCaller, HttpUnavailable
 from holdfast.providers.http.plain_calls import PlainHttpCaller
+from holdfast.providers.routing import serves
 from holdfast.schedules.settings import ScheduleSettings
 from holdfast.schedules.times import next_time, time_name
 from holdfast.settings import Settings
@@ -51,6 +52,7 @@ async def check_configuration(settings: Settings) -> list[CheckResult]:
         *check_keys(settings),
         *check_schedules(settings),
         *check_webhooks(settings),
+        *check_models(settings),
         *check_tool_names(settings),
         *check_archive(settings),
     ]
@@ -239,6 +241,18 @@ def check_webhooks(settings: Settings) -> list[CheckResult]:
             detail = f"signs facts for {urlsplit(webhook.url).netloc}"
         subject = f"webhook {webhook.name}"
         results.append(CheckResult(subject=subject, is_ok=bool(webhook.secret), detail=detail))
+    return results
+
+
+def check_models(settings: Settings) -> list[CheckResult]:
+    """Check that an upstream serves every model named in a table; the demo model serves all."""
+    upstreams, results = settings.upstreams, []
+    tables = [("channel", one.name, one.model) for one in settings.channels]
+    tables += [("schedule", one.name, one.model) for one in settings.schedules]
+    for kind, name, model in tables:
+        if upstreams and not any(serves(upstream, model) for upstream in upstreams):
+            subject, detail = f"model of {kind} {name}", f"no upstream serves {model!r}"
+            results.append(CheckResult(subject=subject, is_ok=False, detail=detail))
     return results
 
 

@@ -80,7 +80,7 @@ class UpstreamRouter:
 
     def _match(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
         """Return the first upstream whose patterns match."""
-        return next((route for route in self._routes if _serves(route[0], model)), None)
+        return next((route for route in self._routes if serves(route[0], model)), None)
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
         """Return the fallback models for when this model's server fails, in order."""
@@ -121,7 +121,7 @@ class UpstreamRouter:
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Forward a request to its model's upstream, or to the first."""
         model = request.model
-        serving = (one for one in self._upstreams if model and _serves(one.settings, model))
+        serving = (one for one in self._upstreams if model and serves(one.settings, model))
         upstream = next(serving, self._upstreams[0] if self._upstreams else None)
         if upstream is None:
             return None
@@ -194,7 +194,8 @@ class UpstreamRouter:
             await client.close()
 
 
-def _serves(settings: UpstreamSettings, model: str) -> bool:
+def serves(settings: UpstreamSettings, model: str) -> bool:
+    """Return whether a pattern of an upstream matches a model."""
     return any(fnmatchcase(model, pattern) for pattern in settings.models)
 
 

@@ -13,6 +13,7 @@ from holdfast.core.errors import (
     HoldfastError,
     InvalidInput,
     LaneFull,
+    ModelNotFound,
     NotFound,
     SessionDeleted,
     StorageFull,
@@ -367,6 +368,11 @@ class Scheduler:
         now = await self._now()
         if spec.at and next_time(spec, now, created_at=now) is None:
             raise InvalidInput(f"at: {spec.at} has passed", param="at")
+        request = await self._request(msgspec.structs.replace(spec, deliver=None))
+        try:
+            await self._turns.check(tenant, request, (message("user", spec.prompt),), "cron")
+        except ModelNotFound as exc:
+            raise InvalidInput(exc.message, param="model") from exc
         if spec.deliver is not None:
             known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
             if known is None:

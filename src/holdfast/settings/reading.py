@@ -33,6 +33,8 @@ FLAGS = {
     ("store", "url"): "--store",
     ("upstream", "url"): "--upstream",
     ("upstream", "api"): "--upstream-api",
+    ("log", "level"): "--log-level",
+    ("log", "format"): "--log-format",
 }
 """Flags that are not named after their field."""
 

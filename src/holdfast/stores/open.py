@@ -155,16 +155,25 @@ def _make_room(path: Path) -> None:
         make_private_directory(path.parent)
     except OSError as exc:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+    if not path.exists() and not _may(path.parent, os.W_OK | os.X_OK):
+        raise _no_access(path.parent, "create a store in it")
 
 
 def check_access(path: Path) -> None:
     """Raise if a file exists that this user may not read: SQLite would not give the reason."""
-    is_effective = os.access in os.supports_effective_ids
-    if path.exists() and not os.access(path, os.R_OK, effective_ids=is_effective):
-        raise StoreUnavailable(
-            f"{path} belongs to uid {path.stat().st_uid}, and uid {os.geteuid()} may not read it: "
-            "run the command as the gateway's user, or give the store's files to that user (chown)"
-        )
+    if path.exists() and not _may(path, os.R_OK):
+        raise _no_access(path, "read it")
+
+
+def _may(path: Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _no_access(path: Path, action: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path} belongs to uid {path.stat().st_uid}, and uid {os.geteuid()} may not {action}: "
+        "run the command as the gateway's user, or give the store's files to that user (chown)"
+    )
 
 
 def make_private_directory(path: Path) -> None:

@@ -95,6 +95,12 @@ def test_an_upstream_in_the_environment_replaces_those_of_the_file(tmp_path: Pat
     assert [(one.api, one.key) for one in settings.upstreams] == [("chat", "sk-3")]
 
 
+@pytest.mark.parametrize("field", ["level", "format"])
+def test_a_wrong_flag_is_named_as_it_was_written(field: str) -> None:
+    with pytest.raises(InvalidSetting, match=rf"^--log-{field} must be one of "):
+        load(flags={"log": {field: "loud"}}, environment={})
+
+
 def test_fields_of_an_upstream_without_its_url_are_not_ignored() -> None:
     flags: dict[str, dict[str, object]] = {"upstream": {"api": "chat"}}
     with pytest.raises(InvalidSetting, match=r"--upstream-api: has no effect without --upstream"):

@@ -143,6 +143,8 @@ class TurnService:
     def __init__(self, gateway: Gateway, executor: TurnExecutor) -> None:
         self._gateway = gateway
         self._executor = executor
+        self.check = executor.check
+        """Raise for a request that `accept` would reject in any session."""
         self._tasks: dict[asyncio.Task[Any], TurnTicket] = {}
         self._queued: set[asyncio.Task[Any]] = set()
         """Tasks that wait for their lanes; they are cancelled as soon as the server stops."""

@@ -139,6 +139,8 @@ class CallPart:
         """The call's id at the server."""
         self.server_name = ""
         """The tool's name at the server, which has no namespaces."""
+        self.held: list[AnyEvent] = []
+        """Events that wait for the end of the calls before this one."""
         self._text = StringIO()
         self._kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
         self._field = "input" if is_custom else "arguments"
@@ -155,6 +157,12 @@ class CallPart:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return False
         return True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing can follow: the arguments so far are a JSON object."""
+        is_object = self._text.getvalue().rstrip().endswith("}") and not self.is_custom
+        return bool(self.name) and is_object and self.has_whole_arguments
 
     def begin(self) -> Events:
         """Return the event before the first argument."""

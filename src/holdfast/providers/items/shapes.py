@@ -41,6 +41,11 @@ def _drop_nulls(item: Json, *names: str) -> bool:
     return bool(empty)
 
 
+def as_object(value: Any) -> Json:
+    """Return an object; an empty one in place of any other value."""
+    return value if isinstance(value, dict) else {}
+
+
 def objects(value: Any) -> list[Json]:
     """Return the objects of a list; other values are skipped."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

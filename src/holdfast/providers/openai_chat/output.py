@@ -1,5 +1,6 @@
 """Translate a Chat server's answer, whole or in chunks, into items and events of Responses."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -62,7 +63,8 @@ class ChatOutput:
     """Reads an answer's chunks and returns their events, and at the end the answer.
 
     A whole completion is one chunk. Text, reasoning and calls may come in any order. An item ends
-    when another one starts, except for calls, whose fragments servers may interleave.
+    before another one starts, as at OpenAI. Servers may interleave the fragments of calls: the
+    events of a call are held back until the calls before it have ended.
     """
 
     def __init__(self, ids: IdAllocator, tool_names: Mapping[str, ToolName] | None = None) -> None:
@@ -74,6 +76,8 @@ class ChatOutput:
         self._calls: list[CallPart] = []
         self._call_at: dict[int, CallPart] = {}
         """The latest call at each index."""
+        self._open_calls: deque[CallPart] = deque()
+        """The calls that have not ended; only the events of the first one are sent."""
         self._items: dict[int, Item] = {}
         self._annotations: list[Any] = []
         self._usage: Json | None = None
@@ -157,6 +161,7 @@ class ChatOutput:
     def _add_reasoning(self, text: str) -> Events:
         events: list[AnyEvent] = []
         if self._reasoning is None:
+            events += self._end_whole_calls()
             index = self._next_index()
             self._reasoning = ReasoningPart(self._ids.item("reasoning", None, index), index)
             events += self._reasoning.begin()
@@ -169,6 +174,7 @@ class ChatOutput:
         if self._text is not None and self._text.kind != kind:
             events += self._end_text("completed")
         if self._text is None:
+            events += self._end_whole_calls()
             index = self._next_index()
             self._text = TextPart(self._ids.item("message", None, index), index, kind)
             events += self._text.begin()
@@ -182,12 +188,17 @@ class ChatOutput:
         name = as_text(inner.get("name"))
         part = self._continued_call(fragment, name, number)
         if part is None:
+            events += self._end_whole_calls()
             part = self._begin_call(fragment, name, is_custom=custom is not None)
-            events += part.begin()
+            part.held += part.begin()
+        elif part.index in self._items:
+            return events  # nothing can follow whole arguments
         elif not part.name:
             self._set_name(part, name)
         text = inner.get("input") if part.is_custom else inner.get("arguments")
-        return [*events, *part.add(as_text(text))] if text else events
+        if text:
+            part.held += part.add(as_text(text))
+        return [*events, *self._release_first_call()]
 
     def _continued_call(self, fragment: Json, name: str, number: int) -> CallPart | None:
         """Return the call that a fragment continues, or None if it starts a new one.
@@ -222,6 +233,7 @@ class ChatOutput:
         part.server_id = server_id
         self._set_name(part, name)
         self._calls.append(part)
+        self._open_calls.append(part)
         if isinstance(fragment.get("index"), int):
             self._call_at[fragment["index"]] = part
         return part
@@ -231,6 +243,26 @@ class ChatOutput:
         tool = self._tool_names.get(name)
         if tool is not None:
             part.name, part.namespace = tool.name, tool.namespace
+
+    def _release_first_call(self) -> Events:
+        """Return the events of the first open call that are held back."""
+        if not self._open_calls:
+            return []
+        first = self._open_calls[0]
+        events, first.held = first.held, []
+        return events
+
+    def _end_whole_calls(self) -> Events:
+        """End the first calls that have a name and all of their arguments."""
+        events: list[AnyEvent] = []
+        while self._open_calls and self._open_calls[0].is_whole:
+            events += self._end_first_call("completed")
+        return events
+
+    def _end_first_call(self, status: str) -> Events:
+        call = self._open_calls.popleft()
+        ended, self._items[call.index] = call.end(status)
+        return [*call.held, *ended, *self._release_first_call()]
 
     def _next_index(self) -> int:
         self._count += 1
@@ -271,9 +303,8 @@ class ChatOutput:
             empty = TextPart(self._ids.item("message", None, index), index)
             ended, self._items[index] = empty.end(status, [])
             events += [*empty.begin(), *ended]
-        for call in self._calls:
-            ended, self._items[call.index] = call.end(status)
-            events += ended
+        while self._open_calls:
+            events += self._end_first_call(status)
         bodies = [_encode(self._items[index]) for index in sorted(self._items)]
         plain = None
         is_plain = status == "completed" and not self._annotations

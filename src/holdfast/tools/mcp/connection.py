@@ -167,7 +167,7 @@ class McpConnection:
     def _failed_result(self, exc: MCPError) -> ToolResult:
         if self._has_ended():
             return ToolResult(
-                error=f"The server {self.settings.name} ended during the call; "
+                error=f"The server {self.settings.name} {self._state.end} during the call; "
                 "the outcome is unknown."
             )
         return ToolResult(error=f"The server answered with an error: {exc}")

@@ -30,6 +30,8 @@ class ServerProcess:
         self.ended = asyncio.Event()
         self.errors = b""
         """The last bytes of its standard error."""
+        self.end = "ended"
+        """How it ended, as a part of a sentence."""
 
 
 @asynccontextmanager
@@ -71,7 +73,8 @@ async def _read(process: asyncio.subprocess.Process, received: Any, state: Serve
                 if line.strip():
                     await received.send(_message(line))
     except ValueError:
-        kill_group(process.pid)  # a line beyond the limit
+        state.end = f"sent a message of more than {MAX_LINE_BYTES >> 20} MiB and was ended"
+        kill_group(process.pid)
     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
         pass
     finally:

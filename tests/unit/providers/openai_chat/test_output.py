@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.openai.stream_events import Delta
 from holdfast.providers.items.ids import IdAllocator, ToolName
 from holdfast.providers.openai_chat.output import ChatOutput
 
@@ -90,6 +91,64 @@ def test_a_legacy_function_call_is_a_call() -> None:
     parts = [{"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}]
     streamed = [chunk({"function_call": part}) for part in parts]
     assert calls(read(*streamed, chunk({}, "function_call"))) == [("f", '{"a":1}')]
+
+
+def streamed(*chunks: Json) -> list[tuple[str, int]]:
+    """Return the type and the output index of each event of an answer in chunks."""
+    count = iter(range(100))
+    output = ChatOutput(IdAllocator(lambda prefix: f"{prefix}_{next(count)}"))
+    read_events = [output.read_chunk(msgspec.json.encode(value)) for value in chunks]
+    events = [event for some in [*read_events, output.end()[0]] for event in some]
+    return [
+        (event.type.removeprefix("response."), event.output_index)
+        if isinstance(event, Delta)
+        else (event.type.removeprefix("response."), event.data["output_index"])
+        for event in events
+    ]
+
+
+def events_of_call(index: int, pieces: int) -> list[tuple[str, int]]:
+    """Return the events of one call whose arguments come in so many pieces."""
+    deltas = ["function_call_arguments.delta"] * pieces
+    end = ["function_call_arguments.done", "output_item.done"]
+    return [(kind, index) for kind in ["output_item.added", *deltas, *end]]
+
+
+FIRST = [call("f", '{"a"', index=0, id="call_a"), call(None, ":1}", index=0)]
+SECOND = [call("g", '{"b"', index=1, id="call_b"), call(None, ":2}", index=1)]
+NO_ARGUMENTS = [call("h", "", index=0, id="call_c")]
+
+
+@pytest.mark.parametrize(
+    ("fragments", "pieces"),
+    [
+        ([*FIRST, *SECOND], 2),
+        ([FIRST[0], SECOND[0], FIRST[1], SECOND[1]], 2),
+        ([FIRST[0], SECOND[0], SECOND[1], FIRST[1]], 2),
+        ([*NO_ARGUMENTS, *SECOND], 0),
+        ([*FIRST, SECOND[0], call(None, " ", index=0), SECOND[1]], 2),
+    ],
+    ids=["in-turn", "interleaved", "reversed", "no-arguments", "blank-after-the-end"],
+)
+def test_a_call_ends_before_the_next_one_starts(fragments: list[Json], pieces: int) -> None:
+    """As at OpenAI: agno relates the end of a call to the latest one that was added."""
+    chunks = [chunk({"tool_calls": [fragment]}) for fragment in fragments]
+    events = streamed(*chunks, chunk({}, "tool_calls"))
+    assert events == [*events_of_call(0, pieces), *events_of_call(1, 2)]
+    assert calls(read(*chunks, chunk({}, "tool_calls")))[1] == ("g", '{"b":2}')
+
+
+def test_calls_end_before_text_starts() -> None:
+    chunks = [chunk({"tool_calls": [fragment]}) for fragment in FIRST]
+    events = streamed(*chunks, chunk({"content": "Wait."}), chunk({}, "tool_calls"))
+    assert events[:5] == events_of_call(0, 2)
+    assert {index for _, index in events[5:]} == {1}
+
+
+def test_only_the_call_that_was_cut_off_is_incomplete() -> None:
+    chunks = [chunk({"tool_calls": [fragment]}) for fragment in (*FIRST, SECOND[0])]
+    items = read(*chunks, chunk({}, "length"))
+    assert [item["status"] for item in items] == ["completed", "incomplete"]
 
 
 def test_an_end_mark_ends_an_answer_without_a_finish_reason() -> None:

@@ -37,6 +37,8 @@ def add(
     }  # fmt: skip
     if deliver is not None:
         channel, _, chat = deliver.partition(":")
+        if not chat:
+            raise typer.BadParameter(f"--deliver must be CHANNEL:CHAT, not {deliver!r}")
         body["deliver"] = {"channel": channel, "to": chat}
     _print_next(connect(url, config).post("/v1/schedules", body))
 

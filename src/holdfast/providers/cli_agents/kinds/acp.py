@@ -19,6 +19,7 @@ from holdfast.providers.cli_agents.kinds.json_rpc import LATER, JsonRpc, result_
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart
+from holdfast.providers.items.shapes import as_object, objects
 
 Json = dict[str, Any]
 PROTOCOL_VERSION = 1
@@ -74,7 +75,7 @@ class AcpAgent:
             if not isinstance(session_id, str):
                 raise agent_broken("the agent's new session has no id")
             return AcpSession(rpc, session_id, request.instructions, permissions)
-        if not (answer.get("agentCapabilities") or {}).get("loadSession"):
+        if not as_object(answer.get("agentCapabilities")).get("loadSession"):
             raise stale_session("the agent cannot load its sessions")
         params["sessionId"] = request.session_id
         await rpc.call("session/load", params, is_stale_on_error=True)
@@ -115,9 +116,9 @@ class AcpSession:
             message = await self._rpc.next_message()
             if "method" not in message and message.get("id") == self._prompt_id:
                 return self._end(message)
-            params = message.get("params") or {}
+            params = as_object(message.get("params"))
             if message.get("method") == "session/update" and self._is_ours(params):
-                self._reading.read(params.get("update") or {}, output)
+                self._reading.read(as_object(params.get("update")), output)
                 await output.drain()
             elif message.get("method") == _PERMISSION and "id" in message:
                 request = self._reading.describe(params.get("toolCall"))
@@ -156,7 +157,7 @@ class _TurnReading:
 
     def read(self, update: Json, output: AgentOutput) -> None:
         """Read an update."""
-        text = _text((update.get("content") or {}) if "content" in update else {})
+        text = _text(update.get("content"))
         match update.get("sessionUpdate"):
             case "agent_message_chunk" if text:
                 self.text += text
@@ -168,7 +169,7 @@ class _TurnReading:
 
     def describe(self, tool_call: Any) -> PermissionRequest | None:
         """Return a call as a permission request, or None if it cannot be shown in full."""
-        call = self._known(tool_call if isinstance(tool_call, dict) else {})
+        call = self._known(as_object(tool_call))
         shown = {name: call[name] for name in _SHOWN if call.get(name)}
         name = str(call.get("title") or call.get("kind") or "tool")
         if len(name) > MAX_NAME:
@@ -239,11 +240,11 @@ def _last_answer(messages: list[Json]) -> str:
     """Return the agent's text after the last message of the user, in a replayed history."""
     text = ""
     for message in messages:
-        update = (message.get("params") or {}).get("update") or {}
+        update = as_object(as_object(message.get("params")).get("update"))
         if update.get("sessionUpdate") == "user_message_chunk":
             text = ""
         elif update.get("sessionUpdate") == "agent_message_chunk":
-            text += _text(update.get("content") or {})
+            text += _text(update.get("content"))
     return text
 
 
@@ -258,8 +259,7 @@ def _text(content: Any) -> str:
 
 
 def _tool_output(call: Json) -> str:
-    parts = [part for part in call.get("content") or () if isinstance(part, dict)]
-    texts = [_text(part.get("content")) for part in parts]
+    texts = [_text(part.get("content")) for part in objects(call.get("content"))]
     raw = call.get("rawOutput")
     return "\n".join(filter(None, texts)) or ("" if raw is None else str(raw))
 

@@ -15,9 +15,11 @@ from holdfast.providers.cli_agents.failures import (
     agent_failure,
     stale_session,
 )
+from holdfast.providers.cli_agents.kinds.json_rpc import read_message
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart
+from holdfast.providers.items.shapes import as_object, objects
 
 Json = dict[str, Any]
 _UNKNOWN = "No conversation found with session ID"
@@ -109,11 +111,8 @@ class ClaudeSession:
         await self._process.write_line(_encode({"type": "user", "message": message}))
         reading = _TurnReading(output)
         while line := await self._process.read_line():
-            try:
-                value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue  # a warning, not JSON
-            if not isinstance(value, dict):
+            value = read_message(line)
+            if value is None:
                 continue
             if value.get("type") == "result":
                 return self._end(value, reading)
@@ -159,11 +158,11 @@ class _TurnReading:
             return
         match value.get("type"):
             case "stream_event":
-                self._read_event(value.get("event") or {})
+                self._read_event(as_object(value.get("event")))
             case "assistant":
                 self._read_message(value)
             case "user":
-                self._read_results((value.get("message") or {}).get("content"))
+                self._read_results(as_object(value.get("message")).get("content"))
 
     def _read_event(self, event: Json) -> None:
         if event.get("type") == "content_block_stop":
@@ -177,17 +176,18 @@ class _TurnReading:
     def _read_message(self, value: Json) -> None:
         """Read a whole message; its texts were streamed, unless the agent itself wrote it."""
         self.last_message = str(value.get("uuid") or "")
-        message = value.get("message") or {}
-        for block in message.get("content") or ():
+        message = as_object(value.get("message"))
+        is_synthetic = message.get("model") == "<synthetic>"
+        for block in objects(message.get("content")):
             if block.get("type") == "tool_use":
-                self._calls[block.get("id")] = block
-            elif block.get("type") == "text" and message.get("model") == "<synthetic>":
-                self._output.add_text(block["text"])
+                self._calls[str(block.get("id"))] = block
+            elif block.get("type") == "text" and block.get("text") and is_synthetic:
+                self._output.add_text(str(block["text"]))
                 self._output.end_part()
 
     def _read_results(self, content: Any) -> None:
-        for block in content if isinstance(content, list) else ():
-            call = self._calls.pop(block.get("tool_use_id"), None)
+        for block in objects(content):
+            call = self._calls.pop(str(block.get("tool_use_id")), None)
             if call is not None:
                 self._output.add_tool_call(
                     str(call.get("name")),
@@ -210,8 +210,8 @@ def _block(part: str | ImagePart) -> Json:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    blocks = content if isinstance(content, list) else ()
-    return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
+    texts = (block.get("text", f"[{block.get('type')}]") for block in objects(content))
+    return "\n".join(map(str, texts))
 
 
 def _usage(value: Any) -> Usage | None:

@@ -13,6 +13,7 @@ from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart
+from holdfast.providers.items.shapes import as_object
 
 Json = dict[str, Any]
 _TOOL_FEATURES = (
@@ -116,16 +117,16 @@ class CodexSession:
         """Start a turn and read until it is completed."""
         parts = [_input(part) for part in given.prompt]
         params: Json = {"threadId": self.session_id, "input": parts}
-        turn = (await self._rpc.call("turn/start", params)).get("turn") or {}
+        turn = as_object((await self._rpc.call("turn/start", params)).get("turn"))
         reading = _TurnReading(output, str(turn.get("id")))
         waiting = self._rpc.take_waiting()
         while True:
             message = waiting.pop(0) if waiting else await self._rpc.next_message()
-            params = message.get("params") or {}
+            params = as_object(message.get("params"))
             if params.get("threadId", self.session_id) != self.session_id:
                 continue
             if message.get("method") == "turn/completed":
-                _require_success(params.get("turn") or {})
+                _require_success(as_object(params.get("turn")))
                 return AgentTurn(usage=reading.usage, mark=reading.turn_id)
             reading.read(str(message.get("method")), params)
             await output.drain()
@@ -149,13 +150,17 @@ class _TurnReading:
             case "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta":
                 self._output.add_reasoning(str(params.get("delta")))
             case "item/completed":
-                self._read_item(params.get("item") or {})
+                self._read_item(as_object(params.get("item")))
             case "thread/tokenUsage/updated" if params.get("turnId") == self.turn_id:
-                self._add_usage((params.get("tokenUsage") or {}).get("last"))
+                self._add_usage(as_object(params.get("tokenUsage")).get("last"))
 
     def _read_item(self, item: Json) -> None:
-        kind = item.get("type")
-        if kind == "agentMessage" and item.get("id") not in self._streamed and item.get("text"):
+        kind = str(item.get("type"))
+        if (
+            kind == "agentMessage"
+            and str(item.get("id")) not in self._streamed
+            and item.get("text")
+        ):
             self._output.add_text(str(item["text"]))
         if kind in ("agentMessage", "reasoning"):
             self._output.end_part()
@@ -181,7 +186,7 @@ class _TurnReading:
 def _require_success(turn: Json) -> None:
     if turn.get("status") == "completed":
         return
-    error = turn.get("error") or {}
+    error = as_object(turn.get("error"))
     message = str(error.get("message") or f"the agent's turn is {turn.get('status')}")
     info = error.get("codexErrorInfo")
     if info == "contextWindowExceeded":

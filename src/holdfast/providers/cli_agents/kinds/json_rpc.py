@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.providers.cli_agents.failures import agent_exited, agent_failure, stale_session
 from holdfast.providers.cli_agents.process import AgentProcess
+from holdfast.providers.items.shapes import as_object
 
 Json = dict[str, Any]
 Answer = Callable[[str, Json], Json | None]
@@ -15,6 +16,15 @@ LATER: Json = {"later": True}
 """The result for a request that the caller of `next_message` answers with `reply`."""
 _REFUSED = -32601
 _encode = msgspec.json.Encoder().encode
+
+
+def read_message(line: bytes) -> Json | None:
+    """Return the message in a line of an agent; None if it is a warning, not JSON."""
+    try:
+        message = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
 
 
 def refuse_all(method: str, params: Json) -> Json | None:
@@ -64,11 +74,8 @@ class JsonRpc:
         Every other request of the agent is answered here.
         """
         while line := await self._process.read_line():
-            try:
-                message = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue  # a warning, not JSON
-            if not isinstance(message, dict):
+            message = read_message(line)
+            if message is None:
                 continue
             if "method" not in message or "id" not in message:
                 return message
@@ -83,7 +90,7 @@ class JsonRpc:
 
     async def _respond(self, request: Json) -> bool:
         """Answer a request; return False if the answer is postponed."""
-        result = self._answer(str(request["method"]), request.get("params") or {})
+        result = self._answer(str(request["method"]), as_object(request.get("params")))
         if result is LATER:
             return False
         if result is not None:
