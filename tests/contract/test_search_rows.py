@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.transaction.commands import Delete, Hide
 from holdfast.stores.sql.search import follower
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.search_contract import found, index, next_backlog, whole_backlog
 from holdfast.testing.store_client import StoreClient
 
@@ -97,6 +98,28 @@ async def test_a_session_that_was_deleted_while_it_was_indexed_leaves_no_row(
     await index(caller)
     assert await _indexed(store_url) == 0
     assert await _rows(store_url, "select count(*) from activity") == [(0,)]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_what_is_erased_between_two_reads_of_a_batch_leaves_no_row(
+    caller: StoreClient, store_url: str, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    monkeypatch.setattr(follower, "READ_ROWS", 2)
+    store, batch = caller.store, follower.BacklogBatch(limit=100)
+    assert isinstance(store, SqlStore)
+    await caller.append("another session", key="other")
+    session = (await caller.append("secret", key="k")).session
+    batch.add(await store.query(lambda _: follower.read_slice(None, 2)))
+    if is_deleted:
+        await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
+    else:
+        await _hide(caller, session.id, (1, 1))
+    while batch.wanted():
+        batch.add(await store.query(lambda _: follower.read_slice(batch.upto, 2)))
+    command = batch.command(caller.worker)
+    assert command is not None
+    assert await caller.submit(command)
+    assert await _indexed(store_url) == 1
 
 
 async def test_a_batch_ends_where_its_items_are_many_bytes(

@@ -338,9 +338,30 @@ CONTENT = (
     Fault(
         "an erased item stays in the forks that share it",
         f"{CORE}/decisions/hide.py",
-        "    for fork in forks:\n        changes += _hidden(fork, command, facts.now).changes()\n",
+        "        changes += _hidden(fork, command, shared, facts.now).changes()\n",
         "",
         (f"{CONTRACT}::TestHiding",),
+    ),
+    Fault(
+        "an erased item stays where its turn was written before",
+        f"{CORE}/decisions/hide.py",
+        "spans = [span, *((seq, seq) for seq in own.copies)]",
+        "spans = [span]",
+        (f"{CONTRACT}::TestBlocks",),
+    ),
+    Fault(
+        "a fork is begun from memory though another process erased",
+        f"{CORE}/decisions/accept.py",
+        "    draft.is_parent_ahead = parent.record_no < session.record_no\n",
+        "",
+        (f"{CONTRACT}::TestForks",),
+    ),
+    Fault(
+        "an output in place of a hidden one is sent twice",
+        f"{CORE}/projection/project.py",
+        "if shown.seq is None and call is not None and _is_answered(call, covered):",
+        "if False:",
+        ("tests/unit/core/projection/test_project.py",),
     ),
     Fault(
         "an internal turn is shown what is not finished",

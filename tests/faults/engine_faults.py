@@ -305,4 +305,21 @@ RECOGNITION = (
     ),
 )
 
-ENGINE_FAULTS = (*RUNS, *STREAMS, *WAKEUPS, *RECOGNITION)
+TOOLS = (
+    Fault(
+        "a call whose output was hidden is run again",
+        f"{ENGINE}/turns/tool_loop.py",
+        "calls=tuple(c for c in left.calls if c.item_id not in ended)",
+        "calls=left.calls",
+        ("tests/tools/test_tool_loop.py", "tests/tools/test_approval_answers.py"),
+    ),
+    Fault(
+        "a denied call is run",
+        f"{ENGINE}/turns/tool_loop.py",
+        "if approval is not None and not approval.approve:",
+        "if False:",
+        ("tests/simulation/test_worlds.py",),
+    ),
+)
+
+ENGINE_FAULTS = (*RUNS, *STREAMS, *WAKEUPS, *RECOGNITION, *TOOLS)

@@ -379,6 +379,20 @@ LOG = (
         ("tests/contract/test_log_rows.py",),
     ),
     Fault(
+        "the input of a turn that was sent again outlives its erased item",
+        f"{STORES}/sql/erasure.py",
+        "                body.turn.input = None\n                asks",
+        "                asks",
+        ("tests/contract/test_erased_rows.py",),
+    ),
+    Fault(
+        "an item that was read before it was erased is indexed",
+        f"{STORES}/sql/search/follower.py",
+        "        asks.append((sql.REMOVE_ITEMS, (erased.session, *numbers)))\n",
+        "        asks.insert(0, (sql.REMOVE_ITEMS, (erased.session, *numbers)))\n",
+        ("tests/contract/test_search_rows.py",),
+    ),
+    Fault(
         "the feed on SQLite passes over the rest of an entry",
         f"{STORES}/sql/statements.py",
         '"and l.txid >= ?2 and l.pos >= ?3 order by l.pos limit ?4"',

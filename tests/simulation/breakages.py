@@ -4,9 +4,10 @@ Each is a patch from outside; the product contains nothing of this.
 """
 
 import asyncio
+import itertools
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,11 +20,15 @@ from holdfast.core.decisions import compact as compacting
 from holdfast.core.decisions import idempotency as repeats
 from holdfast.core.decisions import recovery as succession
 from holdfast.core.decisions import run as run_end
+from holdfast.core.decisions.channels import stop as stopping
 from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import RunId
+from holdfast.core.model.delivery import gateway_key
+from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence, Run, Turn
+from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
 from holdfast.core.transaction.commands import (
@@ -41,14 +46,19 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 from holdfast.engine.model_call.caller import ModelCaller
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.turns import approvals, tool_loop
 from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolProgress
+from holdfast.schedules import service as scheduling
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import command_plans as planning
+from holdfast.stores.sql import erasure, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned, plan
-from holdfast.stores.sql.plan import Ask, Plan
+from holdfast.stores.sql.plan import Ask, Plan, Statement
+from holdfast.stores.sql.search import follower
+from holdfast.stores.sql.search import statements as search
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.driver import SqliteDriver
 from tests.simulation.disk import SimulatedDriver
@@ -327,10 +337,47 @@ async def _no_runs(self: ModelCaller, run: ActiveRun) -> list[Run]:
     return []
 
 
+# ── approvals, schedules, stops and erasures ────────────────────────────────────────────────
+
+
+def _with_approvals_only(items: Iterable[StoredItem]) -> OpenCalls:
+    """Take every answer to an approval request for a yes."""
+    left = find_open_calls(items)
+    given = {name: replace(answer, approve=True) for name, answer in left.approvals.items()}
+    return replace(left, approvals=given)
+
+
+def _unclaimed() -> tuple[tuple[Any, str, Any], ...]:
+    """Let every process that sees a due time run it."""
+    count = itertools.count()
+    return (
+        (admission, "unclaimable", lambda *_: None),
+        (scheduling, "gateway_key", lambda *parts: f"{gateway_key(*parts)}-{next(count)}"),
+    )
+
+
+def _no_copies(*_: Any) -> Plan[tuple[int, ...]]:
+    yield from ()
+    return ()
+
+
+NOTHING = Statement("nothing", "delete from search_items where ?1 + ?2 + ?3 + ?4 + ?5 is null")
+
+
 TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "calls run again": ((SimulatedTools, "repeatable", frozenset({"read", "write"})),),
     "stopped calls run again": _only_after_crashes(),
     "stopped conversations continued": ((ModelCaller, "earlier_runs", _no_runs),),
+    "denied calls run": ((tool_loop, "find_open_calls", _with_approvals_only),),
+    "anybody approves": ((approvals, "may_answer", lambda *_: True),),
+    "due times not claimed": _unclaimed(),
+    "stops repeated": ((stopping, "_record", lambda *_: ()),),
+    "erased words indexed": (
+        (search, "REMOVE_ITEMS", NOTHING),
+        (follower, "_erased_ranges", lambda *_: ()),
+    ),
+    "journals kept": ((erasure, "ERASURES", ()),),
+    "copies kept": ((record_queries, "_copies", _no_copies),),
 }
 
 
@@ -385,4 +432,11 @@ BREAKAGES = (
     "calls run again",
     "stopped calls run again",
     "stopped conversations continued",
+    "denied calls run",
+    "anybody approves",
+    "due times not claimed",
+    "stops repeated",
+    "erased words indexed",
+    "journals kept",
+    "copies kept",
 )

@@ -26,13 +26,19 @@ from holdfast.core.transaction.commands import (
     UndoCompaction,
 )
 from holdfast.ports.store import ItemQuery, SessionQuery
+from tests.simulation.approving import answer_approval
 from tests.simulation.batches import add_batches
+from tests.simulation.erasing import erase, search
 from tests.simulation.model import Script, text_of
 from tests.simulation.plan import TENANTS, Op
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
+from tests.simulation.scheduling import operate, stop
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+OPERATING = ("schedule", "fire", "pause", "resume", "unschedule")
 
 
 @dataclass(slots=True)
@@ -79,6 +85,11 @@ class Clients:
             "child": self._child,
             "hide": self._hide,
             "pop": self._hide,
+            "erase": partial(erase, self),
+            "search": partial(search, self),
+            "approve": partial(answer_approval, self),
+            "stop": partial(stop, self),
+            **dict.fromkeys(OPERATING, partial(operate, self)),
         }
         await actions[op.kind](op, rng)
 

@@ -230,6 +230,11 @@ class SimulatedDriver(SqlDriver):
         self._look_at_the_clock()
         return await self.inner.read(query)
 
+    async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read, and let others act before it, as the real driver does."""
+        await asyncio.sleep(0)
+        return await self.read(query)
+
     async def has_news(self) -> bool:
         """Whether another connection wrote."""
         self._look_at_the_clock()

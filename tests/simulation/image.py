@@ -1,6 +1,7 @@
 """The durable state, read back as plain rows, with simple queries."""
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,30 @@ import msgspec
 
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record
+from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import Event, IdempotencyRow
-from tests.simulation.disk import Disk
+from holdfast.core.transaction.changes import (
+    ContentErased,
+    Decision,
+    Event,
+    IdempotencyRow,
+    ItemErased,
+    SummariesErased,
+)
+from tests.simulation.disk import Disk, Written
+from tests.store_tables import Tables
+from tests.written_rows import ItemsAdded, RecordAdded, rows_of
 
 HIDING = {"rewind", "rollback", "retry", "hide", "pop", "move"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Items and summaries that had been erased at some time, by session and number."""
+
+    items: frozenset[tuple[str, int]] = frozenset()
+    summaries: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -30,6 +49,18 @@ class Image:
     provider_state: list[tuple[Any, ...]]
     workers: list[str]
     touched: list[tuple[str, str, int]]
+    """Rewritten history, except what a request erased."""
+    erased: set[tuple[str, int]]
+    """Items that a request erased, by session and number. `items` has them as they were."""
+    gone: list[tuple[int, Gone]]
+    """What had been erased after each erasure, by its place in the journal; first, nothing."""
+    dump: list[tuple[str, bytes]]
+    """Every value of every table, with its place, if anything was erased."""
+    indexed: list[tuple[str, int]]
+    """The items that the search index has, by session and number."""
+    schedules: list[ScheduleRow]
+    schedule_runs: list[ScheduleRunRow]
+    now: float
 
     def log(self, session: Session, upto: int | None = None) -> list[StoredItem]:
         """Return a session's whole log, its parents' part first."""
@@ -81,6 +112,8 @@ class Image:
 def read_image(disk: Disk) -> Image:
     """Return every row, as it would be found after a crash now."""
     tables = disk.tables()
+    erased = Erased(disk.journal)
+    erased.restore(tables)
     idempotency = disk.rows(
         f"select {', '.join(IdempotencyRow.__struct_fields__)} from idempotency "
         "order by tenant, key"
@@ -95,5 +128,113 @@ def read_image(disk: Disk) -> Image:
         idempotency=[IdempotencyRow(*row) for row in idempotency],
         provider_state=disk.rows("select session_id, slot, value, covers_seq from provider_state"),
         workers=[row[0] for row in disk.rows("select id from workers order by id")],
-        touched=disk.rows("select what, session_id, at from sim_touched"),
+        touched=[
+            row
+            for row in disk.rows("select what, session_id, at from sim_touched")
+            if not erased.explains(*row)
+        ],
+        erased=erased.items,
+        gone=erased.gone,
+        dump=_dump(disk) if erased.items or erased.has_deletions else [],
+        indexed=disk.rows(
+            "select s.id, l.seq - i.back from search_items i left join log l on l.pos = i.pos "
+            "left join sessions s on s.no = l.session"
+        ),
+        schedules=[
+            ScheduleRow(**dict(zip(ScheduleRow.__struct_fields__, row, strict=True)))
+            for row in disk.rows(_select(ScheduleRow, "schedules"))
+        ],
+        schedule_runs=[
+            ScheduleRunRow(**dict(zip(ScheduleRunRow.__struct_fields__, row, strict=True)))
+            for row in disk.rows(_select(ScheduleRunRow, "schedule_runs"))
+        ],
+        now=disk.clock.now(),
     )
+
+
+def _select(row_type: type[msgspec.Struct], table: str) -> str:
+    return f"select {', '.join(row_type.__struct_fields__)} from {table} order by 1, 2"
+
+
+def _dump(disk: Disk) -> list[tuple[str, bytes]]:
+    """Return every text and blob of the store, with its table and column."""
+    names = disk.rows(
+        "select name from sqlite_master where type = 'table' and name not like 'search_text%'"
+    )
+    return [
+        (f"{table}.{column}", value.encode() if isinstance(value, str) else inflated(value))
+        for (table,) in sorted(names)
+        for column in [row[1] for row in disk.rows(f"pragma table_info({table})")]
+        for (value,) in disk.rows(f"select {column} from {table}")
+        if isinstance(value, str | bytes)
+    ]
+
+
+def inflated(value: bytes) -> bytes:
+    """Return a blob as it is, or unpacked if it is compressed."""
+    try:
+        return zlib.decompress(value)
+    except zlib.error:
+        return value
+
+
+class Erased:
+    """What requests have erased, according to the journal."""
+
+    def __init__(self, journal: list[Written]) -> None:
+        self.items: set[tuple[str, int]] = set()
+        self.has_deletions = False
+        self.gone = [(-1, Gone())]
+        self._summaries: set[tuple[str, int]] = set()
+        self._added: list[ItemsAdded] = []
+        self._records: dict[tuple[str, int], Record] = {}
+        for place, written in enumerate(journal):
+            if isinstance(written.result, Decision):
+                self._add(written.result)
+            if len(self.items) > len(self.gone[-1][1].items):
+                known = Gone(frozenset(self.items), frozenset(self._summaries))
+                self.gone.append((place, known))
+
+    def _add(self, decision: Decision[Any]) -> None:
+        for change in rows_of(decision.changes):
+            match change:
+                case ItemErased():
+                    self.items.add((change.session_id, change.seq))
+                case SummariesErased():
+                    self._summaries |= {
+                        name for name, record in self._records.items()
+                        if name[0] == change.session_id and record.kind == "compaction"
+                        and record.from_seq <= change.to_seq and record.to_seq >= change.from_seq
+                    }  # fmt: skip
+                case ContentErased():
+                    self.has_deletions = True
+                case ItemsAdded():
+                    self._added.append(change)
+                case RecordAdded():
+                    self._records[change.record.session_id, change.record.no] = change.record
+                case _:
+                    pass
+
+    def restore(self, tables: Tables) -> None:
+        """Put erased items and summaries back, as models saw them before."""
+        if not self.items:
+            return
+        written = {(item.session_id, item.seq): item for row in self._added for item in row.items}
+        for items in tables.items.values():
+            for place, item in enumerate(items):
+                name = (item.session_id, item.seq)
+                items[place] = written[name] if name in self.items else item
+        for records in tables.records.values():
+            for place, record in enumerate(records):
+                records[place] = self._records.get((record.session_id, record.no), record)
+
+    def explains(self, what: str, session_id: str, at: int) -> bool:
+        """Whether a change of the history is that of an erasure."""
+        if what == "record rewritten":
+            return (session_id, at) in self._summaries
+        if what != "item rewritten":
+            return False
+        block = next(
+            (row.items for row in self._added
+             if (row.items[-1].session_id, row.items[-1].seq) == (session_id, at)), ())  # fmt: skip
+        return any((session_id, item.seq) in self.items for item in block)

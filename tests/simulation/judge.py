@@ -2,8 +2,11 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from unittest import mock
 
+from holdfast.stores.sql.search import follower
 from tests.simulation.breakages import breakage
+from tests.simulation.indexing import READ_ROWS
 from tests.simulation.plan import Plan
 from tests.simulation.promises import breaches
 from tests.simulation.trace import line
@@ -19,7 +22,8 @@ class PromiseBroken(AssertionError):
 def live(plan: Plan) -> Story:
     """Execute a plan."""
     broken = breakage(plan.breakage) if plan.breakage else None
-    with broken.applied() if broken else nullcontext():
+    few_rows = mock.patch.object(follower, "READ_ROWS", READ_ROWS)
+    with few_rows, broken.applied() if broken else nullcontext():
         return World(plan, broken).run()
 
 

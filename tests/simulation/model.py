@@ -32,6 +32,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """How many words its answer has."""
     tool_steps: int = 0
     """How often it calls the gateway's tools before it answers."""
+    asks: bool = False
+    """Whether one of these tools needs an approval."""
 
 
 class ModelFailure(Exception):

@@ -10,7 +10,7 @@ from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.changes import Decision, LateWriteNoted
 from holdfast.core.transaction.commands import Compact, Ended, Extend, Started
 from tests.simulation.disk import Written
-from tests.written_rows import ItemsAdded, RunSaved, SessionAdded, SessionSaved, rows_of
+from tests.written_rows import ItemsAdded, RunAdded, RunSaved, SessionAdded, SessionSaved, rows_of
 
 
 def late_writes(journal: Sequence[Written]) -> Iterator[str]:
@@ -55,6 +55,17 @@ def _judge(
             yield f"I5 {fence.run_id} changed the record of {change.run.id}"
         if isinstance(change, ItemsAdded) and owner != fence.run_id:
             yield f"I5 {fence.run_id} added items to {fence.session_id}"
+
+
+def starts(journal: Sequence[Written]) -> dict[str, int]:
+    """Return the place in the journal where each run was started."""
+    return {
+        row.run.id: place
+        for place, written in enumerate(journal)
+        if isinstance(written.result, Decision)
+        for row in rows_of(written.result.changes)
+        if isinstance(row, RunAdded)
+    }
 
 
 def swallowed(journal: Sequence[Written]) -> Iterator[str]:

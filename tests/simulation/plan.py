@@ -23,7 +23,8 @@ SERVED: tuple[EntryPoint, ...] = ("turn_service", "request_task", "stream")
 
 OpKind = Literal[
     "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
-    "compact", "undo", "batches", "child", "hide", "pop",
+    "compact", "undo", "batches", "child", "hide", "pop", "erase", "search", "approve", "stop",
+    "schedule", "fire", "pause", "resume", "unschedule",
 ]  # fmt: skip
 
 
@@ -110,6 +111,10 @@ class Plan:
     """Whether a request that does not fit is shortened by rule instead of by a model."""
     has_conversations: bool = False
     """Whether the provider has conversations, which a call changes in place."""
+    indexes: bool = False
+    """Whether processes follow the log to index it for searches."""
+    has_schedules: bool = False
+    """Whether processes run schedules."""
     sees_deaths: bool = True
     """Whether live processes learn at once who died; else they wait for leases to expire."""
     breakage: str | None = None
@@ -159,7 +164,8 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
 def _with_variations(plan: Plan) -> Plan:
     """Return a plan with what each seed adds on its own."""
     plan = _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
-    return _with_bursts(_with_meddling(_with_stops(_with_conversations(plan))))
+    plan = _with_bursts(_with_meddling(_with_stops(_with_conversations(plan))))
+    return _with_schedules(_with_erasures(_with_approvals(plan)))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -386,6 +392,94 @@ def _with_bursts(plan: Plan) -> Plan:
             sent = _beside(rng, op, f"w{part}")
             ops.append(replace(sent, source="channel", on_busy=rng.choice(("enqueue", "steer"))))
     return replace(plan, ops=tuple(_collecting(op, seconds) for op in ops))
+
+
+def _with_approvals(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, tools need approvals: given, denied, doubled, missing."""
+    rng = random.Random(f"approvals {plan.seed}")
+    asking = {
+        op.script.op
+        for op in plan.ops
+        if op.script is not None and op.script.tool_steps and rng.random() < 0.6
+    }
+    if rng.random() < 0.3 or not asking:
+        return plan
+    ops: list[Op] = []
+    for op in plan.ops:
+        script = op.script
+        if script is None or script.op not in asking:
+            ops.append(op)
+            continue
+        ops.append(replace(op, script=msgspec.structs.replace(script, asks=True)))
+        ops += [
+            _about(rng, "approve", f"{op.id}y{number}", op, delays=(0.1, 0.3, 0.3, 1.5))
+            for number in range(rng.choice((0, 1, 1, 2, 3)))
+        ]
+        if rng.random() < 0.3:
+            kind: OpKind = rng.choice(("reset", "delete", "cancel"))
+            ops.append(_about(rng, kind, f"{op.id}n", op, delays=(0.5, 1.0, 2.0)))
+    return replace(plan, ops=tuple(ops))
+
+
+def _with_erasures(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, items are erased, and clients search for them."""
+    rng = random.Random(f"erasures {plan.seed}")
+    if rng.random() < 0.5:
+        return plan
+    ops = list(plan.ops)
+    for number in range(rng.randint(1, 4)):
+        spoken = rng.choice(plan.ops)
+        ops.append(_about(rng, "erase", f"e{number}", spoken, delays=(0.1, 0.5, 2.0, 4.0)))
+        query = _about(rng, "search", f"q{number}", spoken, delays=(0.5, 2.0, 5.0))
+        ops.append(replace(query, same_as=spoken.id))
+    return replace(plan, ops=tuple(ops), indexes=True)
+
+
+def _with_schedules(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, schedules run, and operators change them; or `/stop`."""
+    rng = random.Random(f"schedules {plan.seed}")
+    if rng.random() < 0.6:
+        return plan
+    ops = list(plan.ops)
+    for number in range(rng.randint(1, 2)):
+        spoken = rng.choice(plan.ops)
+        first = _about(rng, "schedule", f"t{number}", spoken, delays=(0.0, 0.3))
+        ending: Ending = "kill" if rng.random() < 0.15 else "answer"
+        script = Script(op=first.id, seconds=rng.choice((0.0, 0.3, 2.5)), ending=ending)
+        ops.append(replace(first, script=script, patience=3.0, tries=3))
+        for more in range(rng.randint(1, 4)):
+            kind: OpKind = rng.choice(("fire", "fire", "pause", "resume", "unschedule"))
+            op = _about(rng, kind, f"{first.id}{more}", first, delays=(0.2, 0.5, 1.0, 2.0))
+            ops.append(replace(op, same_as=first.id))
+            if kind == "fire" and rng.random() < 0.5:
+                end: OpKind = rng.choice(("pause", "unschedule"))
+                after = _about(rng, end, f"{op.id}x", op, delays=(0.01, 0.03, 0.1))
+                ops.append(replace(after, same_as=first.id))
+    ops += [
+        _about(rng, "stop", f"z{number}", rng.choice(plan.ops), delays=(0.1, 0.3, 1.0))
+        for number in range(rng.choice((0, 1, 2)))
+    ]
+    # Several processes that look at the same time, and a disk that lets others come between.
+    latencies = plan.latencies if any(plan.latencies) else (0.0, 0.02, 0.05)
+    replicas = max(plan.replicas, 2)
+    return replace(plan, ops=tuple(ops), has_schedules=True, replicas=replicas, latencies=latencies)
+
+
+def _about(
+    rng: random.Random, kind: OpKind, name: str, spoken: Op, *, delays: tuple[float, ...]
+) -> Op:
+    """Return an op on the session of another op, some time after it."""
+    return Op(
+        id=name,
+        kind=kind,
+        at=round(spoken.at + rng.choice(delays) * rng.uniform(0.5, 1.0), 2),
+        tenant=spoken.tenant,
+        key=spoken.key,
+        expects=rng.random() < 0.2,
+        choice=rng.randrange(4),
+        tries=rng.choice((1, 3)),
+        patience=rng.choice((0.3, 3.0, 9.0)),
+    )
 
 
 def _collecting(op: Op, seconds: float) -> Op:

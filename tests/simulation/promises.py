@@ -15,13 +15,28 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, USER_ACTIVITY, Run, Turn
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import AppendBatch, Appended, ExpireWorker, Renew
+from tests.simulation.approval_promises import (
+    approvals_are_answered_once,
+    tools_run_only_if_allowed,
+)
 from tests.simulation.batches import words
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of
-from tests.simulation.model import text_of
-from tests.simulation.ownership import late_writes, swallowed
+from tests.simulation.erasure_promises import (
+    copies_are_erased,
+    erased_is_found_nowhere,
+    nothing_erased_is_found,
+    nothing_erased_is_indexed,
+)
+from tests.simulation.model import ModelCall, text_of
+from tests.simulation.ownership import late_writes, starts, swallowed
 from tests.simulation.plan import TENANTS
 from tests.simulation.replica import Answer
+from tests.simulation.schedule_promises import (
+    due_times_run_once,
+    schedules_come_to_rest,
+    stops_are_obeyed_once,
+)
 from tests.simulation.shown import Told, shown, summaries_of
 from tests.simulation.world import Story
 
@@ -29,7 +44,7 @@ Breaches = Iterator[str]
 
 EXPLICIT_ENDS = {
     "turn_cancelled", "interrupted_by_turn", "rolled_back", "session_reset", "session_restored",
-    "session_deleted",
+    "session_deleted", "stopped_by_user", "schedule_timeout", "schedule_deleted",
 }  # fmt: skip
 HOLD_ENDS = {"tool_wait_expired", "approval_expired"}
 MADE_UP = (b'"interrupted: this call', b'"Summary of the conversation', b"bytes of this output are")
@@ -204,11 +219,12 @@ def turns_are_serial(story: Story) -> Breaches:
         for before, after in pairwise(runs):
             if before.ended_at is None or before.ended_at > after.started_at + set_back:
                 yield f"I4 {before.id} and {after.id} of {session.id} overlap"
+    began = starts(story.journal) if image.erased else {}
     for call in story.model.calls:
         session = image.sessions[call.session_id]
         if session.deleted_at is not None:
             continue
-        if project(shown(image, session, call.record_no, call.head_seq)) != list(call.context):
+        if not _is_shown_the_log(story, session, call, began.get(call.run_id, 0)):
             yield f"I4 call {call.number} of {call.run_id} was not shown what stood before it"
         run = image.runs.get(call.run_id)
         if run is not None and run.outcome == "completed":
@@ -217,6 +233,17 @@ def turns_are_serial(story: Story) -> Breaches:
             turn = image.turns[call.turn_id]
             if any(item.turn_number != turn.number for item in later):
                 yield f"I4 others wrote to {session.id} while {run.id} ran"
+
+
+def _is_shown_the_log(story: Story, session: Session, call: ModelCall, began: int) -> bool:
+    """Whether a call was shown the log, without what had been erased before its run began."""
+    gone = story.image.gone
+    first = max(n for n, (place, _) in enumerate(gone) if place < began or not n)
+    return any(
+        project(shown(story.image, session, call.record_no, call.head_seq, one))
+        == list(call.context)
+        for _, one in gone[first:]
+    )
 
 
 def only_the_owner_writes(story: Story) -> Breaches:
@@ -462,4 +489,13 @@ PROMISES: tuple[Callable[[Story], Breaches], ...] = (
     lifecycle_by_policy,
     numbers_are_true,
     no_inner_errors,
+    tools_run_only_if_allowed,
+    approvals_are_answered_once,
+    due_times_run_once,
+    schedules_come_to_rest,
+    stops_are_obeyed_once,
+    erased_is_found_nowhere,
+    copies_are_erased,
+    nothing_erased_is_indexed,
+    nothing_erased_is_found,
 )

@@ -42,18 +42,23 @@ from holdfast.core.transaction.commands import (
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
+from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.settings import ToolSettings
+from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.schedules.service import Scheduler
 from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE, compact
 from tests.simulation.disk import Fault, SimulatedDriver
+from tests.simulation.indexing import follow
 from tests.simulation.model import EntryPoint, ModelFailure, Script, text_of
 from tests.simulation.plan import SERVED, Op
 from tests.simulation.schedule import Life
-from tests.simulation.tools import REQUESTED, SimulatedTools
+from tests.simulation.tools import ASKING, REQUESTED, SimulatedTools
 from tests.simulation.upstream import (
     CHAINED,
     CONVERSED,
@@ -72,6 +77,9 @@ _read_script = msgspec.json.Decoder(Script).decode
 
 FLUSH_SECONDS = 0.3
 """How long requests may go on after a stop has ended their turns, before they are cancelled."""
+
+
+TOOLS = ToolSettings(approval_seconds=2.0)
 
 
 class ConnectionLost(Exception):
@@ -161,8 +169,13 @@ class Replica:
             lambda _: upstream,
             fitter=fitting,
             toolbox=SimulatedTools(world.tools, self.witness),
+            tools=TOOLS,
         )
         self.turn_service = TurnService(self.gateway, responder)
+        self.approvals = ApprovalService(self.gateway, self.turn_service)
+        self.scheduler = Scheduler(self.gateway, self.turn_service)
+        self.indexer = SearchIndexer(self.gateway)
+        self._following: asyncio.Task[None] | None = None
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -181,6 +194,10 @@ class Replica:
                 await asyncio.sleep(0.2)
             else:
                 self.is_ready = True
+        if self.world.plan.has_schedules:
+            await self.scheduler.start()
+        if self.world.plan.indexes:
+            self._following = asyncio.create_task(follow(self.indexer), name=f"{self.name}-index")
 
     def strike(self, fault: Fault) -> None:
         """Apply a fault of the disk."""
@@ -203,6 +220,9 @@ class Replica:
         """Stop in the order of the application: no more requests, its turns, its lease."""
         self.is_stopping = True
         own = asyncio.current_task()
+        await self.scheduler.stop()
+        if self._following is not None:
+            self._following.cancel()
         await self.turn_service.stop(grace_seconds)
         requests = {task for task in (*self._calls, *self._background) if task is not own}
         if requests:
@@ -329,7 +349,7 @@ class Replica:
         is_background = request.source in RUN_AGAIN
         fields = {FIELD: msgspec.Raw(_encode(request.script))}
         if request.script.tool_steps:
-            fields["tools"] = REQUESTED
+            fields["tools"] = ASKING if request.script.asks else REQUESTED
         asked = DeskRequest(
             api="responses",
             model=self._model_of(request.script),
@@ -337,6 +357,7 @@ class Replica:
             is_background=is_background,
             is_stream=request.entry_point == "stream",
             delivery=_delivery(request) if request.collect_seconds else None,
+            sender=sender_of(request.tenant),
         )
         accept = replace(self._accept(request), request=write_request(asked))
         is_live = asked.is_stream or is_background
@@ -483,8 +504,9 @@ class Replica:
         except ModelFailure:
             raise TurnFailed("the model failed", failure_code="model_failed") from None
         output = await handle.output()
-        text = output[-1]["content"][0]["text"] if output else ""
-        stored = StoredAnswer(text.rpartition(" ")[2], text)
+        content = output[-1].get("content") if output else None
+        text = content[0]["text"] if content else ""
+        stored = StoredAnswer(text.rpartition(" ")[2], text) if text else None
         return Answer(handle.id, session.id, "completed", stored)
 
     async def _answer_embedded(self, turn: TurnHandle, script: Script) -> None:
@@ -518,6 +540,11 @@ class Replica:
         return Answer(appended.turn.id, appended.session.id, status, None)
 
 
+def sender_of(tenant: str) -> str:
+    """Return who sends the turns of a tenant, and may approve calls of its tools."""
+    return f"sender-{tenant}"
+
+
 def _delivery(request: TurnRequest) -> Delivery:
     return Delivery(
         channel="sim", chat=request.key or "", sender=request.tenant,
@@ -528,8 +555,10 @@ def _delivery(request: TurnRequest) -> Delivery:
 def _answer_of(answered: TurnResult) -> Answer:
     output = [msgspec.json.decode(body) for body in answered.response.output]
     calls = tuple(item["call_id"] for item in output if item["type"] == "function_call")
-    texts = [text_of(body) for body in answered.response.output]
-    stored = StoredAnswer(texts[-1].rpartition(" ")[2], texts[-1], calls)
+    text = text_of(answered.response.output[-1])
+    if not text:  # it was erased, or waits for an approval
+        return Answer(answered.turn.id, answered.session.id, "accepted")
+    stored = StoredAnswer(text.rpartition(" ")[2], text, calls)
     status = "requires_action" if calls else "completed"
     return Answer(answered.turn.id, answered.session.id, status, stored)
 

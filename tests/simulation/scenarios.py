@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation.model import Script
-from tests.simulation.plan import Op, Outage, Plan
+from tests.simulation.plan import Op, OpKind, Outage, Plan
 
 DOWN_SECONDS = 0.3
 """How long a process is down."""
@@ -23,6 +23,19 @@ def _turn(name: str, at: float, **more: Any) -> Op:
 
 def _with_tools(name: str) -> Script:
     return Script(op=name, seconds=0.1, tool_steps=1)
+
+
+def _asking(name: str) -> Script:
+    return Script(op=name, seconds=0.1, tool_steps=1, asks=True)
+
+
+def _schedule(name: str, choice: int) -> Op:
+    script = Script(op=name, seconds=0.2)
+    return Op(id=name, kind="schedule", at=0.0, tries=6, choice=choice, script=script)
+
+
+def _operate(name: str, kind: OpKind, at: float) -> Op:
+    return Op(id=f"{name}{at}", kind=kind, at=at, tries=6, patience=3.0, same_as=name)
 
 
 def _background(name: str, at: float) -> Op:
@@ -121,6 +134,43 @@ SCENARIOS: dict[str, Plan] = {
             _turn("e", 2.0),
         ),
     ),
+    "an approval in the middle": Plan(
+        seed="approval",
+        replicas=2,
+        ops=(
+            _turn("a", 0.0, entry_point="turn_service", script=_asking("a")),
+            Op(id="n", kind="approve", at=0.1, expects=True),
+            Op(id="y", kind="approve", at=0.2, tries=4, patience=3.0),
+            Op(id="z", kind="approve", at=0.2, choice=1, tries=4, patience=3.0),
+            _turn("b", 0.3),
+        ),
+    ),
+    "a schedule that is paused and resumed": Plan(
+        seed="schedule",
+        replicas=2,
+        has_schedules=True,
+        latencies=(0.0, 0.02),
+        ops=(
+            _schedule("s", 0),
+            _operate("s", "fire", 0.3),
+            _operate("s", "pause", 0.32),
+            _operate("s", "resume", 0.9),
+            _operate("s", "fire", 1.0),
+            _operate("s", "unschedule", 1.05),
+        ),
+    ),
+    "erased, moved and indexed": Plan(
+        seed="erasure",
+        replicas=2,
+        indexes=True,
+        ops=(
+            Op(id="b0", kind="batches", at=0.0, tries=6, tool_seconds=0.3),
+            Op(id="b1", kind="batches", at=0.1, tries=6, tool_seconds=0.3),
+            Op(id="f", kind="fork", at=0.2),
+            Op(id="e", kind="erase", at=1.0, choice=2, tries=4),
+            Op(id="q", kind="search", at=1.2, same_as="b0"),
+        ),
+    ),
     "summed up in the middle": Plan(
         seed="summary",
         ops=(
@@ -133,6 +183,51 @@ SCENARIOS: dict[str, Plan] = {
         ),
     ),
 }
+
+
+CALM: dict[str, Plan] = {
+    "denied calls run": Plan(
+        seed="denied",
+        ops=(
+            _turn("a", 0.0, entry_point="turn_service", script=_asking("a")),
+            Op(id="n", kind="approve", at=0.2, choice=1),
+        ),
+    ),
+    "anybody approves": Plan(
+        seed="stranger",
+        ops=(
+            _turn("a", 0.0, entry_point="turn_service", script=_asking("a")),
+            Op(id="n", kind="approve", at=0.2, expects=True),
+        ),
+    ),
+    "stops repeated": Plan(
+        seed="stops",
+        ops=(
+            _turn("a", 0.0),
+            Op(id="z", kind="stop", at=0.1, expects=True),
+            _turn("b", 0.2, script=Script(op="b", seconds=1.0)),
+        ),
+    ),
+    "due times not claimed": Plan(
+        seed="due", replicas=2, has_schedules=True, latencies=(0.4,), ops=(_schedule("s", 1),)
+    ),
+    "erased words indexed": SCENARIOS["erased, moved and indexed"],
+    "copies kept": SCENARIOS["erased, moved and indexed"],
+    "journals kept": Plan(
+        seed="journals",
+        ops=(
+            _turn("a", 0.0, entry_point="stream", script=Script(op="a", seconds=0.3)),
+            Op(id="d", kind="delete", at=1.0),
+        ),
+    ),
+}
+"""Worlds without a fault that show a missing guard."""
+LONG = {
+    "an approval in the middle",
+    "a schedule that is paused and resumed",
+    "erased, moved and indexed",
+}
+"""Scenarios of which every crash and every stop is tried in long runs only."""
 
 
 def stops(name: str) -> Iterator[Plan]:

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record
 from holdfast.core.model.session import Session
-from tests.simulation.image import HIDING, Image
+from tests.simulation.image import HIDING, Gone, Image
 
 OPENING = "Summary of the conversation so far, of which the earlier part is not shown:\n\n"
 
@@ -24,14 +24,20 @@ class Told(NamedTuple):
         return msgspec.json.decode(self.record.body or b"null")
 
 
-def told(image: Image, session: Session, record_no: int, head_seq: int) -> list[Told]:
-    """Return the records of a fork lineage, oldest first."""
-    own = [Told(r, head_seq) for r in image.records.get(session.id, []) if r.no <= record_no]
+def told(
+    image: Image, session: Session, record_no: int, head_seq: int, gone: Gone | None = None
+) -> list[Told]:
+    """Return the records of a fork lineage, oldest first, without erased ones."""
+    own = [
+        Told(record, head_seq)
+        for record in image.records.get(session.id, [])
+        if record.no <= record_no and not (gone and (session.id, record.no) in gone.summaries)
+    ]
     parent = image.sessions.get(session.parent_id or "")
     if parent is None:
         return own
     upto = min(session.parent_seq, head_seq)
-    return [*told(image, parent, session.parent_record, upto), *own]
+    return [*told(image, parent, session.parent_record, upto, gone), *own]
 
 
 def summaries_of(image: Image, session: Session) -> list[Told]:
@@ -63,9 +69,14 @@ def is_void(one: Told, later: list[Told]) -> bool:
     )
 
 
-def shown(image: Image, session: Session, record_no: int, head_seq: int) -> list[StoredItem]:
-    """Return the items that a model must see: summarized, shortened, without hidden ones."""
-    records = told(image, session, record_no, head_seq)
+def shown(
+    image: Image, session: Session, record_no: int, head_seq: int, gone: Gone | None = None
+) -> list[StoredItem]:
+    """Return the items that a model must see: summarized, shortened, without hidden ones.
+
+    `gone` is what had been erased by then.
+    """
+    records = told(image, session, record_no, head_seq, gone)
     undone = {(one.record.session_id, one.record.undoes) for one in records}
     hidden = image.hidden(session, record_no)
     summary = summary_in_force(records)
@@ -79,7 +90,7 @@ def shown(image: Image, session: Session, record_no: int, head_seq: int) -> list
     log = [
         _cut(item, cuts[item.seq]) if item.seq in cuts else item
         for item in image.log(session, head_seq)
-        if item.seq not in hidden
+        if item.seq not in hidden and not (gone and (item.session_id, item.seq) in gone.items)
     ]
     head = [item for item in log if item.seq <= covered and item.seq in kept]
     middle = [_summary(summary.body["text"], session.id)] if summary else []

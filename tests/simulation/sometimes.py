@@ -40,6 +40,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from tests.simulation.disk import Written, outcome_of
+from tests.simulation.feature_facts import feature_facts
 from tests.simulation.replica import Answer
 from tests.simulation.shown import is_void, summary_in_force, told
 from tests.simulation.world import Story
@@ -115,6 +116,29 @@ EXPECTED = (
     "an item was hidden while a turn ran",
     "the last item was taken back",
     "the worker of a turn was asked to end it",
+    "a call waited for an approval",
+    "a call was allowed and ran",
+    "a call was denied",
+    "an approval was answered too late, or twice",
+    "an approval was refused to a stranger",
+    "an approval was never given",
+    "a reset or a deletion met a call that waited for an approval",
+    "a due time was claimed",
+    "a due time was claimed by somebody else first",
+    "a due time met a pause or a deletion",
+    "a due time was skipped",
+    "a run of a schedule took too long",
+    "a run of a schedule lost its worker",
+    "a schedule was deleted while it ran",
+    "a stop ended turns",
+    "a stop was delivered again",
+    "an item was erased",
+    "an item was erased while a turn ran",
+    "an item was erased that a fork shared",
+    "a summary was erased with an item",
+    "the index followed an erasure",
+    "a session was deleted with its forks",
+    "a search found something",
 )
 
 
@@ -122,6 +146,7 @@ def facts_of(story: Story) -> Counter[str]:
     """Return how often each event happened in a story."""
     facts = Counter(story.facts)
     facts.update(_heard(story))
+    facts.update(feature_facts(story))
     for written in story.journal:
         facts.update(_written(written))
         if isinstance(written.result, Decision):
@@ -302,6 +327,9 @@ _CODES = {
     b'"interrupted_by_turn"': "a turn interrupted another",
     b'"tool_wait_expired"': "a hold ran out",
     b'"daily_rollover"': "a session rolled over at its daily hour",
+    b'"approval_expired"': "an approval was never given",
+    b'"schedule_timeout"': "a run of a schedule took too long",
+    b'"schedule_deleted"': "a schedule was deleted while it ran",
 }
 
 

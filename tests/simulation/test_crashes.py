@@ -8,10 +8,15 @@ import pytest
 from tests.simulation.disk import Fault
 from tests.simulation.judge import keep
 from tests.simulation.plan import Plan
-from tests.simulation.scenarios import DOWN_SECONDS, SCENARIOS, stops
+from tests.simulation.scenarios import DOWN_SECONDS, LONG, SCENARIOS, stops
 from tests.simulation.world import Story
 
 WHENS = ("before", "after")
+
+each_scenario = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in SCENARIOS],
+)
 
 
 def crash(write: int, when: str, kind: str = "crash") -> Fault:
@@ -37,7 +42,7 @@ def first_crashes(name: str) -> Iterator[Fault]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", SCENARIOS)
+@each_scenario
 def test_a_crash_at_any_write_breaks_no_promise(name: str) -> None:
     crashes = 0
     for fault in first_crashes(name):
@@ -46,7 +51,7 @@ def test_a_crash_at_any_write_breaks_no_promise(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", SCENARIOS)
+@each_scenario
 def test_a_clean_stop_at_any_moment_breaks_no_promise(name: str) -> None:
     for plan in stops(name):
         story = keep(plan, f"{name!r} with {plan.outages}")

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.breakages import BREAKAGES
 from tests.simulation.judge import judge
 from tests.simulation.plan import Plan, storm_of
-from tests.simulation.scenarios import stops
+from tests.simulation.scenarios import CALM, stops
 
 MAX_SEEDS = 150
 
@@ -26,6 +26,13 @@ BROKEN = {
     "calls run again": {"I3"},
     "stopped calls run again": {"I3"},
     "stopped conversations continued": {"I9"},
+    "denied calls run": {"approval"},
+    "anybody approves": {"approval"},
+    "due times not claimed": {"schedule"},
+    "stops repeated": {"stop"},
+    "erased words indexed": {"search"},
+    "journals kept": {"erasure"},
+    "copies kept": {"erasure"},
 }
 
 
@@ -37,6 +44,8 @@ STOPPED = {
 
 
 def _worlds(name: str) -> Iterator[Plan]:
+    if name in CALM:
+        return iter([replace(CALM[name], breakage=name)])
     if name in STOPPED:
         return (replace(plan, breakage=name) for plan in stops(STOPPED[name]))
     return (storm_of(seed, name) for seed in range(MAX_SEEDS))

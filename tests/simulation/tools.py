@@ -17,6 +17,8 @@ from holdfast.core.tools.requested import RequestedTools
 from holdfast.ports.tools import Tool, ToolCaller, ToolResult, ToolSet
 
 REQUESTED = msgspec.Raw(b'[{"type":"mcp","server_label":"desk"}]')
+ASKING = msgspec.Raw(b'[{"type":"mcp","server_label":"desk","require_approval":"always"}]')
+"""The same tools; the one that may not be repeated needs an approval."""
 PREFIX = "tool_"
 """Prefix of the ids of calls of these tools."""
 _NAMES = ("write", "read")
@@ -32,6 +34,9 @@ class BegunCall:
     name: str
     session_id: str
     turn_id: str
+    at: float
+    """By the loop's time."""
+    needs_approval: bool = False
 
 
 @dataclass
@@ -60,9 +65,10 @@ class SimulatedTools:
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return both tools."""
-        return ToolSet({f"desk__{name}": self._tool(name) for name in _NAMES})
+        asks = any(server.approve_all for server in requested.servers)
+        return ToolSet({f"desk__{name}": self._tool(name, asks=asks) for name in _NAMES})
 
-    def _tool(self, name: str) -> Tool:
+    def _tool(self, name: str, *, asks: bool) -> Tool:
         return Tool(
             function=f"desk__{name}",
             description=name,
@@ -70,12 +76,16 @@ class SimulatedTools:
             server_label="desk",
             name=name,
             is_repeatable=name in self.repeatable,
+            needs_approval=asks and name == "write",
         )
 
     async def call(self, caller: ToolCaller, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
         """Record the call, then wait a while."""
         call_id = str(arguments["call"])
-        begun = BegunCall(call_id, tool.name, caller.session.id, caller.turn_id)
+        begun = BegunCall(
+            call_id, tool.name, caller.session.id, caller.turn_id,
+            asyncio.get_running_loop().time(), tool.needs_approval,
+        )  # fmt: skip
         self._tools.calls.append(begun)
         with self._witness("a tool"):
             await asyncio.sleep(0.15)

@@ -94,7 +94,7 @@ class Upstream:
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        if FIELD not in call.fields:
+        if _script_of(call) is None:
             with self._witness("a compaction"):
                 return await self._sum_up(call)
         with self._witness("a call"):
@@ -132,8 +132,8 @@ class Upstream:
     def _tool_calls(self, call: ModelCall) -> tuple[NewItem, ...]:
         """Return the calls of the gateway's tools in the model's next answer; may be empty."""
         run = _RUN.get()
-        script = _read_script(call.fields[FIELD])
-        if run is None or not script.tool_steps or "tools" not in call.fields:
+        script = _script_of(call)
+        if run is None or script is None or not script.tool_steps or "tools" not in call.fields:
             return ()
         run_id = run.fence.run_id
         given = self._memory.tool_steps[run_id]
@@ -155,8 +155,9 @@ class Upstream:
 
     async def _say(self, call: ModelCall) -> Said:
         run = _RUN.get()
+        script = _script_of(call)
         assert run is not None
-        script = _read_script(call.fields[FIELD])
+        assert script is not None
         self._remember_or_fail(call)
         heard = self._model.hear(run, script, list(call.items), self._next_moment())
         if script.ending == "kill" and heard.step == 0:
@@ -202,6 +203,15 @@ class Upstream:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def _script_of(call: ModelCall) -> Script | None:
+    """Return the script of a call; that of a schedule is in its instructions."""
+    raw = call.fields.get(FIELD)
+    if raw is None:
+        instructions = msgspec.json.decode(call.fields.get("instructions", b'""'))
+        raw = msgspec.Raw(instructions.encode()) if instructions.startswith('{"op"') else None
+    return _read_script(raw) if raw is not None else None
 
 
 def _state(model: str, value: bytes) -> ProviderState:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
@@ -20,6 +21,7 @@ from tests.simulation.model import Model, ModelFailure, Script
 from tests.simulation.plan import START, ClockStep, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
+from tests.simulation.scheduling import SHORT_SECONDS
 from tests.simulation.tools import ToolWitness
 from tests.simulation.upstream import CHAINED, CONVERSED, Memory
 
@@ -280,6 +282,7 @@ class World:
         self.facts["a conversation was continued"] += self.memory.chained[CONVERSED]
         self.facts["a provider forgot and was told anew"] += self.memory.forgotten
         probes = await self._probe()
+        await self._index()
         await self._leave()
         return Story(
             self.plan,
@@ -303,8 +306,20 @@ class World:
         deadline = self.loop.time() + SETTLE_SECONDS
         while self.loop.time() < deadline:
             await asyncio.sleep(self.plan.lanes.lease_seconds)
+            await self._pause_schedules()
             if all(r.is_ready and r.life.is_running for r in self.replicas) and self._is_quiet():
                 return
+
+    async def _pause_schedules(self) -> None:
+        """Pause schedules that are due again and again."""
+        names = self.disk.rows(
+            "select tenant, name from schedules where is_paused = 0 "
+            f"and cast(spec as text) like '%\"{SHORT_SECONDS}s\"%'"
+        )
+        replica = self.replicas[0]
+        for tenant, name in names if replica.is_ready and replica.life.is_running else ():
+            pause = partial(replica.scheduler.pause, Tenant(tenant), name, is_paused=True)
+            await replica.call(pause, timeout=STOP_SECONDS, hangs_up=False)
 
     def _is_quiet(self) -> bool:
         """Whether nothing is open, no dead worker is left, and live processes have noticed.
@@ -314,7 +329,9 @@ class World:
         """
         open_turns = self.disk.tables().open_turns
         leases = [row[0] for row in self.disk.rows("select alive_until from workers")]
-        return not open_turns and len(leases) == len(self.replicas) and all(leases)
+        running = self.disk.rows("select 1 from schedules where running_turn is not null")
+        is_all_alive = len(leases) == len(self.replicas) and all(leases)
+        return not open_turns and not running and is_all_alive
 
     async def _probe(self) -> list[Heard]:
         """Send one turn to every live session; each must answer at once."""
@@ -338,6 +355,12 @@ class World:
             if not isinstance(heard.answer, Answer) or heard.answer.status != "completed":
                 self.blame(f"I6 probe of {session_id} got {heard.error or heard.answer}")
         return probes
+
+    async def _index(self) -> None:
+        """Let the index follow the log to its end."""
+        if self.plan.indexes:
+            replica = self.replicas[0]
+            await replica.call(replica.indexer.catch_up, timeout=STOP_SECONDS, hangs_up=False)
 
     async def _leave(self) -> None:
         """Stop every process cleanly."""

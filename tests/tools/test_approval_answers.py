@@ -44,6 +44,18 @@ async def _approve(gateway: RunningGateway, *names: str, **more: Any) -> list[It
     return output
 
 
+async def test_a_call_whose_output_was_deleted_is_not_run_again_with_the_next_answer() -> None:
+    tools = guarded_tools()
+    async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:
+        asked = _requests((await gateway.respond("go", tools=[SERVER])).json()["output"])
+        call, _ = await _approve(gateway, asked[0])
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
+        items = f"/v1/conversations/{session.replace('ses_', 'conv_')}/items"
+        assert (await gateway.client.delete(f"{items}/{call['id']}")).is_success
+        await _approve(gateway, asked[1])
+    assert tools.calls == [("echo", {"n": 1}), ("echo", {"n": 2})]
+
+
 async def test_a_request_that_was_left_open_is_shown_again() -> None:
     tools = guarded_tools()
     async with open_gateway(_model(), toolbox=lambda _: tools) as gateway:

@@ -108,6 +108,26 @@ async def test_parallel_calls_run_side_by_side_and_keep_their_order() -> None:
     assert model.shown[1] == ["hi", "desk__slow()", "desk__fast()", "=opened", "=fast"]
 
 
+@pytest.mark.parametrize("erase", ["true", "false"])
+async def test_a_call_whose_output_is_deleted_during_its_turn_is_not_run_again(erase: str) -> None:
+    slow = Gate()
+    tools = RecordingTools(echo=echo, slow=slow)
+    slowly = [[called("desk__slow", "c2")], [called("desk__slow", "c3")]]
+    steps = [[called("desk__echo", "c1")], *slowly, [said("done")]]
+    model = ScriptedModel(lambda _: steps.pop(0))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        asked = asyncio.create_task(gateway.respond("hi", tools=[SERVER]))
+        await slow.entered.wait()
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        items = f"/v1/conversations/{session['id'].replace('ses_', 'conv_')}/items"
+        listed = (await gateway.client.get(items)).json()["data"]
+        (call,) = [item["id"] for item in listed if item["type"] == "mcp_call"]
+        assert (await gateway.client.delete(f"{items}/{call}?erase={erase}")).is_success
+        slow.opened.set()
+        assert (await asked).json()["status"] == "completed"
+    assert [name for name, _ in tools.calls] == ["echo", "slow", "slow"]
+
+
 async def test_a_chat_client_gets_the_final_answer() -> None:
     model = ScriptedModel(
         lambda items: (

@@ -178,6 +178,7 @@ def _accept_child(
     child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=hidden)
     child = replace(child, parent_record=parent.record_no)
     draft = Draft(child, now=facts.now, is_new=True)
+    draft.is_parent_ahead = parent.record_no < session.record_no
     draft.add_event(
         "session.created", generation=1, parent_session_id=session.id, after_seq=parent.seq
     )

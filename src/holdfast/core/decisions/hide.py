@@ -31,28 +31,30 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
     own, *forks = facts.logs
     if command.again and not visible_spans(own.hidden, *span):
         return Decision(session, tuple(_erasures(own, span)) if command.erase else ())
-    draft = _hidden(own, command, facts.now)
+    spans = [span, *((seq, seq) for seq in own.copies)]
+    draft = _hidden(own, command, spans, facts.now)
     changes: list[Change] = [*draft.changes()]
     for fork in forks:
-        changes += _hidden(fork, command, facts.now).changes()
+        shared = [(first, min(last, fork.upto)) for first, last in spans if first <= fork.upto]
+        changes += _hidden(fork, command, shared, facts.now).changes()
     return Decision(draft.session, tuple(changes))
 
 
-def _hidden(log: Log, command: Hide, now: float) -> Draft:
-    """Hide a range in one log, and the items that carry summaries of it."""
+def _hidden(log: Log, command: Hide, spans: Sequence[Span], now: float) -> Draft:
+    """Hide ranges in one log, and the items that carry summaries of them."""
     draft = Draft(log.session, now=now)
-    span = (command.from_seq, min(command.to_seq, log.upto))
     hidden: Sequence[Span] = log.hidden
     is_own = log.session.id == command.session_id
-    if is_own or visible_spans(hidden, *span):
-        hidden = draft.hide(command.kind, span, hidden)
-    for item in _carriers(log, span):
-        if visible_spans(hidden, item.seq, item.seq):
-            hidden = draft.hide("hide", (item.seq, item.seq), hidden)
-    if command.erase:
-        for erasure in _erasures(log, span):
-            draft.add(erasure)
-    draft.add_event("items.hidden", from_seq=span[0], to_seq=span[1], is_erased=command.erase)
+    for span in spans:
+        if (is_own and span is spans[0]) or visible_spans(hidden, *span):
+            hidden = draft.hide(command.kind, span, hidden)
+        for item in _carriers(log, span):
+            if visible_spans(hidden, item.seq, item.seq):
+                hidden = draft.hide("hide", (item.seq, item.seq), hidden)
+        if command.erase:
+            for erasure in _erasures(log, span):
+                draft.add(erasure)
+        draft.add_event("items.hidden", from_seq=span[0], to_seq=span[1], is_erased=command.erase)
     return draft
 
 

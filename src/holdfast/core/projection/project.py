@@ -58,22 +58,30 @@ def continue_after(
 ) -> list[bytes] | None:
     """Return what is new to a provider that has everything up to `covers_seq`.
 
-    None when appending is not enough: a late output replaces a synthetic one that was sent.
+    None when appending is not enough: a late output replaces a synthetic one that was sent, or one
+    that was sent has the place of an output that was hidden.
     """
     listed = list(items)
-    covered = [item.turn_number for item in listed if item.seq <= covers_seq]
-    last_turn = covered[-1] if covered else None
+    covered = [item for item in listed if item.seq <= covers_seq]
+    last_turn = covered[-1].turn_number if covered else None
     new: list[bytes] = []
     for shown in show(listed, quarantined):
         call = shown.call
         if (shown.seq or covers_seq + 1) <= covers_seq and (call is None or call.seq <= covers_seq):
             continue
         if call is None or call.seq > covers_seq or call.turn_number == last_turn:
+            if shown.seq is None and call is not None and _is_answered(call, covered):
+                return None
             new.append(shown.body)
         elif shown.seq is not None:
             # The call of an earlier turn was sent with an output, if only a synthetic one.
             return None
     return new
+
+
+def _is_answered(call: StoredItem, covered: Sequence[StoredItem]) -> bool:
+    """Whether a model has spoken after a call, and so was sent an output of it."""
+    return any(item.seq > call.seq and item.kind == "message" for item in covered)
 
 
 def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:

@@ -129,6 +129,8 @@ class LogAppended(_Change, frozen=True):
     entries: tuple[Entry, ...]
     at: float = 0.0
     """The time of the commit, by the store's clock."""
+    is_parent_ahead: bool = False
+    """Whether a new fork begins before the last record of its parent, which may have erased."""
 
 
 class QueueSaved(_Change, frozen=True):

@@ -34,6 +34,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[RecordHead, ...] = ()
     carriers: tuple[StoredItem, ...] = ()
     """Its `compaction` items."""
+    copies: tuple[int, ...] = ()
+    """Where the range was written as well, because its turn was moved or retried."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

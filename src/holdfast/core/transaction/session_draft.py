@@ -45,8 +45,8 @@ class Draft:
 
     __slots__ = (
         "_aborted", "_entries", "_entry_bytes", "_fields", "_is_new", "_others", "_session",
-        "_version", "_wakes", "before", "event_no", "head_seq", "now",
-        "partial_run", "record_no", "turns_may_wait",
+        "_version", "_wakes", "before", "event_no", "head_seq",
+        "is_parent_ahead", "now", "partial_run", "record_no", "turns_may_wait",
     )  # fmt: skip
 
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
@@ -62,6 +62,8 @@ class Draft:
         """The run whose unfinished output may be stored; it is deleted when the run ends."""
         self.turns_may_wait = True
         """Whether a turn that is saved here may be in the queue."""
+        self.is_parent_ahead = False
+        """As in `LogAppended`."""
         self._fields: dict[str, Any] = {}
         """Changed fields of the session, other than the counters."""
         self._session: Session | None = session
@@ -311,7 +313,8 @@ class Draft:
             self._open_entry()
         session = self._session or self.session
         before = None if self._is_new else self.before
-        appended = LogAppended(session, before, tuple(self._entries), self.now)
+        entries, is_ahead = tuple(self._entries), self.is_parent_ahead
+        appended = LogAppended(session, before, entries, self.now, is_ahead)
         return (appended, *self._lane_rows(session), *self._others)
 
     def _lane_rows(self, session: Session) -> list[Change]:

@@ -8,7 +8,7 @@ declared safe; otherwise the model is told that the outcome is unknown.
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.gateway_items import (
     CALL,
+    COMPLETION,
     TOOL_LIST,
     GatewayCall,
     GatewayCompletion,
@@ -250,12 +251,14 @@ class ToolLoop:
             items = [*items, *self._words(progress, items)]
         await self._commit(progress, items, answer)
         progress.steps += 1
+        progress.latest = set()
         place = offset
         for item in items:
             if item.kind == CALL:
                 call = load_item(item.body)
                 assert isinstance(call, GatewayCall)
                 progress.made.add(call.item_id)
+                progress.latest.add(call.item_id)
                 self._show_call(progress, call, place)
             place += 1
 
@@ -310,7 +313,7 @@ class ToolLoop:
 
     async def _settle(self, progress: ToolProgress) -> ToolTurn | None:
         """Run the calls that are due; return the end of the run if the client has to act."""
-        left = find_open_calls(await self._own_items(progress.run))
+        left = await self._open_calls(progress)
         waiting = [call for call in left.calls if _waits(call, left)]
         due = [call for call in left.calls if not _waits(call, left)]
         tried = await self._may_have_run(progress, due)
@@ -342,6 +345,18 @@ class ToolLoop:
         pending = (*(call.id for call in waiting), *left.client_calls)
         return self._pause(progress, pending, seconds)
 
+    async def _open_calls(self, progress: ToolProgress) -> OpenCalls:
+        """Return the calls of the turn without an outcome; one that was hidden is an outcome."""
+        left = find_open_calls(await self._own_items(progress.run))
+        if all(call.item_id in progress.latest for call in left.calls):
+            return left
+        ended = {
+            item.item_id
+            for item in await self._logged_items(progress.run, view="log")
+            if item.kind == COMPLETION
+        }
+        return replace(left, calls=tuple(c for c in left.calls if c.item_id not in ended))
+
     def _reminder(self, call: GatewayCall) -> NewItem:
         """Return an item that shows an earlier approval request again."""
         return store_item(GatewayReminder(id=self._gateway.ids.new("gwr"), call=call))
@@ -369,10 +384,15 @@ class ToolLoop:
         """Return the items of the run's turn that the model sees."""
         return _of_turn(run, await run.items())
 
-    async def _logged_items(self, run: ActiveRun) -> list[StoredItem]:
-        """Return the visible items of the run's turn, including those that a summary replaces."""
+    async def _logged_items(
+        self, run: ActiveRun, view: Literal["visible", "log"] = "visible"
+    ) -> list[StoredItem]:
+        """Return the visible items of the run's turn, including those that a summary replaces.
+
+        With the view `log`, return also those that are hidden or erased.
+        """
         first = run.turn.first_seq
-        query = ItemQuery(after=first - 1 if first else None)
+        query = ItemQuery(after=first - 1 if first else None, view=view)
         return _of_turn(run, await self._gateway.read.items(run.session, query))
 
     async def _complete(

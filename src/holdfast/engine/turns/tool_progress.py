@@ -67,6 +67,8 @@ class ToolProgress:
         """The output indexes of calls that have not ended, by the id of their item."""
         self.made: set[str] = set()
         """The item ids of the calls that this run has committed."""
+        self.latest: set[str] = set()
+        """Those of them that the last answer made: none of these has run."""
         self.requests: set[str] = set()
         """Approval requests that this run has shown."""
         self.found_files: list[OutboxMessage] = []

@@ -84,7 +84,7 @@ class ContextCache:
                 self._note_erasure(change)
                 continue
             session = change.session
-            if change.before is None:
+            if change.before is None and not change.is_parent_ahead:
                 self._begin(session)
             known = self._entries.get(session.id)
             if known is None or session.record_no < known.record_no:

@@ -155,7 +155,7 @@ def _blank(body: Body) -> Body:
 
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
-    """Blank an item, its row in the id index, and the journal of its stream."""
+    """Blank an item, the input it came with if that waited, and the journal of its stream."""
     row = yield from session_row(change.session_id)
     if row is None:
         return []
@@ -176,6 +176,12 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     ]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
+        for _, packed, number in (yield from every(sql.TURN_ENTRIES, entry[3])):
+            body = read_body(bytes(packed))
+            if body.turn is not None and body.turn.input is not None:
+                # It ended before it started, and was sent again.
+                body.turn.input = None
+                asks.append((sql.SAVE_BODY, (no, number, pack_body(body))))
     return asks
 
 

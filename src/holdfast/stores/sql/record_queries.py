@@ -14,7 +14,7 @@ from holdfast.core.compaction.records import (
     show,
 )
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
-from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import ATTACHMENT, COMPLETION, is_user_message
 from holdfast.core.model.items import ERASED_ITEM, StoredItem
 from holdfast.core.model.records import (
@@ -32,7 +32,7 @@ from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import read_session
+from holdfast.stores.sql.entries import read_session, session_no, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -86,17 +86,44 @@ def hide_facts(command: Hide, now: float) -> Plan[Facts]:
     session = facts.session
     if session is None:
         return facts
-    logs = [(yield from _log(session, EVERYTHING, command.from_seq))]
+    copies: tuple[int, ...] = ()
+    if command.erase and session.record_no:
+        copies = yield from _copies(session, command.from_seq, command.to_seq)
+    first = min(command.from_seq, *copies) if copies else command.from_seq
+    logs = [replace((yield from _log(session, EVERYTHING, first)), copies=copies)]
     front = [logs[0]] if command.erase else []
     while front:
         above = front.pop()
         for row in (yield from every(sql.FORKS_OF, above.session.id)):
             fork = read_session(row)
             upto = min(above.upto, fork.parent_seq)
-            if upto >= command.from_seq:
-                front.append((yield from _log(fork, upto, command.from_seq)))
+            if upto >= first:
+                front.append((yield from _log(fork, upto, first)))
                 logs.append(front[-1])
     return replace(facts, logs=tuple(logs))
+
+
+def _copies(session: Session, first: int, last: int) -> Plan[tuple[int, ...]]:
+    """Return where items of a range were written as well: a turn that moved has several blocks."""
+    ends: dict[TurnId, list[int]] = {}
+    for record in (yield from own_records(session.id, session.record_no)):
+        if record.kind in ("retry", "move") and record.turn_id is not None:
+            ends.setdefault(record.turn_id, []).append(record.to_seq)
+    found: list[int] = []
+    for turn_id, blocks in ends.items():
+        # The same text twice in one block is not a copy.
+        written: list[tuple[int, int, bytes]] = []
+        for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
+            if no == session_no(session.id):
+                for item in unpack_items(packed, session.id, seq, 1, session.head_seq):
+                    block = sum(item.seq > end for end in blocks)
+                    written.append((item.seq, block, item.body))
+        erased = {(block, body) for seq, block, body in written if first <= seq <= last}
+        bodies = {body for _, body in erased} - {ERASED_ITEM}
+        found += [
+            seq for seq, block, body in written if body in bodies and (block, body) not in erased
+        ]
+    return tuple(found)
 
 
 def _log(session: Session, upto: int, first: int) -> Plan[Log]:

@@ -17,7 +17,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import ERASED_ITEM
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Appended, Delete, Hide, Pop, Popped, Reset
+from holdfast.core.transaction.commands import Appended, Delete, Fork, Hide, Pop, Popped, Reset
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.store_client import StoreClient, text_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
@@ -314,6 +314,30 @@ class BlockContract:
         reset = Reset(tenant=caller.tenant, session_id=session.id, new_id=SessionId("ses_next"))
         await other.submit(reset)
         assert await _transcript(caller, None) == []
+
+    @pytest.mark.parametrize("seq", [1, 5])
+    async def test_an_item_that_was_moved_is_erased_wherever_it_was_written(
+        self, caller: StoreClient, seq: int
+    ) -> None:
+        session = (await _add(caller, "A", 0, "secret", "yes")).session
+        fork = await caller.submit(
+            Fork(tenant=caller.tenant, session_id=session.id, new_id=SessionId("ses_fork"))
+        )
+        await _add(caller, "B", 0, "b", "secret")
+        await _add(caller, "A", 1, "yes")
+        assert await caller.texts(session) == ["b", "secret", "secret", "yes", "yes"]
+        erase = Hide(
+            tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=True
+        )  # fmt: skip
+        await caller.submit(erase)
+        assert await caller.texts(session) == ["b", "secret", "yes", "yes"]
+        log = await caller.read.items(await caller.session(session), _LOG)
+        assert [item.seq for item in log if item.body == ERASED_ITEM] == [1, 5]
+        assert await caller.texts(fork) == ["yes"]
+        for one in (session, fork):
+            assert_sound(await picture(caller, one.id))
+        await caller.submit(replace(erase, again=True))
+        assert await caller.texts(session) == ["b", "secret", "yes", "yes"]
 
     async def test_a_forks_transcript_has_its_parents_part(self, caller: StoreClient) -> None:
         parent = (await _add(caller, "A", 0, *"abc")).session

@@ -9,7 +9,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Delete, Fork, Hide, Parent
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.store_client import StoreClient, answered
+from holdfast.testing.store_client import StoreClient, answered, text_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
@@ -114,6 +114,21 @@ class ForkContract:
         )
         assert await caller.texts(child.session) == list("abcdx")
         assert child.session.item_count == 5
+
+    async def test_a_turn_behind_an_earlier_answer_is_not_shown_what_another_process_erased(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        run = (await other.converse("secret", "b", key="k")).run
+        session = await other.session(run.session_id)
+        erase = Hide(
+            tenant=caller.tenant, session_id=session.id, from_seq=1, to_seq=1, erase=True
+        )  # fmt: skip
+        await caller.submit(erase)
+        parent = Parent(run.last_seq or 0, run.record_no or 0)
+        child = await other.start("x", session_id=session.id, parent=parent, body_hash=b"x")
+        assert child.session.parent_id == session.id
+        context = await other.read.context(child.session)
+        assert [text_of(item) for item in context] == ["b", "x"]
 
     async def test_a_fork_leaves_a_running_turn_out(self, caller: StoreClient) -> None:
         await caller.converse("a", "b", key="k")

@@ -253,6 +253,12 @@ def new_to(items: list[StoredItem], covers_seq: int) -> list[Any] | None:
     return None if bodies is None else [msgspec.json.decode(body) for body in bodies]
 
 
+def test_a_synthetic_output_that_a_model_has_answered_is_not_sent_again() -> None:
+    items = in_turns([said("a", "user"), a_call("c1"), said("b")], [said("c", "user")])
+    assert new_to(items, 3) is None
+    assert new_to(in_turns([said("a", "user"), a_call("c1")]), 2) == shown(items)[2:3]
+
+
 def test_what_is_new_is_what_stands_behind_the_covered_part() -> None:
     items = in_turns([said("a", "user"), said("b")], [said("c", "user")])
     assert new_to(items, 2) == [said("c", "user")]

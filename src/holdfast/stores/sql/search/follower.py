@@ -156,13 +156,6 @@ def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
     if row is None or position != command.after:
         return Decision(position == command.upto), []
     asks: list[Ask] = []
-    for erased in command.removed:
-        first = yield from _first_entry(erased.session, erased.n, erased.from_seq)
-        last = yield from _first_entry(erased.session, erased.n, erased.to_seq)
-        numbers = (first, last, erased.from_seq, erased.to_seq)
-        asks.append((sql.REMOVE_ITEMS, (erased.session, *numbers)))
-    for session in command.deleted:
-        asks += [(sql.REMOVE_SESSION, (session,)), (sql.REMOVE_ACTIVITY, (session,))]
     # Numbered here instead of by the database: blocks have no gaps, and no number is reused.
     last_id: int = row[2]
     if command.items:
@@ -170,6 +163,14 @@ def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
         asks += _block_times(command.items, last_id + 1)
     if command.active:
         asks.append((sql.SAVE_ACTIVITY, (msgspec.json.encode(command.active).decode(),)))
+    # Last: the batch may have items that were read before they were erased.
+    for erased in command.removed:
+        first = yield from _first_entry(erased.session, erased.n, erased.from_seq)
+        last = yield from _first_entry(erased.session, erased.n, erased.to_seq)
+        numbers = (first, last, erased.from_seq, erased.to_seq)
+        asks.append((sql.REMOVE_ITEMS, (erased.session, *numbers)))
+    for session in command.deleted:
+        asks += [(sql.REMOVE_SESSION, (session,)), (sql.REMOVE_ACTIVITY, (session,))]
     asks.append((sql.SAVE_CURSOR, (*command.upto, last_id + len(command.items))))
     return Decision(True), asks
 
