@@ -38,7 +38,6 @@ from holdfast.stores.sql.entries import (
     read_turn,
     session_no,
     unpack_entries,
-    unpack_items,
 )
 from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 
@@ -329,10 +328,9 @@ def find_turn_items(
     of: Session, turn_id: TurnId, first: int, last: int
 ) -> Plan[list[StoredItem] | None]:
     """Return a range of items from the entries of their turn; None if some are not in them."""
-    own, found = session_no(of.id), list[StoredItem]()
-    for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
-        if no == own:
-            found += unpack_items(packed, of.id, seq, first, last)
+    own = session_no(of.id)
+    rows = [row for row in (yield from every(sql.TURN_ITEMS, turn_id)) if row[0] == own]
+    found = unpack_entries(rows, of.id, first, last)
     return found if len(found) == last - first + 1 else None
 
 
