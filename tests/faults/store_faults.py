@@ -64,8 +64,8 @@ DURABILITY = (
     Fault(
         "a fenced statement that changed nothing is taken for done",
         f"{STORES}/sqlite/driver.py",
-        "except sqlite3.IntegrityError:\n            is_current = False\n",
-        "except sqlite3.IntegrityError:\n            is_current = True\n",
+        "except sqlite3.IntegrityError:\n                is_current = False\n",
+        "except sqlite3.IntegrityError:\n                is_current = True\n",
         ("tests/unit/stores/sqlite/test_driver.py", f"{CONTRACT}::TestBlocks"),
     ),
 )

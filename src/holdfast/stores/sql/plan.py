@@ -28,6 +28,10 @@ Ask = tuple[Statement, tuple[Any, ...]]
 Plan = Generator[Ask, list[Row], ResultT]
 
 
+class LostUpdate(Exception):
+    """A fenced statement changed no row: the facts of this decision are out of date."""
+
+
 class QueryRunner(Protocol):
     """Runs a read in one snapshot."""
 
