@@ -49,9 +49,8 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.core.transaction.first_turns import start_first_turn
 from holdfast.core.transaction.outgoing import report_approvals
-from holdfast.core.transaction.plain_turns import start_plainly
+from holdfast.core.transaction.plain_turns import start_first_turn, start_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
