@@ -276,8 +276,8 @@ LOG = (
     Fault(
         "text in progress stays after the end of its run",
         f"{STORES}/sql/change_writer.py",
-        "asks.append((sql.DROP_PARTIAL, (change.run_id,)))",
-        "None",
+        "write_fields(sql.DROP_PARTIAL)",
+        'lambda _: (sql.DROP_PARTIAL, ("",))',
         ("tests/contract/test_log_rows.py",),
     ),
     Fault(

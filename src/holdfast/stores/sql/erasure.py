@@ -22,10 +22,9 @@ from holdfast.stores.sql.entries import (
     pack,
     read_body,
     read_items,
-    read_session,
     session_no,
 )
-from holdfast.stores.sql.lookups import find_number, session_row
+from holdfast.stores.sql.lookups import find_number, find_session
 from holdfast.stores.sql.plan import Ask, Plan, Statement, every, one
 from holdfast.stores.sql.search import statements as search
 
@@ -155,10 +154,9 @@ def _blank(body: Body) -> Body:
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     """Blank an item, its row in the id index, and the journal of its stream."""
-    row = yield from session_row(change.session_id)
-    if row is None:
+    session, no = (yield from find_session(change.session_id)), session_no(change.session_id)
+    if session is None:
         return []
-    session, no = read_session(row), session_no(change.session_id)
     n = yield from find_number(session, "seq", change.seq)
     entry = yield from one(sql.ITEM_ENTRY, no, n)
     if entry is None:
