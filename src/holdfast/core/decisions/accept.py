@@ -42,7 +42,6 @@ from holdfast.core.model.session import Session, begin_session, read_pending_cal
 from holdfast.core.model.turn import STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
-    IdempotencyRow,
     ScheduleSaved,
     TurnJoined,
     refuse,
@@ -255,7 +254,7 @@ def _admit(
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
     if command.idempotency_key is not None or command.schedule is not None:
-        bind_idempotency_key(command, draft, turn)
+        draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
         _claim_due_time(command.schedule, facts, draft, turn)
     if not is_first:
         return _enqueue(command, draft, turn, is_collecting=not is_busy)
@@ -355,7 +354,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     )
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    bind_idempotency_key(command, draft, turn)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     report_approvals(draft, turn, command.items)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
@@ -383,7 +382,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     draft = Draft(hidden, now=facts.now, is_new=True)
     turn = new_turn(command, hidden, 1, facts.now)
     draft.set(turn_count=1)
-    bind_idempotency_key(command, draft, turn)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     alone = Facts(now=facts.now)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
@@ -413,17 +412,6 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         rewind_upto=rewind[1] if rewind else None,
         accepted_at=now,
     )
-
-
-def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> None:
-    """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
-    if command.idempotency_key is None:
-        return
-    row = IdempotencyRow(
-        turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
-        draft.now,
-    )  # fmt: skip
-    draft.add(row)
 
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:
