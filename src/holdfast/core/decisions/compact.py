@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.core.compaction.records import in_force, read_compaction, read_elision, write_body
-from holdfast.core.decisions.hide import is_changed_within
+from holdfast.core.decisions.hide import is_changed
 from holdfast.core.decisions.run import count_usage, fenced
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, SessionMoved, SessionNotFound
 from holdfast.core.model.records import Record
@@ -25,7 +25,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     assert session is not None
     if command.again and any(_id_of(record) == _requested_id(command) for record in facts.records):
         return Decision(session)
-    if command.compaction is not None and is_changed_within(
+    if command.compaction is not None and is_changed(
         session, facts.heads, command.shown_records, command.to_seq
     ):
         return refuse(SessionMoved("what was summed up was changed in the meantime"))

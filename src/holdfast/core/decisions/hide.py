@@ -87,19 +87,16 @@ def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name,
 # ── while a run works ───────────────────────────────────────────────────────────────────────
 
 
-def is_changed(session: Session, heads: Iterable[RecordHead], shown_records: int | None) -> bool:
-    """Whether anything was hidden or shown again since a run read its context."""
-    return shown_records is not None and any(
-        _changes(session, head, shown_records) for head in heads
-    )
-
-
-def is_changed_within(
-    session: Session, heads: Iterable[RecordHead], shown_records: int | None, to_seq: int
+def is_changed(
+    session: Session,
+    heads: Iterable[RecordHead],
+    shown_records: int | None,
+    upto: int | None = None,
 ) -> bool:
-    """Whether anything up to `to_seq` was hidden or shown again since a run read its context."""
+    """Whether anything, up to an item, was hidden or shown again since a run read its context."""
     return shown_records is not None and any(
-        _changes(session, head, shown_records) and head.from_seq <= to_seq for head in heads
+        _changes(session, head, shown_records) and (upto is None or head.from_seq <= upto)
+        for head in heads
     )
 
 
