@@ -33,7 +33,7 @@ from holdfast.stores.sql.entries import (
     pack_items,
     session_no,
 )
-from holdfast.stores.sql.optimistic.decisions import FORESEEN, decide_from_cache
+from holdfast.stores.sql.optimistic.decisions import DECIDERS, decide_from_cache
 from holdfast.stores.sql.optimistic.plain_batches import plan_batch
 from holdfast.stores.sql.optimistic.plain_queue import plan_hand_over, plan_queued
 from holdfast.stores.sql.plan import Ask, Statement
@@ -189,7 +189,7 @@ def _with_journal(planned: Planned) -> Planned:
 
 
 PLANNERS: dict[type[Command[Any]], Planner] = {
-    **dict.fromkeys(FORESEEN, decide_from_cache),
+    **dict.fromkeys(DECIDERS, decide_from_cache),
     cmd.Accept: plan_start,
     cmd.AppendBatch: plan_batch,
     cmd.Finish: plan_end,
