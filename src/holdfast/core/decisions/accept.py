@@ -24,7 +24,7 @@ from holdfast.core.decisions.lane import (
     stop_active,
     tail_position,
 )
-from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
+from holdfast.core.decisions.lifecycle import begin_next, finished_seq, fork_of, retire, settled_seq
 from holdfast.core.decisions.schedules import unclaimable
 from holdfast.core.errors import (
     ApprovalNotFound,
@@ -202,16 +202,7 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
 def _accept_after_reset(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
     old = Draft(session, now=facts.now)
     retire(old, reason=f"{command.reset.mode}_rollover")
-    fresh = begin_session(
-        command.candidate_id,
-        session.tenant,
-        now=facts.now,
-        key=session.key,
-        generation=facts.next_generation,
-        previous=session,
-    )
-    draft = Draft(fresh, now=facts.now, is_new=True)
-    draft.add_event("session.created", generation=fresh.generation, previous_session_id=session.id)
+    draft = begin_next(session, command.candidate_id, facts)
     decision = _admit(command, facts, draft, is_rolled_over=True)
     return replace(decision, changes=(*old.changes(), *decision.changes))
 

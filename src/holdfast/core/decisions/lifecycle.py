@@ -46,6 +46,21 @@ def retire(draft: Draft, *, reason: str) -> None:
     draft.add_event("session.retired", reason=reason)
 
 
+def begin_next(session: Session, new_id: SessionId, facts: Facts) -> Draft:
+    """Return the draft of the next generation of a session's key."""
+    fresh = begin_session(
+        new_id,
+        session.tenant,
+        now=facts.now,
+        key=session.key,
+        generation=facts.next_generation,
+        previous=session,
+    )
+    draft = Draft(fresh, now=facts.now, is_new=True)
+    draft.add_event("session.created", generation=fresh.generation, previous_session_id=session.id)
+    return draft
+
+
 def reset(command: Reset, facts: Facts) -> Decision[Session]:
     """Start the next generation; every turn that is still open ends as cancelled."""
     session = facts.session
@@ -63,21 +78,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     old = Draft(session, now=facts.now)
     cancel_open(old, facts, code="session_reset", message=command.reason)
     retire(old, reason=command.reason)
-    fresh = Draft(
-        begin_session(
-            command.new_id,
-            session.tenant,
-            now=facts.now,
-            key=session.key,
-            generation=facts.next_generation,
-            previous=session,
-        ),
-        now=facts.now,
-        is_new=True,
-    )
-    fresh.add_event(
-        "session.created", generation=facts.next_generation, previous_session_id=session.id
-    )
+    fresh = begin_next(session, command.new_id, facts)
     # The key of a reset or a fork stands for the session that it creates.
     fresh.bind_key(command.idempotency_key, command.body_hash, TurnId(command.new_id))
     queue_parts(fresh, command.messages, fresh.session.id)
