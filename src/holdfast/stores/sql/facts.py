@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.compaction.records import heads_of
 from holdfast.core.decisions.import_session import IMPORTER
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import visible_spans
@@ -27,7 +28,6 @@ from holdfast.stores.sql.lookups import (
     find_run,
     find_session,
     find_turn,
-    heads_of,
     is_living,
     lane_facts,
     lane_of_key,

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import RecordHead
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
@@ -492,17 +491,6 @@ def last_run_of_step(turn_id: TurnId, step: int) -> Plan[Run | None]:
     """Return the last attempt at a step of a turn."""
     runs = yield from find_runs(turn_id)
     return next((run for run in reversed(runs) if run.step == step), None)
-
-
-def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
-    """Return records without their bodies, except erased summaries, which no longer count."""
-    return tuple(
-        RecordHead(
-            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
-        )
-        for one in records
-        if one.kind != "compaction" or one.body is not None
-    )  # fmt: skip
 
 
 def open_turns(session_id: SessionId) -> Plan[tuple[Turn, ...]]:
