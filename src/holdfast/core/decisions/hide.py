@@ -114,7 +114,9 @@ def without_hidden(
     """Return a run's new items, with summaries blanked if their range was hidden meanwhile."""
     if shown_records is None:
         return tuple(items)
-    first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)
+    hiding = [head for head in heads if head.kind in HIDING]
+    later = [head.from_seq for head in hiding if _changes(session, head, shown_records)]
+    first = min(later, default=None)
     if first is None:
         return tuple(items)
     ends = _ends(heads)
@@ -124,7 +126,3 @@ def without_hidden(
         else item
         for item in items
     )
-
-
-def _hides(session: Session, head: RecordHead, shown_records: int) -> bool:
-    return head.kind in HIDING and _changes(session, head, shown_records)

@@ -61,7 +61,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert session is not None
     assert turn is not None
     assert run is not None
-    if command.again and _is_extended(command, session):
+    if command.again and command.items and not _missing(command, session):
         return Decision(session)
     row = facts.repeat
     if row is not None and row.body_hash != (command.body_hash or b""):
@@ -116,11 +116,6 @@ def _keep_step(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> None:
         count_usage(draft, command.usage)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
-
-
-def _is_extended(command: Extend, session: Session) -> bool:
-    """Whether the command was carried out before: all its items are in the log."""
-    return bool(command.items) and not _missing(command, session)
 
 
 def finish(command: Finish, facts: Facts) -> Decision[Ended]:
