@@ -20,7 +20,7 @@ from holdfast.stores.sql.entries import (
     read_session,
     read_turn,
     session_no,
-    unpack_items,
+    unpack_entries,
 )
 
 
@@ -112,7 +112,7 @@ def _read_entry(
             late=beside.late.get(state.id),
         )  # fmt: skip
     if items is not None:
-        listed = unpack_items(items, session_id, seq, 0, 2**62)
+        listed = unpack_entries([(seq, items)], session_id, 0, 2**62)
         tables.items.setdefault(session_id, []).extend(listed)
     for record in read_records(body, session_id):
         tables.records.setdefault(session_id, []).append(record)

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.cli.output.masking import mask_url
 from holdfast.stores.postgres.backup import address_of
-from holdfast.stores.sql.entries import pack_states, read_items
+from holdfast.stores.sql.entries import pack, read_items
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import Outcome, in_own_process, in_pipe, in_process, in_terminal
@@ -86,7 +86,7 @@ def _without_an_item(connection: sqlite3.Connection) -> None:
     n, packed = connection.execute("select n, items from log where items is not null").fetchone()
     items = read_items(packed)
     items.listed.pop(0)
-    connection.execute("update log set items = ? where n = ?", (pack_states(items), n))
+    connection.execute("update log set items = ? where n = ?", (pack(items), n))
 
 
 def _without_an_entry(connection: sqlite3.Connection) -> None:

@@ -28,8 +28,7 @@ from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.entries import (
     Body,
     Items,
-    pack_body,
-    pack_states,
+    pack,
     read_body,
     read_items,
 )
@@ -136,14 +135,14 @@ class StoreUnderTest:
         """Change the body of the last entry."""
         body = read_body(self.read(f"select body from log {LAST}"))
         edit(body)
-        self.execute(f"update log set body = x'{pack_body(body).hex()}' {LAST}")
+        self.execute(f"update log set body = x'{pack(body).hex()}' {LAST}")
 
     def edit_items(self, edit: Callable[[Items], None]) -> None:
         """Change the items of the last entry that has some."""
         where = "where n = (select max(n) from log where items is not null)"
         items = read_items(self.read(f"select items from log {where}"))
         edit(items)
-        self.execute(f"update log set items = x'{pack_states(items).hex()}' {where}")
+        self.execute(f"update log set items = x'{pack(items).hex()}' {where}")
 
     def examine(self, *flags: str) -> list[dict[str, Any]]:
         """Return what the doctor finds, but for what the test's own server is known for."""

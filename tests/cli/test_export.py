@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.stores.sql.entries import HEAD_FIELDS, pack_body, read_body
+from holdfast.stores.sql.entries import HEAD_FIELDS, pack, read_body
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import in_own_process, in_pipe, in_process, in_terminal
@@ -56,7 +56,7 @@ def make_older(store: Path, *, seconds: int) -> None:
                         setattr(state, name, at - seconds)
             connection.execute(
                 "update log set at = at - ?, head = ?, body = ? where pos = ?",
-                (seconds, msgspec.msgpack.encode(values), pack_body(entry), place),
+                (seconds, msgspec.msgpack.encode(values), pack(entry), place),
             )
 
 

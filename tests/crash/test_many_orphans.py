@@ -17,7 +17,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import RECOVERED_AT_ONCE, Gateway
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.commit.group_commit import Result
-from holdfast.stores.sql.entries import pack_body, read_body, session_no
+from holdfast.stores.sql.entries import pack, read_body, session_no
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
@@ -85,7 +85,7 @@ def _clone(connection: sqlite3.Connection, count: int) -> None:
                 state.id = RunId(run)
             changed = {
                 "session": named["no"], "turn": turn, "head": msgspec.msgpack.encode(head),
-                "body": pack_body(body),
+                "body": pack(body),
             }  # fmt: skip
             entries.append(
                 {name: value for name, value in entry.items() if name != "pos"} | changed

@@ -23,11 +23,11 @@ from holdfast.core.decisions import run as run_end
 from holdfast.core.decisions.channels import stop as stopping
 from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
-from holdfast.core.ids import RunId
+from holdfast.core.ids import RunId, TurnId
 from holdfast.core.model.delivery import gateway_key
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Fence, Run, Turn
+from holdfast.core.model.turn import Fence, Run
 from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
@@ -260,16 +260,12 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
     """Bind idempotency keys when their turn is completed instead of when it is accepted."""
     rows: dict[str, IdempotencyRow] = {}
 
-    def bind_idempotency_key(command: Any, draft: Draft, turn: Turn) -> None:
-        if command.idempotency_key is not None:
-            rows[turn.id] = IdempotencyRow(
-                turn.tenant,
-                command.idempotency_key,
-                command.body_hash or b"",
-                turn.id,
-                turn.step,
-                draft.now,
-            )
+    def bind_key(
+        draft: Draft, key: str | None, body_hash: bytes | None, turn_id: TurnId, step: int = 0
+    ) -> None:
+        if key is not None:
+            tenant, now = draft.before.tenant, draft.now
+            rows[turn_id] = IdempotencyRow(tenant, key, body_hash or b"", turn_id, step, now)
 
     def finish(command: Finish, facts: Facts) -> Decision[Any]:
         decision = run_end.finish(command, facts)
@@ -283,7 +279,7 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
     decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
     decided[cmd.Finish] = (decided[cmd.Finish][0], finish)
     return (
-        (admission, "bind_idempotency_key", bind_idempotency_key),
+        (Draft, "bind_key", bind_key),
         (planning, "_DECIDED", decided),
     )
 

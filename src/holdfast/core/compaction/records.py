@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import ERASED_ITEM, StoredItem, message
-from holdfast.core.model.records import HIDING, RecordKind, Span, merge_spans
+from holdfast.core.model.records import HIDING, Record, RecordKind, Span, merge_spans
 from holdfast.core.model.session import Usage
 
 CompactionMode = Literal["model", "elide", "given"]
@@ -74,6 +74,17 @@ class RecordHead(msgspec.Struct, frozen=True, gc=False):
     to_seq: int
     undoes: int | None
     upto: int
+
+
+def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
+    """Return records without their bodies, except erased summaries, which no longer count."""
+    return tuple(
+        RecordHead(
+            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
+        )
+        for one in records
+        if one.kind != "compaction" or one.body is not None
+    )  # fmt: skip
 
 
 Name = tuple[SessionId, int]

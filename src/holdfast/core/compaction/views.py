@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.compaction.records import (
     CompactionRecord,
     Elision,
-    RecordHead,
+    heads_of,
     in_force,
     read_compaction,
     read_elision,
@@ -33,12 +33,7 @@ class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_compactions(session: Session, records: Sequence[Record]) -> list[CompactionView]:
     """Return a session's own compactions, oldest first, without the erased ones."""
-    heads = [
-        RecordHead(r.session_id, r.no, r.kind, r.from_seq, r.to_seq, r.undoes, session.head_seq)
-        for r in records
-        if r.kind != "compaction" or r.body is not None
-    ]
-    force = in_force(heads)
+    force = in_force(heads_of(records, session.head_seq))
     undone = {record.undoes for record in records if record.kind == "undo"}
     found: dict[str, CompactionView] = {}
     for record in records:

@@ -24,7 +24,7 @@ from holdfast.core.decisions.lane import (
     stop_active,
     tail_position,
 )
-from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
+from holdfast.core.decisions.lifecycle import begin_next, finished_seq, fork_of, retire, settled_seq
 from holdfast.core.decisions.schedules import unclaimable
 from holdfast.core.errors import (
     ApprovalNotFound,
@@ -42,16 +42,14 @@ from holdfast.core.model.session import Session, begin_session, read_pending_cal
 from holdfast.core.model.turn import STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
-    IdempotencyRow,
     ScheduleSaved,
     TurnJoined,
     refuse,
 )
 from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.core.transaction.first_turns import start_first_turn
 from holdfast.core.transaction.outgoing import report_approvals
-from holdfast.core.transaction.plain_turns import start_plainly
+from holdfast.core.transaction.plain_turns import start_first_turn, start_plainly
 from holdfast.core.transaction.session_draft import Draft
 
 _NO_APPROVAL = "no call waits for this approval any more"
@@ -207,16 +205,7 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
 def _accept_after_reset(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
     old = Draft(session, now=facts.now)
     retire(old, reason=f"{command.reset.mode}_rollover")
-    fresh = begin_session(
-        command.candidate_id,
-        session.tenant,
-        now=facts.now,
-        key=session.key,
-        generation=facts.next_generation,
-        previous=session,
-    )
-    draft = Draft(fresh, now=facts.now, is_new=True)
-    draft.add_event("session.created", generation=fresh.generation, previous_session_id=session.id)
+    draft = begin_next(session, command.candidate_id, facts)
     decision = _admit(command, facts, draft, is_rolled_over=True)
     return replace(decision, changes=(*old.changes(), *decision.changes))
 
@@ -259,7 +248,7 @@ def _admit(
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
     if command.idempotency_key is not None or command.schedule is not None:
-        bind_idempotency_key(command, draft, turn)
+        draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
         _claim_due_time(command.schedule, facts, draft, turn)
     if not is_first:
         return _enqueue(command, draft, turn, is_collecting=not is_busy)
@@ -359,7 +348,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     )
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    bind_idempotency_key(command, draft, turn)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     report_approvals(draft, turn, command.items)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
@@ -387,7 +376,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     draft = Draft(hidden, now=facts.now, is_new=True)
     turn = new_turn(command, hidden, 1, facts.now)
     draft.set(turn_count=1)
-    bind_idempotency_key(command, draft, turn)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     alone = Facts(now=facts.now)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
@@ -417,17 +406,6 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         rewind_upto=rewind[1] if rewind else None,
         accepted_at=now,
     )
-
-
-def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> None:
-    """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
-    if command.idempotency_key is None:
-        return
-    row = IdempotencyRow(
-        turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
-        draft.now,
-    )  # fmt: skip
-    draft.add(row)
 
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.accept import add_completed, bind_idempotency_key
+from holdfast.core.decisions.accept import add_completed
 from holdfast.core.decisions.idempotency import claim_of, claimed, is_implicit_repeat
 from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
@@ -33,7 +33,7 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     turn = add_completed(command, draft, source=command.source)
-    bind_idempotency_key(command, draft, turn)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     return draft.decide(Appended(draft.session, turn))
 
 

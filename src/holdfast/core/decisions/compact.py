@@ -1,9 +1,7 @@
 """Decide about compactions: write records over the log for the run that owns it, or undo them."""
 
-from collections.abc import Sequence
-
 from holdfast.core.compaction.records import in_force, read_compaction, read_elision, write_body
-from holdfast.core.decisions.hide import is_changed_within
+from holdfast.core.decisions.hide import is_changed
 from holdfast.core.decisions.run import count_usage, fenced
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, SessionMoved, SessionNotFound
 from holdfast.core.model.records import Record
@@ -25,7 +23,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     assert session is not None
     if command.again and any(_id_of(record) == _requested_id(command) for record in facts.records):
         return Decision(session)
-    if command.compaction is not None and is_changed_within(
+    if command.compaction is not None and is_changed(
         session, facts.heads, command.shown_records, command.to_seq
     ):
         return refuse(SessionMoved("what was summed up was changed in the meantime"))
@@ -94,17 +92,12 @@ def _id_of(record: Record) -> str | None:
     return read_elision(record.body).id if record.kind == "elision" else None
 
 
-def of_compaction(records: Sequence[Record], compaction_id: str) -> list[Record]:
-    """Return the records that one compaction wrote."""
-    return [record for record in records if _id_of(record) == compaction_id]
-
-
 def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
     """Undo a compaction: its range is shown and sent to providers again."""
     session = facts.session
     if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
-    found = of_compaction(facts.records, command.compaction_id)
+    found = [record for record in facts.records if _id_of(record) == command.compaction_id]
     if not found:
         return refuse(CompactionNotFound(f"no compaction {command.compaction_id}"))
     undone = {record.undoes for record in facts.records if record.kind == "undo"}

@@ -103,12 +103,7 @@ def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appende
         draft.save_turn(turn)
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    if command.idempotency_key is not None:
-        row = IdempotencyRow(
-            turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
-            facts.now,
-        )  # fmt: skip
-        draft.add(row)
+    draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     draft.add_event("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
     return draft.decide(Appended(draft.session, turn))
 

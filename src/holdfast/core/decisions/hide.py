@@ -89,19 +89,16 @@ def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name,
 # ── while a run works ───────────────────────────────────────────────────────────────────────
 
 
-def is_changed(session: Session, heads: Iterable[RecordHead], shown_records: int | None) -> bool:
-    """Whether anything was hidden or shown again since a run read its context."""
-    return shown_records is not None and any(
-        _changes(session, head, shown_records) for head in heads
-    )
-
-
-def is_changed_within(
-    session: Session, heads: Iterable[RecordHead], shown_records: int | None, to_seq: int
+def is_changed(
+    session: Session,
+    heads: Iterable[RecordHead],
+    shown_records: int | None,
+    upto: int | None = None,
 ) -> bool:
-    """Whether anything up to `to_seq` was hidden or shown again since a run read its context."""
+    """Whether anything, up to an item, was hidden or shown again since a run read its context."""
     return shown_records is not None and any(
-        _changes(session, head, shown_records) and head.from_seq <= to_seq for head in heads
+        _changes(session, head, shown_records) and (upto is None or head.from_seq <= upto)
+        for head in heads
     )
 
 
@@ -119,7 +116,9 @@ def without_hidden(
     """Return a run's new items, with summaries blanked if their range was hidden meanwhile."""
     if shown_records is None:
         return tuple(items)
-    first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)
+    hiding = [head for head in heads if head.kind in HIDING]
+    later = [head.from_seq for head in hiding if _changes(session, head, shown_records)]
+    first = min(later, default=None)
     if first is None:
         return tuple(items)
     ends = _ends(heads)
@@ -129,7 +128,3 @@ def without_hidden(
         else item
         for item in items
     )
-
-
-def _hides(session: Session, head: RecordHead, shown_records: int) -> bool:
-    return head.kind in HIDING and _changes(session, head, shown_records)

@@ -101,7 +101,7 @@ def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
     """Return the change that records the retry count as answered, or nothing if it is known."""
     if turn is facts.turn:
         return ()
-    return (RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now),)
+    return (RetryClaimed(turn.id, turn.step, turn.retry_claim),)
 
 
 def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
@@ -111,7 +111,7 @@ def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision
     if settled.turn is not None and is_noticed:
         turn = replace(settled.turn, retry_claim=turn.retry_claim)
     if facts.turn is not None and turn.retry_claim != facts.turn.retry_claim:
-        draft.add(RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now))
+        draft.add(RetryClaimed(turn.id, turn.step, turn.retry_claim))
     is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
     if is_torn:
         if not draft.session.is_live:

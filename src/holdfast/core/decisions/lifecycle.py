@@ -27,7 +27,6 @@ from holdfast.core.transaction.changes import (
     Change,
     ContentErased,
     Decision,
-    IdempotencyRow,
     ProviderStateDropped,
     refuse,
 )
@@ -47,6 +46,21 @@ def retire(draft: Draft, *, reason: str) -> None:
     draft.add_event("session.retired", reason=reason)
 
 
+def begin_next(session: Session, new_id: SessionId, facts: Facts) -> Draft:
+    """Return the draft of the next generation of a session's key."""
+    fresh = begin_session(
+        new_id,
+        session.tenant,
+        now=facts.now,
+        key=session.key,
+        generation=facts.next_generation,
+        previous=session,
+    )
+    draft = Draft(fresh, now=facts.now, is_new=True)
+    draft.add_event("session.created", generation=fresh.generation, previous_session_id=session.id)
+    return draft
+
+
 def reset(command: Reset, facts: Facts) -> Decision[Session]:
     """Start the next generation; every turn that is still open ends as cancelled."""
     session = facts.session
@@ -62,24 +76,11 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         live_id = session.id if session.is_live else facts.live_id
         return refuse(SessionChanged(expected, live_id))
     old = Draft(session, now=facts.now)
-    _cancel_open(old, facts, code="session_reset", message=command.reason)
+    cancel_open(old, facts, code="session_reset", message=command.reason)
     retire(old, reason=command.reason)
-    fresh = Draft(
-        begin_session(
-            command.new_id,
-            session.tenant,
-            now=facts.now,
-            key=session.key,
-            generation=facts.next_generation,
-            previous=session,
-        ),
-        now=facts.now,
-        is_new=True,
-    )
-    fresh.add_event(
-        "session.created", generation=facts.next_generation, previous_session_id=session.id
-    )
-    _remember(command, fresh)
+    fresh = begin_next(session, command.new_id, facts)
+    # The key of a reset or a fork stands for the session that it creates.
+    fresh.bind_key(command.idempotency_key, command.body_hash, TurnId(command.new_id))
     queue_parts(fresh, command.messages, fresh.session.id)
     return _decide_both(old, fresh)
 
@@ -101,17 +102,6 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
     return Decision(created)
 
 
-def _remember(command: Reset | Fork, draft: Draft) -> None:
-    """Bind the caller's idempotency key to the session that this command creates."""
-    if command.idempotency_key is None:
-        return
-    named = TurnId(draft.session.id)
-    row = IdempotencyRow(
-        command.tenant, command.idempotency_key, command.body_hash or b"", named, 0, draft.now
-    )
-    draft.add(row)
-
-
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
     """Make an old generation live again; the live one is retired, as by a reset."""
     session = facts.session
@@ -130,7 +120,7 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     if facts.live is None:
         return back.decide(back.session)
     old = Draft(facts.live, now=facts.now)
-    _cancel_open(old, facts, code="session_restored")
+    cancel_open(old, facts, code="session_restored")
     retire(old, reason="session_restored")
     return _decide_both(old, back)
 
@@ -166,7 +156,7 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
             )
         )
     draft = Draft(session, now=facts.now)
-    _cancel_open(draft, facts, code="session_deleted")
+    cancel_open(draft, facts, code="session_deleted")
     _mark_deleted(draft)
     changes: list[Change] = [*draft.changes()]
     aborted: list[RunId] = [*draft.decide(None).aborted]
@@ -203,7 +193,7 @@ def _mark_deleted(draft: Draft) -> None:
     draft.add(ContentErased(session.id))
 
 
-def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
+def cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
     """End every open turn as cancelled; `code` is the stable error code of the cause."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
@@ -229,7 +219,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
     child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)
     draft = Draft(child, now=facts.now, is_new=True)
     draft.add_event("session.created", generation=1, parent_session_id=session.id, after_seq=after)
-    _remember(command, draft)
+    draft.bind_key(command.idempotency_key, command.body_hash, TurnId(command.new_id))
     return draft.decide(draft.session)
 
 

@@ -27,7 +27,6 @@ from holdfast.core.model.turn import Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
     CompletionRow,
     Decision,
-    IdempotencyRow,
     LateWriteNoted,
     PartialDropped,
     PartialSaved,
@@ -62,7 +61,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert session is not None
     assert turn is not None
     assert run is not None
-    if command.again and _is_extended(command, session):
+    if command.again and command.items and not _missing(command, session):
         return Decision(session)
     row = facts.repeat
     if row is not None and row.body_hash != (command.body_hash or b""):
@@ -80,7 +79,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
         _end_merged(draft, merged)
     if command.idempotency_key is not None and row is None:
-        draft.add(_batch(command, turn, facts.now))
+        draft.bind_key(command.idempotency_key, command.body_hash, turn.id, turn.step)
     if command.partial is not None:
         draft.add(PartialSaved(session.id, run.id, pack_items(command.partial)))
     elif command.items and run.partial is not None:
@@ -117,16 +116,6 @@ def _keep_step(draft: Draft, turn: Turn, command: Extend, facts: Facts) -> None:
         count_usage(draft, command.usage)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
-
-
-def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
-    key, hashed = command.idempotency_key or "", command.body_hash or b""
-    return IdempotencyRow(turn.tenant, key, hashed, turn.id, turn.step, now)
-
-
-def _is_extended(command: Extend, session: Session) -> bool:
-    """Whether the command was carried out before: all its items are in the log."""
-    return bool(command.items) and not _missing(command, session)
 
 
 def finish(command: Finish, facts: Facts) -> Decision[Ended]:

@@ -174,7 +174,6 @@ class RetryClaimed(_Change, frozen=True):
     turn_id: TurnId
     step: int
     claims: int
-    at: float
 
 
 class LateWriteNoted(_Change, frozen=True):

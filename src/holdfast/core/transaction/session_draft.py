@@ -18,6 +18,7 @@ from holdfast.core.transaction.changes import (
     Decision,
     Entry,
     Event,
+    IdempotencyRow,
     JournalAdded,
     JournalRow,
     LogAppended,
@@ -270,6 +271,15 @@ class Draft:
     def add(self, change: Change) -> None:
         """Add a change outside the log."""
         self._others.append(change)
+
+    def bind_key(
+        self, key: str | None, body_hash: bytes | None, turn_id: TurnId, step: int = 0
+    ) -> None:
+        """Bind a caller's idempotency key, if there is one, in the commit of what it stands for."""
+        if key is not None:
+            tenant = self.before.tenant
+            row = IdempotencyRow(tenant, key, body_hash or b"", turn_id, step, self.now)
+            self._others.append(row)
 
     def journal(self, turn: Turn, entry: JournalEntry, run_id: RunId) -> None:
         """Add a batch of the stream of the turn's current step."""

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from holdfast.core.errors import HoldfastError, TurnCancelled, TurnFailed, TurnInterrupted
+from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import find_request
 from holdfast.core.model.session import Session
@@ -12,6 +12,7 @@ from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.appending import completed_turn
 from holdfast.engine.sessions.gateway import Gateway
 
 _SEARCHED_TURNS = 20
@@ -55,7 +56,8 @@ class CompactionTurns:
             )
         )
         if isinstance(admission, Repeated):
-            return await self._result_of_repeat(admission)
+            await completed_turn(self._gateway, admission)
+            return admission.session
         run = await self._gateway.enter(admission)
         try:
             return await self._run(run, request)
@@ -65,11 +67,7 @@ class CompactionTurns:
     async def _run(self, run: ActiveRun, request: CompactionRequest) -> Session:
         """Run the compaction; cancel it, and its model call, as soon as the lane is lost."""
         work = asyncio.ensure_future(self._compact(run, request))
-
-        def stop() -> None:
-            work.cancel()
-
-        run.on_lost(stop)
+        run.on_lost(work.cancel)
         try:
             return await work
         except asyncio.CancelledError:
@@ -98,20 +96,6 @@ class CompactionTurns:
             Finish(fence=run.fence, outcome="completed", usage=result.usage)
         )  # fmt: skip
         return ended.session
-
-    async def _result_of_repeat(self, repeated: Repeated) -> Session:
-        """Wait for the turn of a repeated request, and return its result."""
-        turn = repeated.turn
-        if turn.is_open:
-            turn = (await self._gateway.wait_until_ended(turn.tenant, turn.id)).turn
-        if turn.outcome == "completed":
-            return repeated.session
-        if turn.outcome == "cancelled":
-            raise TurnCancelled(turn.id, turn.error_code)
-        if turn.outcome == "failed":
-            message = turn.error_message or "the compaction failed"
-            raise TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
-        raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
     async def _last_model(self, run: ActiveRun) -> str | None:
         """Return the model that was last called in the session."""

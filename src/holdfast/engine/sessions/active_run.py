@@ -148,6 +148,12 @@ class ActiveRun:
         self._shown_records = self.session.record_no
         return await self._store.read.context(self.session)
 
+    async def own_items(self) -> list[StoredItem]:
+        """Return the part of the context that belongs to the run's own turn."""
+        session_id, number = self.session.id, self.turn.number
+        items = await self.items()
+        return [one for one in items if (one.session_id, one.turn_number) == (session_id, number)]
+
     async def quarantined(self) -> frozenset[int]:
         """Return the items that a provider could not process; without records there are none."""
         if not self.session.record_no and self.session.parent_id is None:

@@ -11,10 +11,11 @@ from holdfast.core.errors import (
     StoreError,
     StoreUnavailable,
     TurnCancelled,
+    TurnFailed,
     TurnInterrupted,
 )
 from holdfast.core.ids import RunId
-from holdfast.core.model.turn import OnBusy
+from holdfast.core.model.turn import OnBusy, Turn
 from holdfast.core.transaction.commands import (
     Accept,
     Append,
@@ -90,7 +91,7 @@ async def _append_in_turn(gateway: Gateway, command: Append, on_busy: OnBusy) ->
     )
     admission = await gateway.accept(accept)
     if isinstance(admission, Repeated):
-        return await _result_of_repeat(gateway, admission)
+        return Appended(admission.session, await completed_turn(gateway, admission))
     run = await gateway.enter(admission)
     try:
         ended = await run.finish(Finish(fence=run.fence, outcome="completed"))
@@ -99,13 +100,16 @@ async def _append_in_turn(gateway: Gateway, command: Append, on_busy: OnBusy) ->
     return Appended(ended.session, ended.turn)
 
 
-async def _result_of_repeat(gateway: Gateway, repeated: Repeated) -> Appended:
-    """Wait for the turn that a repeated batch belongs to, and return its result."""
+async def completed_turn(gateway: Gateway, repeated: Repeated) -> Turn:
+    """Return the turn of a repeated request once it is completed; raise if it ends otherwise."""
     turn = repeated.turn
     if turn.is_open:
         turn = (await gateway.wait_until_ended(turn.tenant, turn.id)).turn
     if turn.outcome == "completed":
-        return Appended(repeated.session, turn)
+        return turn
     if turn.outcome == "cancelled":
         raise TurnCancelled(turn.id, turn.error_code)
+    if turn.outcome == "failed":
+        message = turn.error_message or "the turn failed"
+        raise TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
     raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")

@@ -18,7 +18,7 @@ from holdfast.core.model.gateway_items import (
     complete,
     store_item,
 )
-from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.items import read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED
 from holdfast.core.tools.approval_words import approval_code
@@ -30,7 +30,7 @@ from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.turns.steering import join_waiting_input
 from holdfast.engine.turns.tool_loop import UNATTENDED
-from holdfast.engine.turns.tool_progress import ToolTurn, chat_words
+from holdfast.engine.turns.tool_progress import ToolTurn, chat_words, commit_step
 from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
 from holdfast.ports.provider import Answer, PermissionRequest
 
@@ -85,11 +85,7 @@ class AgentApprovals:
 
     async def _settle(self, run: ActiveRun, writer: JournalWriter | None) -> Sequence[bytes]:
         """Commit the answers to requests of earlier runs; a request without one is denied."""
-        left = find_open_calls(
-            item
-            for item in await run.items()
-            if item.turn_number == run.turn.number and item.session_id == run.session.id
-        )
+        left = find_open_calls(await run.own_items())
         completions = []
         for call in left.calls:
             denial = _denial(left.approvals.get(call.id))
@@ -98,7 +94,7 @@ class AgentApprovals:
         if not completions:
             return ()
         items = [store_item(each) for each in completions]
-        await _commit(run, items, writer)
+        await commit_step(run, writer, items)
         if writer is not None:
             for index, (call, completion) in enumerate(zip(left.calls, completions, strict=True)):
                 writer.write([*begin_events(call, index), *end_events(completion, index)])
@@ -118,7 +114,7 @@ class AgentApprovals:
         call = self._call(answer.request)
         items = [*(read_item(body) for body in answer.items), store_item(call)]
         items += chat_words(request, settled, items, self._gateway.ids.new)
-        await _commit(run, items, writer, answer)
+        await commit_step(run, writer, items, answer)
         if writer is not None:
             place = len(client_output([*settled, *answer.items]))
             writer.write(request_events(call, place))
@@ -154,21 +150,3 @@ def _denial(approval: GatewayApproval | None) -> str | None:
         reason = approval.reason if approval is not None else None
         return f"{NOT_APPROVED} Reason: {reason}" if reason else NOT_APPROVED
     return None
-
-
-async def _commit(
-    run: ActiveRun,
-    items: Sequence[NewItem],
-    writer: JournalWriter | None,
-    answer: Answer | None = None,
-) -> None:
-    """Commit items after the journal has stopped writing: writes of one run must not overlap."""
-    if writer is not None:
-        await writer.settle()
-    await run.commit_step(
-        items,
-        state=answer.state if answer is not None else None,
-        usage=answer.usage if answer is not None else None,
-    )
-    if writer is not None:
-        writer.begin_step()

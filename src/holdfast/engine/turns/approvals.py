@@ -410,9 +410,9 @@ class ApprovalService:
             on_busy="reject",
             idempotency_key=idempotency_key,
             body_hash=blake2b(items[0].body, digest_size=16).digest(),
+            after_turn=view.session.turn_count,
             limits=self._gateway.limits,
         )
-        accept = replace(accept, after_turn=view.session.turn_count)
         is_live = request.is_stream or request.is_background
         try:
             return await self._turns.accept(accept, request, is_live=is_live)

@@ -45,12 +45,7 @@ async def load_attachments(run: ActiveRun, delivery: Delivery, channels: Channel
 
     A person whose voice message is not understood is told so in the same commit.
     """
-    own = [
-        item
-        for item in await run.items()
-        if item.turn_number == run.turn.number and item.session_id == run.session.id
-    ]
-    waiting = find_waiting(own)
+    waiting = find_waiting(await run.own_items())
     if waiting:
         contents = await _load(waiting, channels)
         items = [content_item(*each) for each in contents]

@@ -462,47 +462,38 @@ class TurnExecutor:
         self, run: ActiveRun, request: TurnRequest, code: str, writer: JournalWriter | None
     ) -> None:
         """End a run that was stopped, with all output that was shown."""
-        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
-        journal = await writer.settle() if writer is not None else None
-        try:
-            await run.finish(
-                Finish(
-                    fence=run.fence,
-                    outcome="cancelled",
-                    items=finished,
-                    partial=partial,
-                    error_code=code,
-                    journal=journal,
-                )
-            )
-        except HoldfastError as exc:
-            log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
-            return
-        if writer is not None:
-            output = [item.body for item in (*finished, *partial)]
-            writer.end(journal, response_facts(run, request, "cancelled", output, None))
+        command = Finish(fence=run.fence, outcome="cancelled", error_code=code)
+        ended = await self._finish_early(run, command, writer)
+        if ended is not None and writer is not None:
+            output = [item.body for item in (*ended.items, *ended.partial)]
+            writer.end(ended.journal, response_facts(run, request, "cancelled", output, None))
 
     async def _interrupt(self, run: ActiveRun, writer: JournalWriter | None) -> None:
         """Leave a run that this process cannot finish; a retry or another worker continues it."""
-        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
-        journal = await writer.settle() if writer is not None else None
         if run.turn.source in RUN_AGAIN:
+            if writer is not None:
+                await writer.settle()
             run.abandon()
             return
+        command = Finish(
+            fence=run.fence, outcome="interrupted", error_code="caller_left", is_retryable=True
+        )
+        await self._finish_early(run, command, writer)
+
+    async def _finish_early(
+        self, run: ActiveRun, command: Finish, writer: JournalWriter | None
+    ) -> Finish | None:
+        """Commit the end of a run with its output so far; return it, or None if that fails."""
+        if writer is not None:
+            finished, partial = writer.interrupted_output()
+            journal = await writer.settle()
+            command = replace(command, items=finished, partial=partial, journal=journal)
         try:
-            await run.finish(
-                Finish(
-                    fence=run.fence,
-                    outcome="interrupted",
-                    items=finished,
-                    partial=partial,
-                    error_code="caller_left",
-                    is_retryable=True,
-                    journal=journal,
-                )
-            )
+            await run.finish(command)
         except HoldfastError as exc:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+            return None
+        return command
 
 
 def _is_clients_mistake(error: HoldfastError) -> bool:

@@ -12,6 +12,7 @@ from holdfast.core.model.turn import STEERING, Turn
 from holdfast.core.transaction.outgoing import delivery_of
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.turns.tool_progress import commit_step
 from holdfast.ports.store import TurnReader
 
 MAX_JOINING = 100
@@ -56,10 +57,5 @@ async def join_waiting_input(
 ) -> None:
     """Add waiting input to a turn that continues with tool outputs of its client."""
     joining = await waiting_input(read, run) if has_waiting(run) else ()
-    if not joining:
-        return
-    if writer is not None:
-        await writer.settle()
-    await run.commit_step((), merges=joining)
-    if writer is not None:
-        writer.begin_step()
+    if joining:
+        await commit_step(run, writer, (), merges=joining)

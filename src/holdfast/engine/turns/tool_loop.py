@@ -44,7 +44,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.turns.steering import has_waiting, waiting_input
-from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn, chat_words
+from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn, chat_words, commit_step
 from holdfast.engine.turns.tool_stream import (
     ToolSink,
     begin_events,
@@ -118,7 +118,7 @@ class ToolLoop:
         progress = ToolProgress(run, request, requested, writer, tools, caller)
         if tools.servers:
             await self._show_lists(progress)
-        own = await self._own_items(run)
+        own = await run.own_items()
         is_continued = run.turn.step > 0 or run.turn.attempts > 1
         if is_continued or _has_made_calls(run, own):
             progress.count(count_use(await self._logged_items(run)))
@@ -281,20 +281,9 @@ class ToolLoop:
         answer: Answer | None = None,
         merges: tuple[TurnId, ...] = (),
     ) -> None:
-        """Commit items while no other write of the run is in flight; turns in `merges` join."""
-        writer = progress.writer
-        if writer is not None:
-            await writer.settle()
-        await progress.run.commit_step(
-            items,
-            state=answer.state if answer is not None else None,
-            usage=answer.usage if answer is not None else None,
-            merges=merges,
-            outbox=progress.take_files(),
-        )
+        files = progress.take_files()
+        await commit_step(progress.run, progress.writer, items, answer, merges=merges, outbox=files)
         progress.bodies += [item.body for item in items]
-        if writer is not None:
-            writer.begin_step()
 
     # ── what is left to do ──────────────────────────────────────────────────────────────────
 
@@ -347,7 +336,7 @@ class ToolLoop:
 
     async def _open_calls(self, progress: ToolProgress) -> OpenCalls:
         """Return the calls of the turn without an outcome; one that was hidden is an outcome."""
-        left = find_open_calls(await self._own_items(progress.run))
+        left = find_open_calls(await progress.run.own_items())
         if all(call.item_id in progress.latest for call in left.calls):
             return left
         ended = {
@@ -380,10 +369,6 @@ class ToolLoop:
             counted=progress.usage,
         )
 
-    async def _own_items(self, run: ActiveRun) -> list[StoredItem]:
-        """Return the items of the run's turn that the model sees."""
-        return _of_turn(run, await run.items())
-
     async def _logged_items(
         self, run: ActiveRun, view: Literal["visible", "log"] = "visible"
     ) -> list[StoredItem]:
@@ -393,7 +378,9 @@ class ToolLoop:
         """
         first = run.turn.first_seq
         query = ItemQuery(after=first - 1 if first else None, view=view)
-        return _of_turn(run, await self._gateway.read.items(run.session, query))
+        session_id, number = run.session.id, run.turn.number
+        found = await self._gateway.read.items(run.session, query)
+        return [one for one in found if (one.session_id, one.turn_number) == (session_id, number)]
 
     async def _complete(
         self, progress: ToolProgress, call: GatewayCall, left: OpenCalls, may_have_run: bool
@@ -506,11 +493,6 @@ class ToolLoop:
             pending=_client_calls(items) if answer.status == "completed" else (),
             counted=counted,
         )
-
-
-def _of_turn(run: ActiveRun, items: Sequence[StoredItem]) -> list[StoredItem]:
-    session_id, number = run.session.id, run.turn.number
-    return [item for item in items if item.turn_number == number and item.session_id == session_id]
 
 
 def _has_made_calls(run: ActiveRun, own: Sequence[StoredItem]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxFile, OutboxMessage
 from holdfast.core.model.gateway_items import client_output, words_item
 from holdfast.core.model.items import NewItem
@@ -173,3 +174,26 @@ def chat_words(
     words = words_item(new_id("gww"), "assistant", told)
     is_said = last is not None and last.fingerprint == words.fingerprint
     return [] if is_said or not told else [words]
+
+
+async def commit_step(
+    run: ActiveRun,
+    writer: JournalWriter | None,
+    items: Sequence[NewItem],
+    answer: Answer | None = None,
+    *,
+    merges: tuple[TurnId, ...] = (),
+    outbox: tuple[OutboxMessage, ...] = (),
+) -> None:
+    """Commit items after the journal has stopped writing: writes of one run must not overlap."""
+    if writer is not None:
+        await writer.settle()
+    await run.commit_step(
+        items,
+        state=answer.state if answer is not None else None,
+        usage=answer.usage if answer is not None else None,
+        merges=merges,
+        outbox=outbox,
+    )
+    if writer is not None:
+        writer.begin_step()

@@ -61,16 +61,12 @@ class ContextCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.limit(max_bytes)
         self._entries: OrderedDict[SessionId, CachedContext] = OrderedDict()
-        self._bytes = 0
+        self.held_bytes = 0
+        """About how much memory they take."""
         self.large: OrderedDict[SessionId, None] = OrderedDict()
         """Sessions whose context is too large to be cached: it is read in a thread."""
         self.readings = TranscriptCache()
         """What clients read, who are shown the log as it is stored."""
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory they take."""
-        return self._bytes
 
     def limit(self, max_bytes: int) -> None:
         """Bound the memory that they take; 0 keeps no context."""
@@ -99,12 +95,12 @@ class ContextCache:
                         known.head_seq = item.seq
                         size += ITEM_BYTES + 2 * len(item.body)
             known.size += size
-            self._bytes += size
+            self.held_bytes += size
             self._entries.move_to_end(session.id)
             if known.record_no != session.record_no:
                 # A record may hide items that were appended with it.
                 self._apply(known, change)
-            if self._bytes > self._max_bytes or known.size > self._max_context_bytes:
+            if self.held_bytes > self._max_bytes or known.size > self._max_context_bytes:
                 self._make_room(session.id)
 
     def _note_erasure(self, change: Change) -> None:
@@ -123,7 +119,7 @@ class ContextCache:
             last = bisect_right(items, record.to_seq, key=_seq)
             freed = _size(items[first:last])
             entry.size -= freed
-            self._bytes -= freed
+            self.held_bytes -= freed
             items = items.without(first, last)
             entry.record_no = record.no
         entry.items = items
@@ -159,20 +155,20 @@ class ContextCache:
         entry = CachedContext(session.record_no, session.head_seq, kept, _size(kept), is_plain)
         self._entries[session.id] = entry
         self.large.pop(session.id, None)
-        self._bytes += entry.size
+        self.held_bytes += entry.size
         self._make_room(session.id)
 
     def drop(self, session_id: SessionId) -> None:
         """Forget a session."""
         entry = self._entries.pop(session_id, None)
         if entry is not None:
-            self._bytes -= entry.size
+            self.held_bytes -= entry.size
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
         self.large.clear()
-        self._bytes = 0
+        self.held_bytes = 0
 
     def _begin(self, session: Session) -> None:
         """Know a session that was created here: empty, or a fork of a known context."""
@@ -193,7 +189,7 @@ class ContextCache:
         entry = CachedContext(0, session.parent_seq, inherited, size)
         entry.quarantined = parent.quarantined
         self._entries[session.id] = entry
-        self._bytes += entry.size
+        self.held_bytes += entry.size
         self._make_room(session.id)
 
     def _make_room(self, newest: SessionId) -> None:
@@ -203,9 +199,9 @@ class ContextCache:
             self.large[newest] = None
             if len(self.large) > MAX_LARGE:
                 self.large.popitem(last=False)
-        while self._bytes > self._max_bytes:
+        while self.held_bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
-            self._bytes -= oldest.size
+            self.held_bytes -= oldest.size
 
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:

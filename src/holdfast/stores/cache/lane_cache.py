@@ -48,7 +48,8 @@ class LaneCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self.held_bytes = 0
+        """About how much memory they take."""
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
         self.find = self._lanes.get
         """Return a lane and its size, or None if it is not known."""
@@ -58,11 +59,6 @@ class LaneCache:
         """Whether the last session that was read did not exist; the next one may not either."""
         self._before: dict[SessionId, Lane | None] | None = None
         """The lanes changed since `begin`, in their state before."""
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory they take."""
-        return self._bytes
 
     # ── what is known ───────────────────────────────────────────────────────────────────────
 
@@ -187,7 +183,7 @@ class LaneCache:
         if known is None:
             return None
         lane, size = known
-        self._bytes -= size
+        self.held_bytes -= size
         session = lane.session
         if self.keys.get((session.tenant, session.key)) == session_id:
             del self.keys[session.tenant, session.key]
@@ -237,14 +233,14 @@ class LaneCache:
         self._before = None
         self._lanes.clear()
         self.keys.clear()
-        self._bytes = 0
+        self.held_bytes = 0
 
     def put(self, lane: Lane) -> None:
         """Add or replace a lane; it becomes the most recently used one."""
         session, active, run = lane.session, lane.active, lane.run
         known = self._lanes.pop(session.id, None)
         if known is not None:
-            self._bytes -= known[1]
+            self.held_bytes -= known[1]
         if self._before is not None:
             self._before.setdefault(session.id, known[0] if known is not None else None)
         size = LANE_BYTES + len(session.metadata) + lane.waiting_bytes
@@ -255,8 +251,8 @@ class LaneCache:
         if run is not None and (run.partial or run.heals):
             size += len(run.partial or b"") + len(run.heals or b"")
         self._lanes[session.id] = lane, size
-        self._bytes += size
-        while self._bytes > self._max_bytes:
+        self.held_bytes += size
+        while self.held_bytes > self._max_bytes:
             self.forget(next(iter(self._lanes)))
 
 

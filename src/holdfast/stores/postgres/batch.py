@@ -23,10 +23,10 @@ from holdfast.stores.postgres.dialect import (
     table_of,
     together,
 )
-from holdfast.stores.postgres.errors import LostUpdate, meaning
+from holdfast.stores.postgres.errors import meaning
 from holdfast.stores.postgres.row_locks import Locked, lock_keys
 from holdfast.stores.sql.command_plans import Planned, plan
-from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
+from holdfast.stores.sql.plan import Ask, LostUpdate, Plan, Row, Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]

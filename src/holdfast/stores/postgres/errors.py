@@ -5,16 +5,13 @@ from typing import Literal
 import asyncpg
 
 from holdfast.core.errors import InvalidInput, StoreError, StoreUnavailable
+from holdfast.stores.sql.plan import LostUpdate
 
 Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
 """`gone`: the connection is lost, and perhaps the result of a commit. `lost_race`: nothing was
 written because another writer was first; read again at once. `busy`: nothing was done, and an
 immediate retry would not help. `refused`: nothing was done, and the same work will be refused
 again. `other`: not caused by the database."""
-
-
-class LostUpdate(Exception):
-    """A fenced statement changed no row: the facts of this decision are out of date."""
 
 
 _GONE = (

@@ -3,6 +3,7 @@
 import time
 
 from holdfast.core.errors import ForeignDatabase
+from holdfast.stores.postgres.clock import READ_CLOCK
 from holdfast.stores.postgres.connect import Connection, Connector, close_quietly
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.sql import migrations
@@ -17,7 +18,6 @@ COLUMNS = (
     "select table_name::text, column_name::text from information_schema.columns "
     "where table_schema = current_schema()"
 )
-CLOCK = "select extract(epoch from clock_timestamp())::double precision"
 
 
 async def read_columns(connection: Connection) -> dict[str, set[str]]:
@@ -48,7 +48,7 @@ async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspec
     connection = await Connector(target=target).connect()
     try:
         before = time.time()
-        theirs = await connection.fetchval(CLOCK)
+        theirs = await connection.fetchval(READ_CLOCK)
         ahead = theirs - (before + time.time()) / 2
         found = await read_columns(connection)
         applied: list[tuple[int, str]] = []

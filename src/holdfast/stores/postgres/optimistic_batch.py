@@ -23,8 +23,7 @@ from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
 from holdfast.stores.postgres.row_locks import Name
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import marks
-from holdfast.stores.sql.optimistic.first_turns import ADD_FIRST_SESSION, KEY_AT
-from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
+from holdfast.stores.sql.optimistic.plain_turns import ADD_FIRST_SESSION, KEY_AT, PLANNERS
 from holdfast.stores.sql.plan import Ask, Statement
 
 

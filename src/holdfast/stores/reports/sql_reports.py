@@ -15,7 +15,7 @@ from holdfast.ports.reports import (
     WorkerView,
 )
 from holdfast.stores.sql.entries import ENDS, STARTED, STEP, RunState, TurnState, read_body
-from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one
 from holdfast.stores.sql.statements import IS_INDEXED, IS_LAST_OF_TURN
 from holdfast.stores.sql.store import SqlStore
 
@@ -85,12 +85,7 @@ class SqlReports:
 
     async def lanes(self, limit: int) -> list[LaneView]:
         """Return lanes in use."""
-
-        def query(_: float) -> Plan[list[LaneView]]:
-            rows = yield from every(LANES, limit)
-            return [LaneView(*row) for row in rows]
-
-        return await self._store.query(query)
+        return await self._store.query(lambda _: every_as(LaneView, LANES, limit))
 
     async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
         """Return usage by interval, tenant and model."""
@@ -106,7 +101,7 @@ class SqlReports:
 
 
 def _ends(pos: int, until: float, _: float) -> Plan[list[Row]]:
-    return (yield from every(RUN_ENDS, pos, until, PAGE_ROWS))
+    return every(RUN_ENDS, pos, until, PAGE_ROWS)
 
 
 def _first_pos(since: float) -> Plan[int]:

@@ -18,7 +18,7 @@ from holdfast.stores.sql.entries import (
     pack_items,
     session_no,
 )
-from holdfast.stores.sql.plan import Ask, Statement
+from holdfast.stores.sql.plan import Ask, write_fields
 from holdfast.stores.sql.schedules import WRITERS as SCHEDULE_WRITERS
 
 STOP_REQUEST_SECONDS = 60.0
@@ -27,8 +27,6 @@ _identity_state = attrgetter("is_live", "retired_at", "deleted_at", "metadata")
 """The columns of a session's own row that change."""
 _lane_state = attrgetter("active_turn_id", "active_run_id", "owner", "hold_until")
 """The columns of a lane."""
-Writer = Callable[[Any, list[Ask]], None]
-"""Appends the statements of a change to a list."""
 
 
 def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
@@ -91,47 +89,25 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         statement, before = sql.ADD_ENTRY, None
 
 
-def _enqueue(change: ch.QueueSaved, asks: list[Ask]) -> None:
-    turn = change.turn
-    values = (session_no(turn.session_id), turn.position, turn.id, turn.owner, turn.input)
-    asks.append((sql.ENQUEUE, values))
-
-
-def _save_partial(change: ch.PartialSaved, asks: list[Ask]) -> None:
-    asks.append((sql.SAVE_PARTIAL, (change.run_id, session_no(change.session_id), change.body)))
-
-
-def _join_turn(change: ch.TurnJoined, asks: list[Ask]) -> None:
-    values = (change.turn_id, change.into, change.run_id, session_no(change.session_id))
-    asks.append((sql.ADD_JOINED_TURN, values))
-
-
-def _note_late(change: ch.LateWriteNoted, asks: list[Ask]) -> None:
-    values = (change.run_id, change.turn_id, session_no(change.session_id), change.body)
-    asks.append((sql.ADD_LATE_WRITE, values))
-
-
 def _request_stop(row: ch.StopRequestRow, asks: list[Ask]) -> None:
     asks.append((sql.FORGET_STOP_REQUESTS, (row.requested_at - STOP_REQUEST_SECONDS,)))
     asks.append((sql.ADD_STOP_REQUEST, astuple(row)))
 
 
-def _save_provider_state(change: ch.ProviderStateSaved, asks: list[Ask]) -> None:
+def _save_provider_state(change: ch.ProviderStateSaved) -> Ask:
     state = change.state
-    values = (
+    return sql.SAVE_PROVIDER_STATE, (
         change.session_id, state.slot, state.provider, state.account, state.model,
         state.value, state.covers_seq, change.saved_at,
     )  # fmt: skip
-    asks.append((sql.SAVE_PROVIDER_STATE, values))
 
 
-def _drop_provider_state(change: ch.ProviderStateDropped, asks: list[Ask]) -> None:
+def _drop_provider_state(change: ch.ProviderStateDropped) -> Ask:
     if change.from_seq is not None:
-        asks.append((sql.DROP_PROVIDER_STATE_COVERING, (change.session_id, change.from_seq)))
-    elif change.slot is None:
-        asks.append((sql.DROP_PROVIDER_STATE, (change.session_id,)))
-    else:
-        asks.append((sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)))
+        return sql.DROP_PROVIDER_STATE_COVERING, (change.session_id, change.from_seq)
+    if change.slot is None:
+        return sql.DROP_PROVIDER_STATE, (change.session_id,)
+    return sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)
 
 
 def add_journal(change: ch.JournalAdded, asks: list[Ask]) -> None:
@@ -152,44 +128,55 @@ def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
     asks.append((sql.ADD_DROPPED_RESPONSE, astuple(change)))
 
 
-def _row(statement: Statement) -> Writer:
-    """Return the writer of a change that is a row."""
-
-    def write(row: Any, asks: list[Ask]) -> None:
-        asks.append((statement, astuple(row)))
-
-    return write
+def _enqueue(change: ch.QueueSaved) -> Ask:
+    turn = change.turn
+    return sql.ENQUEUE, (
+        session_no(turn.session_id), turn.position, turn.id, turn.owner, turn.input,
+    )  # fmt: skip
 
 
-_WRITERS: dict[type, Writer] = {
+def _save_partial(change: ch.PartialSaved) -> Ask:
+    return sql.SAVE_PARTIAL, (change.run_id, session_no(change.session_id), change.body)
+
+
+def _join_turn(change: ch.TurnJoined) -> Ask:
+    no = session_no(change.session_id)
+    return sql.ADD_JOINED_TURN, (change.turn_id, change.into, change.run_id, no)
+
+
+def _note_late(change: ch.LateWriteNoted) -> Ask:
+    no = session_no(change.session_id)
+    return sql.ADD_LATE_WRITE, (change.run_id, change.turn_id, no, change.body)
+
+
+_WRITERS_OF_SEVERAL: dict[type, Callable[[Any, list[Ask]], None]] = {
     ch.LogAppended: _append,
-    ch.QueueSaved: _enqueue,
-    ch.QueueDropped: lambda change, asks: asks.append((sql.DEQUEUE, (change.turn_id,))),
-    ch.PartialSaved: _save_partial,
-    ch.PartialDropped: lambda change, asks: asks.append((sql.DROP_PARTIAL, (change.run_id,))),
-    ch.TurnJoined: _join_turn,
-    ch.RetryClaimed: lambda change, asks: asks.append(
-        (sql.CLAIM_RETRY, (change.turn_id, change.step, change.claims))
-    ),
-    ch.LateWriteNoted: _note_late,
     ch.StopRequestRow: _request_stop,
-    ch.IdempotencyRow: _row(sql.ADD_IDEMPOTENCY),
-    ch.ProviderStateSaved: _save_provider_state,
-    ch.ProviderStateDropped: _drop_provider_state,
-    ch.CompletionRow: _row(sql.ADD_COMPLETION),
-    ch.CompletionSaved: lambda change, asks: asks.append(
-        (sql.SAVE_COMPLETION, (change.turn_id, change.step, change.metadata))
-    ),
-    ch.ApiKeyRow: _row(sql.ADD_API_KEY),
-    ch.ApiKeySaved: lambda change, asks: asks.append(
-        (sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at))
-    ),
     ch.JournalAdded: add_journal,
     ch.ResponseDropped: _drop_response,
-    HistoryHashRow: _row(sql.ADD_HISTORY_HASH),
-    ItemPlaceRow: _row(sql.ADD_ITEM_PLACE),
 }
-_PLAIN_WRITERS = {**CHANNEL_WRITERS, **SCHEDULE_WRITERS}
+"""How changes with several statements are appended to the list of them."""
+_WRITERS: dict[type, Callable[[Any], Ask]] = {
+    ch.QueueSaved: _enqueue,
+    ch.QueueDropped: write_fields(sql.DEQUEUE),
+    ch.PartialSaved: _save_partial,
+    ch.PartialDropped: write_fields(sql.DROP_PARTIAL),
+    ch.TurnJoined: _join_turn,
+    ch.RetryClaimed: write_fields(sql.CLAIM_RETRY),
+    ch.LateWriteNoted: _note_late,
+    ch.IdempotencyRow: write_fields(sql.ADD_IDEMPOTENCY),
+    ch.ProviderStateSaved: _save_provider_state,
+    ch.ProviderStateDropped: _drop_provider_state,
+    ch.CompletionRow: write_fields(sql.ADD_COMPLETION),
+    ch.CompletionSaved: write_fields(sql.SAVE_COMPLETION),
+    ch.ApiKeyRow: write_fields(sql.ADD_API_KEY),
+    ch.ApiKeySaved: lambda change: (sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at)),
+    HistoryHashRow: write_fields(sql.ADD_HISTORY_HASH),
+    ItemPlaceRow: write_fields(sql.ADD_ITEM_PLACE),
+    **CHANNEL_WRITERS,
+    **SCHEDULE_WRITERS,
+}
+"""The statement of every other change."""
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)
 """Changes that erase content; they are written by plans that read the content first."""
 
@@ -198,11 +185,11 @@ def writes(changes: Sequence[ch.Change]) -> list[Ask]:
     """Return the statements of the changes in order, except those of erasures."""
     asks: list[Ask] = []
     for change in changes:
-        write = _WRITERS.get(type(change))
-        if write is not None:
-            write(change, asks)
-        elif type(change) in _PLAIN_WRITERS:
-            asks.append(_PLAIN_WRITERS[type(change)](change))
+        kind = type(change)
+        if kind in _WRITERS_OF_SEVERAL:
+            _WRITERS_OF_SEVERAL[kind](change, asks)
+        elif kind in _WRITERS:
+            asks.append(_WRITERS[kind](change))
         else:
             assert isinstance(change, ERASING), change
     return asks

@@ -5,17 +5,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.decisions import accept as admission
-from holdfast.core.decisions import api_keys as access
-from holdfast.core.decisions import append as appending
-from holdfast.core.decisions import compact as compacting
-from holdfast.core.decisions import external_runs as blocks
-from holdfast.core.decisions import hide as hiding
-from holdfast.core.decisions import identity, lifecycle
-from holdfast.core.decisions import import_session as importing
-from holdfast.core.decisions import recovery as succession
-from holdfast.core.decisions import run as run_end
-from holdfast.core.decisions import stored_completions as completions
+from holdfast.core.decisions import (
+    accept,
+    api_keys,
+    append,
+    compact,
+    external_runs,
+    hide,
+    identity,
+    import_session,
+    lifecycle,
+    recovery,
+    run,
+    stored_completions,
+)
 from holdfast.core.errors import RunFenced
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, refuse
@@ -42,32 +45,32 @@ Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]
 
 _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
-    cmd.Accept: (facts.accept_facts, admission.accept),
+    cmd.Accept: (facts.accept_facts, accept.accept),
     cmd.Reserve: (facts.reserve_facts, identity.reserve),
-    cmd.Append: (facts.accept_facts, appending.append),
-    cmd.AppendBatch: (facts.continue_facts, blocks.continue_turn),
-    cmd.Pop: (facts.pop_facts, blocks.pop),
-    cmd.Import: (facts.import_facts, importing.take_over),
-    cmd.Claim: (facts.claim_facts, succession.claim),
-    cmd.Extend: (facts.extend_facts, run_end.extend),
-    cmd.Finish: (facts.finish_facts, run_end.finish),
-    cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
-    cmd.Cancel: (facts.cancel_facts, run_end.cancel),
-    cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
-    cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
+    cmd.Append: (facts.accept_facts, append.append),
+    cmd.AppendBatch: (facts.continue_facts, external_runs.continue_turn),
+    cmd.Pop: (facts.pop_facts, external_runs.pop),
+    cmd.Import: (facts.import_facts, import_session.take_over),
+    cmd.Claim: (facts.claim_facts, recovery.claim),
+    cmd.Extend: (facts.extend_facts, run.extend),
+    cmd.Finish: (facts.finish_facts, run.finish),
+    cmd.RecordHeal: (facts.fenced_facts, run.record_heal),
+    cmd.Cancel: (facts.cancel_facts, run.cancel),
+    cmd.RequestStop: (facts.cancel_facts, run.request_stop),
+    cmd.DropResponse: (facts.cancel_facts, stored_completions.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),
     cmd.Delete: (facts.lifecycle_facts, lifecycle.delete),
     cmd.Fork: (facts.lifecycle_facts, lifecycle.fork),
-    cmd.Hide: (records.hide_facts, hiding.hide),
-    cmd.Compact: (records.compact_facts, compacting.compact),
-    cmd.UndoCompaction: (records.undo_facts, compacting.undo_compaction),
+    cmd.Hide: (records.hide_facts, hide.hide),
+    cmd.Compact: (records.compact_facts, compact.compact),
+    cmd.UndoCompaction: (records.undo_facts, compact.undo_compaction),
     cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
     cmd.ForgetState: (facts.forget_facts, lifecycle.forget_state),
-    cmd.AnnotateCompletion: (facts.completion_facts, completions.annotate_completion),
-    cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
-    cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
-    cmd.Recover: (facts.recover_facts, succession.recover),
+    cmd.AnnotateCompletion: (facts.completion_facts, stored_completions.annotate_completion),
+    cmd.AddApiKey: (facts.api_key_facts, api_keys.add_api_key),
+    cmd.RevokeApiKey: (facts.api_key_facts, api_keys.revoke_api_key),
+    cmd.Recover: (facts.recover_facts, recovery.recover),
     **channel_facts.DECIDED,
     **schedules.DECIDED,
 }
@@ -128,7 +131,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     """Renew a lease; a worker that was declared dead may not continue under its id."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.ExpireWorker):
-        return _plan_burial(command, row)
+        return _plan_expiry(command, row)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != EXPIRED:
         asks: list[Ask] = [
@@ -143,7 +146,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
 
 
-def _plan_burial(command: cmd.ExpireWorker, row: Row | None) -> Planned:
+def _plan_expiry(command: cmd.ExpireWorker, row: Row | None) -> Planned:
     if row is None:
         return Planned(Decision(True), [])
     if command.drop:

@@ -35,7 +35,8 @@ EXPIRED = 0.0
 
 SAME_TIME = -1
 """In a packed entry: the turn started when it was accepted, or the run started with its turn."""
-_pack = msgspec.msgpack.Encoder().encode
+pack = msgspec.msgpack.Encoder().encode
+"""Encode a value: also bodies and items that were decoded and changed."""
 
 
 @lru_cache(maxsize=4096)
@@ -52,14 +53,6 @@ def session_no(session_id: str) -> int:
 
 
 # ── sessions ────────────────────────────────────────────────────────────────────────────────
-
-HEAD_FIELDS = (
-    "epoch", "record_no", "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until",
-    "pending_calls", "last_user_activity_at", "input_tokens", "cached_tokens", "output_tokens",
-    "reasoning_tokens", "has_failed",
-)  # fmt: skip
-_head_values = attrgetter(*HEAD_FIELDS)
-_head_rest = attrgetter(*HEAD_FIELDS[5:])
 
 
 class _Head(msgspec.Struct, array_like=True, gc=False):
@@ -79,6 +72,9 @@ class _Head(msgspec.Struct, array_like=True, gc=False):
     has_failed: bool = False
 
 
+HEAD_FIELDS = _Head.__struct_fields__
+head_values = attrgetter(*HEAD_FIELDS)
+_head_rest = attrgetter(*HEAD_FIELDS[5:])
 _read_head = msgspec.msgpack.Decoder(_Head).decode
 
 IDENTITY = (
@@ -95,9 +91,9 @@ SESSION_WIDTH = len(IDENTITY) + 6
 def pack_head(session: Session, turn_id: TurnId | None = None) -> bytes:
     """Return the part of a session that its last entry stores; `turn_id` is the entry's turn."""
     if turn_id is None or session.active_turn_id != turn_id:
-        return _pack(_head_values(session))
+        return pack(head_values(session))
     run_id = session.active_run_id
-    return _pack(
+    return pack(
         (
             session.epoch, session.record_no, session.hidden_count, "",
             "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, *_head_rest(session),
@@ -208,8 +204,9 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     hidden: HiddenRanges | None = None
 
 
-_turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
-_run_state = attrgetter(*RunState.__struct_fields__[4:11])
+turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
+"""The values before the times of its start and end, and its input."""
+_run_values = attrgetter(*RunState.__struct_fields__[4:11])
 _run_result = attrgetter(*RunState.__struct_fields__[13:])
 _record_values = attrgetter(*RecordState.__struct_fields__)
 _decode_body = msgspec.msgpack.Decoder(Body).decode
@@ -226,7 +223,7 @@ def pack_entry(entry: Entry) -> bytes:
         told = _STATE_EVENTS[turn.outcome]
         started = SAME_TIME if began == turn.accepted_at else began
         unsaid = turn.input if turn.outcome is not None else None
-        state = (*_turn_values(turn), started, ended, unsaid)
+        state = (*turn_values(turn), started, ended, unsaid)
         if turn.merged_into is not None:
             state = (*state, turn.merged_into)
         if turn.last_seq is not None and turn.first_seq is not None:
@@ -242,10 +239,10 @@ def pack_entry(entry: Entry) -> bytes:
         worker = WorkerId("") if worker == owner else worker
         start = SAME_TIME if run.started_at == began else run.started_at
         end = SAME_TIME if run.ended_at == ended and ended is not None else run.ended_at
-        states = (*_run_state(run), start, end, *_run_result(run))
+        states = (*_run_values(run), start, end, *_run_result(run))
         runs += ((name, run.generation, run.epoch, worker, *states),)
     packed = (state, runs, tuple(map(_record_values, entry.records)), events)
-    return _pack(packed if entry.hidden is None else (*packed, entry.hidden))
+    return pack(packed if entry.hidden is None else (*packed, entry.hidden))
 
 
 _ITEM_RANGE = b'{"first_seq":%d,"last_seq":%d}'
@@ -285,11 +282,6 @@ def _complete_run(run: RunState, turn: TurnState, turn_id: TurnId | None) -> Non
         run.started_at = turn.started_at
     if run.ended_at == SAME_TIME:
         run.ended_at = turn.ended_at
-
-
-def pack_body(body: Body) -> bytes:
-    """Encode a body that was decoded and changed."""
-    return _pack(body)
 
 
 def kind_of(entry: Entry, session: Session, before: Session | None = None) -> int:
@@ -458,7 +450,7 @@ def pack_items(items: Sequence[StoredItem]) -> bytes | None:
                     state = ("", name, *rest, body[text:end], form)
                     break
         states.append(state)
-    return _pack((items[0].turn_number, states))
+    return pack((items[0].turn_number, states))
 
 
 def read_items(packed: bytes) -> Items:
@@ -484,18 +476,6 @@ def _in_form(form: int, name: str | None, text: bytes) -> bytes:
 
 def _leading_id(body: bytes) -> str:
     return body[_ID_AT : body.index(b'"', _ID_AT)].decode()
-
-
-def pack_states(items: Items) -> bytes:
-    """Encode items that were decoded and changed."""
-    return _pack(items)
-
-
-def unpack_items(
-    packed: bytes, session_id: SessionId, last: int, from_seq: int, to_seq: int
-) -> list[StoredItem]:
-    """Return the items of an entry that are in a range; the entry's last one is `last`."""
-    return unpack_entries([(last, packed)], session_id, from_seq, to_seq)
 
 
 def unpack_entries(

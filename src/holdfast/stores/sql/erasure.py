@@ -19,14 +19,12 @@ from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
 from holdfast.stores.sql.entries import (
     Body,
     ItemState,
-    pack_body,
-    pack_states,
+    pack,
     read_body,
     read_items,
-    read_session,
     session_no,
 )
-from holdfast.stores.sql.lookups import find_number, session_row
+from holdfast.stores.sql.lookups import find_number, find_session
 from holdfast.stores.sql.plan import Ask, Plan, Statement, every, one
 from holdfast.stores.sql.search import statements as search
 
@@ -131,7 +129,7 @@ def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
         rows = yield from every(sql.ENTRIES, no, n + 1, n + AT_ONCE, AT_ONCE)
         for row in rows:
             body = read_body(bytes(row[8]))
-            asks.append((sql.BLANK_ENTRY, (no, row[0], pack_body(_blank(body)))))
+            asks.append((sql.BLANK_ENTRY, (no, row[0], pack(_blank(body)))))
             if row[9] is not None:
                 ids = {state.item_id for state in read_items(bytes(row[9])).listed}
                 asks += [(sql.DROP_ITEM_ID, (item_id, no)) for item_id in ids if item_id]
@@ -156,10 +154,9 @@ def _blank(body: Body) -> Body:
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     """Blank an item, the input it came with if that waited, and the journal of its stream."""
-    row = yield from session_row(change.session_id)
-    if row is None:
+    session, no = (yield from find_session(change.session_id)), session_no(change.session_id)
+    if session is None:
         return []
-    session, no = read_session(row), session_no(change.session_id)
     n = yield from find_number(session, "seq", change.seq)
     entry = yield from one(sql.ITEM_ENTRY, no, n)
     if entry is None:
@@ -171,7 +168,7 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     old = items.listed[index]
     items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
     asks: list[Ask] = [
-        (sql.SAVE_ITEMS, (no, entry[0], pack_states(items))),
+        (sql.SAVE_ITEMS, (no, entry[0], pack(items))),
         (search.REMOVE_ITEMS, (no, entry[0], entry[0], change.seq, change.seq)),
     ]
     if entry[3] is not None:
@@ -181,7 +178,7 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
             if body.turn is not None and body.turn.input is not None:
                 # It ended before it started, and was sent again.
                 body.turn.input = None
-                asks.append((sql.SAVE_BODY, (no, number, pack_body(body))))
+                asks.append((sql.SAVE_BODY, (no, number, pack(body))))
     return asks
 
 
@@ -197,7 +194,7 @@ def _erase_summaries(change: ch.SummariesErased) -> Plan[list[Ask]]:
                 record.body = None
                 is_changed = True
         if is_changed:
-            asks.append((sql.SAVE_BODY, (no, row[2], pack_body(body))))
+            asks.append((sql.SAVE_BODY, (no, row[2], pack(body))))
     return asks
 
 
@@ -231,7 +228,7 @@ def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
         body = read_body(bytes(packed))
         if body.events:
             body.events = []
-            writes.append((sql.SAVE_BODY, (session, n, pack_body(body))))
+            writes.append((sql.SAVE_BODY, (session, n, pack(body))))
     if rows:
         writes.append((SAVE_PRUNED_UPTO, (rows[-1][0],)))
     return Decision(len(rows) == PRUNED_AT_ONCE), writes

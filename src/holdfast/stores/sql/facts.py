@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.compaction.records import heads_of
 from holdfast.core.decisions.import_session import IMPORTER
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import visible_spans
@@ -22,20 +23,20 @@ from holdfast.stores.sql.lookups import (
     find_hidden,
     find_instructions,
     find_items,
+    find_live,
     find_repeat,
     find_run,
+    find_session,
     find_turn,
-    heads_of,
     is_living,
     lane_facts,
+    lane_of_key,
     last_run_of_step,
     latest_turn,
     open_turns,
     own_records,
-    read_lane,
-    session_row,
 )
-from holdfast.stores.sql.plan import Plan, every, one
+from holdfast.stores.sql.plan import Plan, every, one, one_as
 from holdfast.stores.sql.schedules import with_schedule
 
 Fenced = cmd.Extend | cmd.Finish | cmd.RecordHeal | cmd.Compact
@@ -54,8 +55,7 @@ def accept_facts(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts]:
     if command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
     elif command.key is not None:
-        row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
-        facts = read_lane(row, now)
+        facts = yield from lane_of_key(command.tenant, command.key, now)
     if isinstance(command, cmd.Append):
         if facts.session is None:
             return (yield from _with_generation(facts, command))
@@ -82,8 +82,7 @@ def continue_facts(command: cmd.AppendBatch, now: float) -> Plan[Facts]:
     elif command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
     else:
-        row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
-        facts = read_lane(row, now)
+        facts = yield from lane_of_key(command.tenant, command.key, now)
     session = facts.session
     if session is None:
         return (yield from _with_generation(facts, command))
@@ -131,21 +130,19 @@ def pop_facts(command: cmd.Pop, now: float) -> Plan[Facts]:
 def reserve_facts(command: cmd.Reserve, now: float) -> Plan[Facts]:
     """Read the live session of the key, or what a new one needs."""
     if command.key is None:
-        row = (yield from session_row(command.candidate_id)) if command.again else None
+        session = (yield from find_session(command.candidate_id)) if command.again else None
     else:
-        row = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
-    if row is None:
+        session = yield from find_live(command.tenant, command.key)
+    if session is None:
         return (yield from _with_generation(Facts(now=now), command))
-    return Facts(now=now, session=read_session(row))
+    return Facts(now=now, session=session)
 
 
 def import_facts(command: cmd.Import, now: float) -> Plan[Facts]:
     """Read the session with that id, erased or not, else the key's session; and its last turn."""
-    row = yield from session_row(command.session_id)
-    facts = Facts(now=now, session=read_session(row) if row else None)
+    facts = Facts(now=now, session=(yield from find_session(command.session_id)))
     if facts.session is None and command.key is not None:
-        live = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
-        facts = replace(facts, live=read_session(live) if live else None)
+        facts = replace(facts, live=(yield from find_live(command.tenant, command.key)))
         facts = yield from _with_generation(facts, command)
     known = facts.session or facts.live
     if known is None:
@@ -162,9 +159,8 @@ def import_facts(command: cmd.Import, now: float) -> Plan[Facts]:
 
 def forget_facts(command: cmd.ForgetState, now: float) -> Plan[Facts]:
     """Read the session, and whether it has provider state."""
-    row = yield from session_row(command.session_id)
+    session = yield from find_session(command.session_id)
     found = yield from one(sql.PROVIDER_STATE, command.session_id)
-    session = read_session(row) if row else None
     return Facts(now=now, session=session, has_provider_state=found is not None)
 
 
@@ -283,11 +279,8 @@ def _with_latest(command: cmd.Accept | cmd.Append, facts: Facts, session: Sessio
 def _with_live(facts: Facts, session: Session) -> Plan[Facts]:
     if session.key is None:
         return facts
-    row = yield from one(sql.SESSION_BY_KEY, session.tenant, session.key)
-    if row is None:
-        return facts
-    live = read_session(row)
-    return replace(facts, live=live, live_id=live.id)
+    live = yield from find_live(session.tenant, session.key)
+    return facts if live is None else replace(facts, live=live, live_id=live.id)
 
 
 def claim_facts(command: cmd.Claim, now: float) -> Plan[Facts]:
@@ -340,14 +333,14 @@ def cancel_facts(
 
 def api_key_facts(command: cmd.AddApiKey | cmd.RevokeApiKey, now: float) -> Plan[Facts]:
     """Read the key with that id."""
-    row = yield from one(sql.API_KEY_BY_ID, command.id)
-    return Facts(now=now, api_key=ApiKeyRow(*row) if row else None)
+    found = yield from one_as(ApiKeyRow, sql.API_KEY_BY_ID, command.id)
+    return Facts(now=now, api_key=found)
 
 
 def completion_facts(command: cmd.AnnotateCompletion, now: float) -> Plan[Facts]:
     """Read the stored completion."""
-    row = yield from one(sql.COMPLETION, command.tenant, command.turn_id, command.step)
-    return Facts(now=now, completion=CompletionRow(*row) if row else None)
+    name = (command.tenant, command.turn_id, command.step)
+    return Facts(now=now, completion=(yield from one_as(CompletionRow, sql.COMPLETION, *name)))
 
 
 def lifecycle_facts(
@@ -357,8 +350,8 @@ def lifecycle_facts(
     if isinstance(command, cmd.Reset | cmd.Fork):
         repeat = yield from find_repeat(command.tenant, command.idempotency_key)
         if repeat is not None:
-            made = yield from session_row(SessionId(repeat.turn_id))
-            return Facts(now=now, repeat=repeat, made=read_session(made) if made else None)
+            made = yield from find_session(SessionId(repeat.turn_id))
+            return Facts(now=now, repeat=repeat, made=made)
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
@@ -367,8 +360,8 @@ def lifecycle_facts(
         generation = yield from _next_generation(session.tenant, session.key)
         facts = yield from _with_live(replace(facts, next_generation=generation), session)
     if isinstance(command, cmd.Fork | cmd.Reset) and command.again:
-        made = yield from session_row(command.new_id)
-        facts = replace(facts, live=read_session(made)) if made else facts
+        made = yield from find_session(command.new_id)
+        facts = replace(facts, live=made) if made is not None else facts
     if isinstance(command, cmd.Restore) and facts.live is not None:
         lane = yield from lane_facts(facts.live.id, now)
         facts = replace(facts, active=lane.active, active_run=lane.active_run)

@@ -22,7 +22,7 @@ from holdfast.stores.sql.entries import (
     read_session,
     session_no,
 )
-from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one
 from holdfast.stores.sql.queries import items
 from holdfast.stores.sql.statements import (
     IS_INDEXED,
@@ -247,8 +247,7 @@ def latest_time(now: float) -> Plan[tuple[float, float | None]]:
 
 def stale_state(limit: int) -> Plan[list[StaleState]]:
     """Return provider state of sessions that have ended, or about items that do not exist."""
-    found = yield from every(STALE_STATE, limit)
-    return [StaleState(*row) for row in found]
+    return every_as(StaleState, STALE_STATE, limit)
 
 
 def abandoned_turns(now: float, limit: int) -> Plan[list[tuple[TurnId, SessionId, str]]]:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import RecordHead
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
@@ -23,6 +22,7 @@ from holdfast.core.model.records import (
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import Change, Entry, IdempotencyRow, LogAppended
+from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.cache.lineage_cache import Lineage, LineageCache, Part
 from holdfast.stores.sql import statements as sql
@@ -38,9 +38,8 @@ from holdfast.stores.sql.entries import (
     read_turn,
     session_no,
     unpack_entries,
-    unpack_items,
 )
-from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one, one_as
 
 EVERYTHING = 2**62
 SMALL_PART = 64
@@ -76,8 +75,9 @@ def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
 
 def find_repeat(tenant: Tenant | None, key: str | None) -> Plan[IdempotencyRow | None]:
     """Return what an idempotency key is bound to; None if it was not used, or there is no key."""
-    row = (yield from one(sql.IDEMPOTENCY_BY_KEY, tenant, key)) if key is not None else None
-    return IdempotencyRow(*row) if row is not None else None
+    if key is None:
+        return None
+    return (yield from one_as(IdempotencyRow, sql.IDEMPOTENCY_BY_KEY, tenant, key))
 
 
 def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
@@ -102,8 +102,7 @@ def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
 
 def find_busy_sessions(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
     """Return sessions whose lane is taken and that have an item of this id."""
-    rows = yield from every(BUSY_SESSIONS_WITH, tenant, item_id)
-    return [SessionId(row[0]) for row in rows]
+    return every_as(SessionId, BUSY_SESSIONS_WITH, tenant, item_id)
 
 
 def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
@@ -155,10 +154,10 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     """Return a session and its ancestors, the nearest first."""
     line = [session]
     while line[-1].parent_id is not None:
-        row = yield from one(sql.SESSION_BY_ID, line[-1].parent_id)
-        if row is None:
+        parent = yield from find_session(line[-1].parent_id)
+        if parent is None:
             break
-        line.append(read_session(row))
+        line.append(parent)
     return line
 
 
@@ -211,17 +210,12 @@ def records_in_line(session: Session) -> Plan[list[tuple[list[Record], int]]]:
     Each list is followed by the last item that its records apply to: the point of the fork.
     """
     found: list[tuple[list[Record], int]] = []
-    owner: Session | None = session
     number, upto = session.record_no, EVERYTHING
-    while owner is not None:
+    for owner in (yield from find_lineage(session)):
         own = yield from own_records(owner.id, number)
         if own:
             found.append((own, upto))
-        if owner.parent_id is None:
-            break
         number, upto = owner.parent_record, min(upto, owner.parent_seq)
-        row = yield from one(sql.SESSION_BY_ID, owner.parent_id)
-        owner = read_session(row) if row else None
     return found
 
 
@@ -296,9 +290,9 @@ def _add_hidden_ranges(change: LogAppended) -> Plan[None]:
     if before is not None:
         ranges = yield from find_hidden_ranges(before)
     elif session.parent_id is not None:
-        row = yield from one(sql.SESSION_BY_ID, session.parent_id)
-        if row is not None:
-            parent = replace(read_session(row), record_no=session.parent_record)
+        parent = yield from find_session(session.parent_id)
+        if parent is not None:
+            parent = replace(parent, record_no=session.parent_record)
             inherited = (yield from find_hidden_ranges(parent)).upto(session.parent_seq)
             if inherited is None:
                 return
@@ -329,10 +323,9 @@ def find_turn_items(
     of: Session, turn_id: TurnId, first: int, last: int
 ) -> Plan[list[StoredItem] | None]:
     """Return a range of items from the entries of their turn; None if some are not in them."""
-    own, found = session_no(of.id), list[StoredItem]()
-    for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
-        if no == own:
-            found += unpack_items(packed, of.id, seq, first, last)
+    own = session_no(of.id)
+    rows = [row for row in (yield from every(sql.TURN_ITEMS, turn_id)) if row[0] == own]
+    found = unpack_entries(rows, of.id, first, last)
     return found if len(found) == last - first + 1 else None
 
 
@@ -396,10 +389,10 @@ def find_parts(
         is_whole = span == (part.first, part.last) or span[1] - span[0] < SMALL_PART
         entries = line.entries.get(no) if is_whole else None
         if entries is None:
-            row = yield from one(sql.SESSION_BY_ID, part.session_id)
-            assert row is not None, f"session {part.session_id} of a line of forks is missing"
+            owner = yield from find_session(part.session_id)
+            assert owner is not None, f"session {part.session_id} of a line of forks is missing"
             bounds = span if is_whole else (part.first, part.last)
-            entries = yield from _entry_range(read_session(row), *bounds)
+            entries = yield from _entry_range(owner, *bounds)
             if is_whole:
                 line.entries[no] = entries
         parts.append((part, no, entries))
@@ -419,7 +412,18 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
 
 def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
     """Return a session and the state of its lane."""
-    return read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+    return _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+
+
+def lane_of_key(tenant: Tenant, key: Key | None, now: float) -> Plan[Facts]:
+    """Return the live session of a key and the state of its lane."""
+    return _read_lane((yield from one(sql.LANE_BY_KEY, tenant, key)), now)
+
+
+def no_facts(_: Command[Any], now: float) -> Plan[Facts]:
+    """Read nothing but the time."""
+    yield from ()
+    return Facts(now=now)
 
 
 def is_living(alive_until: float | None) -> bool:
@@ -430,7 +434,7 @@ def is_living(alive_until: float | None) -> bool:
     return alive_until is not None and alive_until != EXPIRED
 
 
-def read_lane(row: Row | None, now: float) -> Facts:
+def _read_lane(row: Row | None, now: float) -> Facts:
     if row is None:
         return Facts(now=now)
     session = read_session(row)
@@ -458,8 +462,20 @@ def _active_run(session: Session, active: Turn, body: bytes, partial: bytes | No
 
 
 def session_row(session_id: SessionId) -> Plan[Row | None]:
-    """Return the row of a session."""
-    return (yield from one(sql.SESSION_BY_ID, session_id))
+    """Return the row of a session; its last column is the lease of the lane's owner."""
+    return one(sql.SESSION_BY_ID, session_id)
+
+
+def find_session(session_id: SessionId) -> Plan[Session | None]:
+    """Return a session by its id."""
+    row = yield from one(sql.SESSION_BY_ID, session_id)
+    return read_session(row) if row is not None else None
+
+
+def find_live(tenant: Tenant, key: Key) -> Plan[Session | None]:
+    """Return the live session of a key."""
+    row = yield from one(sql.SESSION_BY_KEY, tenant, key)
+    return read_session(row) if row is not None else None
 
 
 def latest_turn(session: Session) -> Plan[Turn | None]:
@@ -475,17 +491,6 @@ def last_run_of_step(turn_id: TurnId, step: int) -> Plan[Run | None]:
     """Return the last attempt at a step of a turn."""
     runs = yield from find_runs(turn_id)
     return next((run for run in reversed(runs) if run.step == step), None)
-
-
-def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
-    """Return records without their bodies, except erased summaries, which no longer count."""
-    return tuple(
-        RecordHead(
-            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
-        )
-        for one in records
-        if one.kind != "compaction" or one.body is not None
-    )  # fmt: skip
 
 
 def open_turns(session_id: SessionId) -> Plan[tuple[Turn, ...]]:

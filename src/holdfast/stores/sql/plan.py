@@ -8,8 +8,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 ResultT = TypeVar("ResultT")
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 ParametersT = ParamSpec("ParametersT")
 
 
@@ -26,6 +28,10 @@ class Statement(NamedTuple):
 Row = Sequence[Any]
 Ask = tuple[Statement, tuple[Any, ...]]
 Plan = Generator[Ask, list[Row], ResultT]
+
+
+class LostUpdate(Exception):
+    """A fenced statement changed no row: the facts of this decision are out of date."""
 
 
 class QueryRunner(Protocol):
@@ -61,6 +67,34 @@ def columns(row: type[msgspec.Struct], prefix: str = "") -> str:
     return ", ".join(prefix + name for name in row.__struct_fields__)
 
 
+def insert(name: str, table: str, row: type[msgspec.Struct], key: str = "") -> Statement:
+    """Return the statement that adds a row; with a `key`, it replaces the row of that key."""
+    fields = row.__struct_fields__
+    marks = ", ".join(f"?{n}" for n in range(1, len(fields) + 1))
+    text = f"insert into {table} ({', '.join(fields)}) values ({marks})"
+    if key:
+        others = [field for field in fields if field not in key.split(", ")]
+        saved = ", ".join(f"{field} = excluded.{field}" for field in others)
+        text += f" on conflict ({key}) do update set {saved}"
+    return Statement(name, text)
+
+
+def write_fields(statement: Statement) -> Callable[[Any], Ask]:
+    """Return the writer of changes whose fields are the parameters of a statement."""
+    return lambda change: (statement, astuple(change))
+
+
+def row_reader(kind: type[StructT]) -> Callable[..., StructT]:
+    """Return how columns become a value; databases store flags (`is_…`) as 0 and 1."""
+    names = kind.__struct_fields__
+
+    def read(*values: Any) -> StructT:
+        columns = zip(names, values, strict=True)
+        return kind(**{key: bool(v) if key.startswith("is_") else v for key, v in columns})
+
+    return read
+
+
 def one(statement: Statement, *parameters: Any) -> Plan[Row | None]:
     """Return the first row, or `None`."""
     rows = yield (statement, parameters)
@@ -71,3 +105,19 @@ def every(statement: Statement, *parameters: Any) -> Plan[list[Row]]:
     """Return every row."""
     rows = yield (statement, parameters)
     return rows
+
+
+def one_as(
+    read: Callable[..., ResultT], statement: Statement, *parameters: Any
+) -> Plan[ResultT | None]:
+    """Return the value that `read` makes of the columns of the first row, or `None`."""
+    rows = yield (statement, parameters)
+    return read(*rows[0]) if rows else None
+
+
+def every_as(
+    read: Callable[..., ResultT], statement: Statement, *parameters: Any
+) -> Plan[list[ResultT]]:
+    """Return the values that `read` makes of the columns of every row."""
+    rows = yield (statement, parameters)
+    return [read(*row) for row in rows]

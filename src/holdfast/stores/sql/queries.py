@@ -59,6 +59,7 @@ from holdfast.stores.sql.lookups import (
     find_packed,
     find_parts,
     find_records,
+    find_session,
     find_turn,
     find_turn_items,
     is_living,
@@ -68,7 +69,7 @@ from holdfast.stores.sql.lookups import (
     records_in_line,
     session_row,
 )
-from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.plan import Plan, Row, every, every_as, one, one_as
 
 MAX_PLACES = 100
 """The most sessions with one item id that are compared with a lineage at once."""
@@ -217,11 +218,7 @@ def last_of(spans: list[Span], count: int | None) -> list[Span]:
 
 def stop_requests() -> Plan[list[StopRequestRow]]:
     """Return the runs that other processes ask to end."""
-    rows = yield from every(sql.STOP_REQUESTS)
-    return [
-        StopRequestRow(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3])
-        for row in rows
-    ]
+    return every_as(StopRequestRow, sql.STOP_REQUESTS)
 
 
 def hidden(session: Session) -> Plan[list[Span]]:
@@ -231,7 +228,7 @@ def hidden(session: Session) -> Plan[list[Span]]:
 
 def records(session: Session) -> Plan[list[Record]]:
     """Return a session's own records."""
-    return (yield from own_records(session.id, session.record_no))
+    return own_records(session.id, session.record_no)
 
 
 def lineage_records(session: Session) -> Plan[list[Record]]:
@@ -299,20 +296,17 @@ def response(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[ResponseView | 
 
 def journal(turn_id: TurnId, step: int, after: int, limit: int) -> Plan[list[JournalRow]]:
     """Return batches of a response's journal."""
-    rows = yield from every(sql.JOURNAL, turn_id, step, after, limit)
-    return [JournalRow(*row) for row in rows]
+    return every_as(JournalRow, sql.JOURNAL, turn_id, step, after, limit)
 
 
 def provider_state(session_id: SessionId) -> Plan[list[ProviderState]]:
     """Return the provider state of a session."""
-    rows = yield from every(sql.PROVIDER_STATE, session_id)
-    return [ProviderState(*row) for row in rows]
+    return every_as(ProviderState, sql.PROVIDER_STATE, session_id)
 
 
 def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     """Return facts after a cursor."""
-    row = yield from session_row(session_id)
-    owner = read_session(row) if row is not None else None
+    owner = yield from find_session(session_id)
     if owner is None or after >= owner.event_no:
         return []
     low = yield from find_number(owner, "events", after + 1)
@@ -359,8 +353,7 @@ def feed_end(tenant: Tenant) -> Plan[FeedPlace]:
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:
     """Return one stored completion."""
-    row = yield from one(sql.COMPLETION, tenant, turn_id, step)
-    return CompletionRow(*row) if row else None
+    return one_as(CompletionRow, sql.COMPLETION, tenant, turn_id, step)
 
 
 def completions(tenant: Tenant, query: CompletionQuery) -> Plan[list[CompletionRow]]:
@@ -388,8 +381,7 @@ def _has_metadata(row: CompletionRow, wanted: dict[str, str]) -> bool:
 
 def api_keys() -> Plan[list[ApiKeyRow]]:
     """Return every API key."""
-    rows = yield from every(sql.API_KEYS)
-    return [ApiKeyRow(*row) for row in rows]
+    return every_as(ApiKeyRow, sql.API_KEYS)
 
 
 def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
@@ -397,8 +389,8 @@ def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[Histor
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
         asked = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
         padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(asked))
-        rows = yield from every(sql.FIND_HISTORY_HASHES, tenant, *asked, *padding)
-        found = [HistoryHashRow(*row) for row in rows]
+        parameters = (tenant, *asked, *padding)
+        found = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
         for history_hash in asked:
             for row in found:
                 if row.history_hash == history_hash and (yield from _still_says(row)):
@@ -408,10 +400,10 @@ def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[Histor
 
 def _still_says(row: HistoryHashRow) -> Plan[bool]:
     """Whether nothing of the history was erased since its hash was computed."""
-    found = yield from session_row(row.session_id)
+    found = yield from find_session(row.session_id)
     if found is None:
         return False
-    session = replace(read_session(found), record_no=row.record_no)
+    session = replace(found, record_no=row.record_no)
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
@@ -423,8 +415,7 @@ def _still_says(row: HistoryHashRow) -> Plan[bool]:
 
 def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
     """Return sessions without a key that have an item with this id."""
-    rows = yield from every(sql.ITEM_PLACES, tenant, item_id)
-    return [SessionId(row[0]) for row in rows]
+    return every_as(SessionId, sql.ITEM_PLACES, tenant, item_id)
 
 
 def stored_bytes(tenant: Tenant) -> Plan[int]:

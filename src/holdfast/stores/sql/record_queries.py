@@ -8,6 +8,7 @@ from holdfast.core.compaction.records import (
     InForce,
     RecordHead,
     Shown,
+    heads_of,
     in_force,
     read_compaction,
     read_elision,
@@ -32,7 +33,7 @@ from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import read_session, session_no, unpack_items
+from holdfast.stores.sql.entries import read_session, session_no, unpack_entries
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -42,7 +43,6 @@ from holdfast.stores.sql.lookups import (
     find_lineage,
     find_packed,
     find_turn,
-    heads_of,
     lane_facts,
     own_records,
     records_in_line,
@@ -115,7 +115,7 @@ def _copies(session: Session, first: int, last: int) -> Plan[tuple[int, ...]]:
         written: list[tuple[int, int, bytes]] = []
         for no, seq, packed in (yield from every(sql.TURN_ITEMS, turn_id)):
             if no == session_no(session.id):
-                for item in unpack_items(packed, session.id, seq, 1, session.head_seq):
+                for item in unpack_entries([(seq, packed)], session.id, 1, session.head_seq):
                     block = sum(item.seq > end for end in blocks)
                     written.append((item.seq, block, item.body))
         erased = {(block, body) for seq, block, body in written if first <= seq <= last}

@@ -12,16 +12,23 @@ from holdfast.core.transaction import changes as ch
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.sql.plan import Ask, Plan, Row, SnapshotReader, Statement, every, one, reading
+from holdfast.stores.sql.lookups import no_facts
+from holdfast.stores.sql.plan import (
+    Ask,
+    Plan,
+    SnapshotReader,
+    Statement,
+    columns,
+    every_as,
+    insert,
+    one_as,
+    reading,
+    row_reader,
+    write_fields,
+)
 
-_COLUMNS = (
-    "id, tenant, name, spec, is_from_file, is_paused, reason, failures, next_run_at, "
-    "running_turn, created_at"
-)
-ADD_SCHEDULE = Statement(
-    "add_schedule",
-    f"insert into schedules ({_COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-)
+_COLUMNS = columns(ScheduleRow)
+ADD_SCHEDULE = insert("add_schedule", "schedules", ScheduleRow)
 # Compare-and-set on the due time and the run: only one of two workers claims a due time.
 SAVE_SCHEDULE = Statement(
     "save_schedule",
@@ -52,17 +59,13 @@ ACTIVE_SCHEDULES = Statement(
     f"select {_COLUMNS} from schedules where running_turn is not null "
     "or (is_paused = 0 and next_run_at <= ?1) order by next_run_at, id",
 )
-SAVE_RUN = Statement(
-    "save_schedule_run",
-    "insert into schedule_runs (schedule_id, scheduled_at, turn_id, session_id, outcome) "
-    "values (?1, ?2, ?3, ?4, ?5) on conflict (schedule_id, scheduled_at) "
-    "do update set outcome = excluded.outcome, turn_id = excluded.turn_id, "
-    "session_id = excluded.session_id",
+SAVE_RUN = insert(
+    "save_schedule_run", "schedule_runs", ScheduleRunRow, key="schedule_id, scheduled_at"
 )
 DROP_RUN = Statement(
     "drop_schedule_run", "delete from schedule_runs where schedule_id = ?1 and scheduled_at = ?2"
 )
-_RUN = "select schedule_id, scheduled_at, turn_id, session_id, outcome from schedule_runs "
+_RUN = f"select {columns(ScheduleRunRow)} from schedule_runs "
 RUNS = Statement(
     "schedule_runs", _RUN + "where schedule_id = ?1 order by scheduled_at desc limit ?2"
 )
@@ -70,40 +73,26 @@ RUN_OF_TURN = Statement("schedule_run_of_turn", _RUN + "where schedule_id = ?1 a
 
 # ── rows and changes ────────────────────────────────────────────────────────────────────────
 
-
-def read_schedule(row: Row) -> ScheduleRow:
-    """Return a schedule from its columns."""
-    values = dict(zip(ScheduleRow.__struct_fields__, row, strict=True))
-    values["spec"] = bytes(values["spec"])
-    for name in ("is_from_file", "is_paused"):
-        values[name] = bool(values[name])
-    return ScheduleRow(**values)
-
-
-def read_run(row: Row) -> ScheduleRunRow:
-    """Return a run from its columns."""
-    return ScheduleRunRow(**dict(zip(ScheduleRunRow.__struct_fields__, row, strict=True)))
+read_schedule = row_reader(ScheduleRow)
+read_run = row_reader(ScheduleRunRow)
 
 
 def _save(change: ch.ScheduleSaved) -> Ask:
     row, before = change.row, change.before
-    flags = (int(row.is_from_file), int(row.is_paused))
     if before is None:
-        return ADD_SCHEDULE, (
-            row.id, row.tenant, row.name, row.spec, *flags, row.reason, row.failures,
-            row.next_run_at, row.running_turn, row.created_at,
-        )  # fmt: skip
+        return ADD_SCHEDULE, astuple(row)
     return SAVE_SCHEDULE, (
-        row.id, row.spec, *flags, row.reason, row.failures, row.next_run_at, row.running_turn,
+        row.id, row.spec, row.is_from_file, row.is_paused, row.reason, row.failures,
+        row.next_run_at, row.running_turn,
         before.next_run_at if before.next_run_at is not None else -1.0, before.running_turn or "",
     )  # fmt: skip
 
 
 WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.ScheduleSaved: _save,
-    ch.ScheduleDropped: lambda change: (DROP_SCHEDULE, astuple(change)),
-    ScheduleRunRow: lambda row: (SAVE_RUN, astuple(row)),
-    ch.ScheduleRunDropped: lambda change: (DROP_RUN, astuple(change)),
+    ch.ScheduleDropped: write_fields(DROP_SCHEDULE),
+    ScheduleRunRow: write_fields(SAVE_RUN),
+    ch.ScheduleRunDropped: write_fields(DROP_RUN),
 }
 """The statement that writes each change of a schedule."""
 
@@ -113,30 +102,24 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
 
 def with_schedule(facts: Facts, schedule_id: str) -> Plan[Facts]:
     """Add a schedule by its id."""
-    row = yield from one(SCHEDULE_BY_ID, schedule_id)
-    return facts if row is None else replace(facts, schedule=read_schedule(row))
+    found = yield from one_as(read_schedule, SCHEDULE_BY_ID, schedule_id)
+    return replace(facts, schedule=found)
 
 
 def _by_id(command: cmd.SkipRun, now: float) -> Plan[Facts]:
-    return (yield from with_schedule(Facts(now=now), command.id))
+    return with_schedule(Facts(now=now), command.id)
 
 
 def _by_name(
     command: cmd.SaveSchedule | cmd.PauseSchedule | cmd.DeleteSchedule, now: float
 ) -> Plan[Facts]:
-    row = yield from one(SCHEDULE_BY_NAME, command.tenant, command.name)
-    return Facts(now=now, schedule=read_schedule(row) if row is not None else None)
+    return Facts(now=now, schedule=(yield from _find(command.tenant, command.name)))
 
 
 def _run(command: cmd.SettleRun, now: float) -> Plan[Facts]:
     facts = yield from with_schedule(Facts(now=now), command.id)
-    row = yield from one(RUN_OF_TURN, command.id, command.turn_id)
-    return facts if row is None else replace(facts, schedule_run=read_run(row))
-
-
-def _nothing(_: cmd.ForgetRun, now: float) -> Plan[Facts]:
-    yield from ()
-    return Facts(now=now)
+    run = yield from one_as(read_run, RUN_OF_TURN, command.id, command.turn_id)
+    return replace(facts, schedule_run=run)
 
 
 DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
@@ -145,7 +128,7 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.DeleteSchedule: (_by_name, schedules.delete_schedule),
     cmd.SkipRun: (_by_id, schedules.skip_run),
     cmd.SettleRun: (_run, schedules.settle_run),
-    cmd.ForgetRun: (_nothing, schedules.forget_run),
+    cmd.ForgetRun: (no_facts, schedules.forget_run),
 }
 
 
@@ -153,31 +136,26 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
 
 
 def _all() -> Plan[list[ScheduleRow]]:
-    rows = yield from every(SCHEDULES)
-    return [read_schedule(row) for row in rows]
+    return every_as(read_schedule, SCHEDULES)
 
 
 def _page(
     tenant: Tenant, *, after: str | None, limit: int, is_descending: bool
 ) -> Plan[list[ScheduleRow]]:
     statement = SCHEDULES_DOWNWARDS if is_descending else SCHEDULES_UPWARDS
-    rows = yield from every(statement, tenant, after or "", limit)
-    return [read_schedule(row) for row in rows]
+    return every_as(read_schedule, statement, tenant, after or "", limit)
 
 
 def _find(tenant: Tenant, name: str) -> Plan[ScheduleRow | None]:
-    row = yield from one(SCHEDULE_BY_NAME, tenant, name)
-    return read_schedule(row) if row is not None else None
+    return one_as(read_schedule, SCHEDULE_BY_NAME, tenant, name)
 
 
 def _active(now: float) -> Plan[tuple[float, list[ScheduleRow]]]:
-    rows = yield from every(ACTIVE_SCHEDULES, now)
-    return now, [read_schedule(row) for row in rows]
+    return now, (yield from every_as(read_schedule, ACTIVE_SCHEDULES, now))
 
 
 def _runs(schedule_id: str, limit: int) -> Plan[list[ScheduleRunRow]]:
-    rows = yield from every(RUNS, schedule_id, limit)
-    return [read_run(row) for row in rows]
+    return every_as(read_run, RUNS, schedule_id, limit)
 
 
 class SqlScheduleReader(SnapshotReader):

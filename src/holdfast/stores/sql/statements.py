@@ -6,8 +6,6 @@ them another way rewrites them. `session` is a session's number in the log, `ses
 
 import re
 
-import msgspec
-
 from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
@@ -17,14 +15,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import MAX_HOLD_SECONDS
 from holdfast.stores.sql.entries import ENDED_NEXT, ENDS, EXPIRED, IDENTITY
-from holdfast.stores.sql.plan import Statement, columns
-
-
-def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
-    fields = row.__struct_fields__
-    marks = ", ".join(f"?{n}" for n in range(1, len(fields) + 1))
-    return Statement(name, f"insert into {table} ({', '.join(fields)}) values ({marks})")
-
+from holdfast.stores.sql.plan import Statement, columns, insert
 
 LAST_ID = "\U0010ffff"
 """A text that sorts after every id."""
@@ -411,7 +402,7 @@ FEED_END = Statement(
     _FEED_END + _FEED + "order by l.pos desc limit 1",
     postgres=_FEED_END + _FEED_IN_ORDER + _SETTLED + "order by l.txid desc, l.pos desc limit 1",
 )
-ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
+ADD_IDEMPOTENCY = insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",
     f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
@@ -487,7 +478,7 @@ ADD_DROPPED_RESPONSE = Statement(
 DROPPED_RESPONSE = Statement(
     "dropped_response", "select 1 from dropped_responses where turn_id = ?1 and step = ?2"
 )
-ADD_COMPLETION = _insert("add_completion", "completions", CompletionRow)
+ADD_COMPLETION = insert("add_completion", "completions", CompletionRow)
 SAVE_COMPLETION = Statement(
     "save_completion",
     "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
@@ -518,7 +509,7 @@ COMPLETIONS_DOWN = Statement(
 # An answer may be written again if its commit reply was lost: it replaces its own row.
 ADD_HISTORY_HASH = Statement(
     "add_history_hash",
-    _insert("add_history_hash", "history_hashes", HistoryHashRow).text
+    insert("add_history_hash", "history_hashes", HistoryHashRow).text
     + " on conflict (session_id, seq, record_no)"
     " do update set history_hash = excluded.history_hash",
 )
@@ -531,7 +522,7 @@ FIND_HISTORY_HASHES = Statement(
     + ", ".join(f"?{n}" for n in range(2, HASHES_AT_ONCE + 2))
     + ") order by s.id desc, t.seq desc",
 )
-ADD_ITEM_PLACE = _insert("add_item_place", "item_places", ItemPlaceRow)
+ADD_ITEM_PLACE = insert("add_item_place", "item_places", ItemPlaceRow)
 ITEM_PLACES = Statement(
     "item_places",
     "select session_id from item_places where tenant = ?1 and item_id = ?2 "
@@ -543,7 +534,7 @@ STORED_BYTES = Statement(
     "where s.tenant = ?1",
 )
 
-ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
+ADD_API_KEY = insert("add_api_key", "api_keys", ApiKeyRow)
 REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
 )

@@ -41,7 +41,7 @@ from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.erasure import idle_sessions
 from holdfast.stores.sql.lookups import find_busy_sessions, find_runs
-from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, reading
+from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, every_as, reading
 from holdfast.stores.sql.schedules import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
@@ -355,12 +355,7 @@ class SqlStore:
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
         """Return sessions with open work of a worker declared dead, or with an expired hold."""
-
-        def query(now: float) -> Plan[list[SessionId]]:
-            rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
-            return [row[0] for row in rows]
-
-        return await self.query(query)
+        return await self.query(lambda now: every_as(SessionId, sql.ORPHANED_SESSIONS, now, limit))
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
         """Return the waiting turns of a worker."""
@@ -373,12 +368,7 @@ class SqlStore:
 
     async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
-
-        def query(_: float) -> Plan[list[OwnedRun]]:
-            rows = yield from every(sql.OWNED_RUNS, worker)
-            return [OwnedRun(*row) for row in rows]
-
-        return await self.query(query)
+        return await self.query(lambda _: every_as(OwnedRun, sql.OWNED_RUNS, worker))
 
     async def dismiss(self, worker: WorkerId) -> None:
         """Remove a worker."""

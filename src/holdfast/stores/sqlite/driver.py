@@ -24,7 +24,7 @@ from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic.plain_turns import PLANNERS
-from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.plan import Ask, LostUpdate, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import (
     CHECKPOINT_PAGES,
@@ -96,10 +96,6 @@ def _is_full(error: sqlite3.Error) -> bool:
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
-class _LostUpdate(Exception):
-    """A fenced statement changed no row: the facts of this decision are out of date."""
-
-
 class SqliteDriver(SqlDriver):
     """Run plans on SQLite; open connections when first needed and again after a fault."""
 
@@ -135,10 +131,6 @@ class SqliteDriver(SqlDriver):
         self._reading = pace or DiskLatencyGate()
         self._rows = self._rows_moved = 0
         """Rows written by this connection: in all, and until the last checkpoint."""
-
-    def now(self) -> float:
-        """The database's clock is the machine's own."""
-        return self._clock.now()
 
     async def migrate(self) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
@@ -367,31 +359,27 @@ class SqliteDriver(SqlDriver):
             self._forget_writer()
 
     def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
-        planner, lanes = PLANNERS.get(type(command)), self._lanes
+        planner, lanes, execute = PLANNERS.get(type(command)), self._lanes, cursor.execute
         foreseen = planner(command, now, lanes) if planner is not None else None
-        if foreseen is None:
-            return self._read_and_write(cursor, command, now)
-        execute, writes = cursor.execute, iter(foreseen.writes)
-        gate, parameters = next(writes)
-        try:
-            is_current = execute(gate.text, parameters).rowcount == 1
-        except sqlite3.IntegrityError:
-            is_current = False
+        is_current = False
+        if foreseen is not None:
+            planned, writes = foreseen, iter(foreseen.writes)
+            gate, parameters = next(writes)
+            try:
+                is_current = execute(gate.text, parameters).rowcount == 1
+            except sqlite3.IntegrityError:
+                is_current = False
         if not is_current:
-            return self._read_and_write(cursor, command, now)
+            planned = _drive(cursor, plan(command, now, lanes))
+            writes = iter(planned.writes)
         for statement, parameters in writes:
             written = execute(statement.text, parameters)
             if statement.is_fenced and written.rowcount != 1:
-                raise _LostUpdate(statement.name)
-        if foreseen.lane is not None:
-            lanes.put(foreseen.lane)
-        else:
-            lanes.note(foreseen.decision.changes)
-        return foreseen.decision
-
-    def _read_and_write(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
-        planned = _drive(cursor, plan(command, now, self._lanes))
-        _write(cursor, planned.writes)
+                raise LostUpdate(statement.name)
+        if is_current and planned.lane is not None:
+            lanes.put(planned.lane)
+        elif is_current:
+            lanes.note(planned.decision.changes)
         return planned.decision
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
@@ -481,19 +469,11 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
         return result
 
 
-def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:
-    execute = cursor.execute
-    for statement, parameters in writes:
-        written = execute(statement.text, parameters)
-        if statement.is_fenced and written.rowcount != 1:
-            raise _LostUpdate(statement.name)
-
-
 def _explain(exc: Exception) -> Exception:
     """Return the error of ours for an exception of SQLite."""
     if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a value: {exc}")
-    elif isinstance(exc, sqlite3.Error | _LostUpdate):
+    elif isinstance(exc, sqlite3.Error | LostUpdate):
         explained = StoreUnavailable(f"the store cannot be used now: {exc}")
     else:
         return exc

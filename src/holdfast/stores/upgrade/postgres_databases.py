@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 
 from holdfast.core.errors import StoreError
+from holdfast.stores.postgres.clock import READ_CLOCK
 from holdfast.stores.postgres.connect import Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.driver import BEGIN, BEGIN_READ, MIGRATION_LOCK
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain
-from holdfast.stores.postgres.inspect import CLOCK
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask
 from holdfast.stores.upgrade.databases import Row, refuse_target
@@ -72,7 +72,7 @@ class PostgresSource(_Database):
 
     async def now(self) -> float:
         """Return the database's time, which its leases are compared with."""
-        found: float = (await self.rows(CLOCK))[0][0]
+        found: float = (await self.rows(READ_CLOCK))[0][0]
         return found
 
 
@@ -96,7 +96,7 @@ class PostgresNewStore(_Database):
                 return
             if found & migrations.table_names():
                 raise refuse_target(self.name)
-            now = await connection.fetchval(CLOCK)
+            now = await connection.fetchval(READ_CLOCK)
             for text, parameters in migrations.installation(TYPES, now):
                 await connection.execute(in_dollars(text), *parameters)
 

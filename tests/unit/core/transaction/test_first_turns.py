@@ -8,7 +8,7 @@ from holdfast.core.decisions.accept import accept, accept_any
 from holdfast.core.errors import HoldfastError
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.core.transaction.facts import Facts
-from holdfast.core.transaction.first_turns import start_first_turn
+from holdfast.core.transaction.plain_turns import start_first_turn
 from tests.unit.core.builders import NOW, a_turn, an_accept
 from tests.unit.core.first_turns import OTHER_FIRSTS, PLAIN_FIRSTS
 from tests.unit.core.plain_commands import same

@@ -15,7 +15,7 @@ from holdfast.stores.postgres.dialect import (
 )
 from holdfast.stores.sql import erasure
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.optimistic import first_turns
+from holdfast.stores.sql.optimistic import plain_turns
 from holdfast.stores.sql.plan import Statement
 
 SETS = "unnest($1::text[], $2::int8[]) as b(p1, p2)"
@@ -25,7 +25,7 @@ EVERY_WRITE = [
     one
     for one in [
         *vars(sql).values(),
-        *vars(first_turns).values(),
+        *vars(plain_turns).values(),
         *erasure.ERASURES,
         *erasure.ERASURES_BY_ID,
     ]

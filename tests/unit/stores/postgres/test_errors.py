@@ -6,7 +6,8 @@ import asyncpg
 import pytest
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.stores.postgres.errors import LostUpdate, Meaning, explain, meaning
+from holdfast.stores.postgres.errors import Meaning, explain, meaning
+from holdfast.stores.sql.plan import LostUpdate
 
 TABLE: list[tuple[BaseException, Meaning]] = [
     (ConnectionRefusedError("refused"), "gone"),

@@ -7,7 +7,7 @@ from holdfast.stores.postgres.batch import waves
 from holdfast.stores.postgres.optimistic_batch import decide_batch_from_cache
 from holdfast.stores.postgres.row_locks import Locked
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.optimistic.first_turns import ADD_FIRST_SESSION, KEY_AT
+from holdfast.stores.sql.optimistic.plain_turns import ADD_FIRST_SESSION, KEY_AT
 from tests.unit.core.builders import NOW, TENANT, an_accept
 
 

@@ -16,10 +16,10 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.entries import (
     identity_values,
+    pack,
     pack_entry,
     pack_head,
     pack_items,
-    pack_states,
     read_body,
     read_events,
     read_items,
@@ -29,7 +29,6 @@ from holdfast.stores.sql.entries import (
     read_turn,
     session_no,
     unpack_entries,
-    unpack_items,
 )
 from holdfast.stores.sql.lookups import find_number
 from tests.unit.core.builders import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
@@ -111,7 +110,7 @@ def test_an_item_keeps_its_id_whatever_its_body_begins_with(name: str | None, bo
     item = replace(an_item(4), item_id=name, body=body)
     packed = pack_items([item])
     assert packed is not None
-    assert unpack_items(packed, SESSION, 4, 4, 4) == [item]
+    assert unpack_entries([(4, packed)], SESSION, 4, 4) == [item]
 
 
 TEXT = 'it\\"s \u00e9'.encode()
@@ -131,7 +130,7 @@ def unpacked(item: StoredItem) -> tuple[int, StoredItem]:
     """Return how long an item is when it is packed, and the item as it is read."""
     packed = pack_items([item])
     assert packed is not None
-    (read,) = unpack_items(packed, SESSION, item.seq, item.seq, item.seq)
+    (read,) = unpack_entries([(item.seq, packed)], SESSION, item.seq, item.seq)
     return len(packed), read
 
 
@@ -169,8 +168,8 @@ def test_items_that_were_read_and_changed_are_packed_whole() -> None:
     item = replace(an_item(4), item_id="msg_1", body=ANSWER % TEXT)
     packed = pack_items([item])
     assert packed is not None
-    again = pack_states(read_items(packed))
-    assert unpack_items(again, SESSION, 4, 4, 4) == [item]
+    again = pack(read_items(packed))
+    assert unpack_entries([(4, again)], SESSION, 4, 4) == [item]
 
 
 @pytest.mark.parametrize("started_at", [None, NOW, NOW + 1])
@@ -252,7 +251,7 @@ def test_the_gate_comes_first_and_counts_are_those_up_to_each_entry() -> None:
         (no, 5, 4, 2, 5), (no, 6, 4, 2, 6),
     ]  # fmt: skip
     packed = asks[0][1][11]
-    assert unpack_items(packed, SessionId(before.id), 4, 4, 9) == items[1:]
+    assert unpack_entries([(4, packed)], SessionId(before.id), 4, 9) == items[1:]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())

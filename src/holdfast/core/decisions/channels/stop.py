@@ -1,6 +1,6 @@
 """Stop the running and waiting turns of a conversation because a person asked for it."""
 
-from holdfast.core.decisions.lane import end_turn, stop_active
+from holdfast.core.decisions.lifecycle import cancel_open
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.transaction.changes import (
     Change,
@@ -23,18 +23,11 @@ def stop_turns(command: StopTurns, facts: Facts) -> Decision[int]:
     session = facts.session
     if session is None or not session.exists_for(command.tenant):
         return Decision(0, _record(command, facts.now, 0))
-    draft = Draft(session, now=facts.now)
-    count = 0
-    if facts.active is not None:
-        stop_active(draft, facts, "cancelled", code=STOPPED_CODE, message="stopped in the chat")
-        count += 1
-    for turn in facts.open_turns:
-        if facts.active is None or turn.id != facts.active.id:
-            end_turn(draft, turn, "cancelled", code=STOPPED_CODE, message="stopped in the chat")
-            count += 1
+    count = len(facts.open_turns)
     if not count:
         return Decision(0, _record(command, facts.now, 0))
-    draft.wake()
+    draft = Draft(session, now=facts.now)
+    cancel_open(draft, facts, code=STOPPED_CODE, message="stopped in the chat")
     for change in _record(command, facts.now, count):
         draft.add(change)
     return draft.decide(count)

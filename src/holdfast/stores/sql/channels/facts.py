@@ -11,7 +11,6 @@ from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.sql import statements as log_sql
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
 from holdfast.stores.sql.lookups import (
@@ -19,10 +18,11 @@ from holdfast.stores.sql.lookups import (
     find_turn,
     is_living,
     lane_facts,
+    lane_of_key,
+    no_facts,
     open_turns,
-    read_lane,
 )
-from holdfast.stores.sql.plan import Plan, every, one
+from holdfast.stores.sql.plan import Plan, every_as, one, one_as
 
 
 def placeholder_facts(command: cmd.OpenPlaceholder, now: float) -> Plan[Facts]:
@@ -39,12 +39,12 @@ def message_facts(
     command: cmd.KeepPlaceholder | cmd.SettleDelivery | cmd.ReviseDelivery, now: float
 ) -> Plan[Facts]:
     """Read the message."""
-    return (yield from _with_message(Facts(now=now), command.id))
+    return _with_message(Facts(now=now), command.id)
 
 
 def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
-    row = yield from one(sql.MESSAGE, message_id)
-    return facts if row is None else replace(facts, messages=(read_message(row),))
+    found = yield from every_as(read_message, sql.MESSAGE, message_id)
+    return replace(facts, messages=tuple(found))
 
 
 def queue_facts(command: cmd.QueueMessages, now: float) -> Plan[Facts]:
@@ -82,12 +82,12 @@ def due_facts(command: cmd.ClaimDeliveries, now: float) -> Plan[Facts]:
     found: list[OutboxRow] = []
     for channel in command.channels:
         if command.again:
-            rows = yield from every(sql.CLAIMED_MESSAGES, channel, command.worker)
-            found += [read_message(row) for row in rows]
+            parameters = (channel, command.worker)
+            found += yield from every_as(read_message, sql.CLAIMED_MESSAGES, *parameters)
         left = command.limit - len(found)
         if left > 0:
-            rows = yield from every(sql.DUE_MESSAGES, channel, command.worker, now, late, left)
-            found += [read_message(row) for row in rows]
+            limits = (channel, command.worker, now, late, left)
+            found += yield from every_as(read_message, sql.DUE_MESSAGES, *limits)
     return Facts(now=now, messages=tuple(found))
 
 
@@ -96,8 +96,7 @@ def stop_facts(command: cmd.StopTurns, now: float) -> Plan[Facts]:
     facts = yield from _with_repeat(Facts(now=now), command.tenant, command.idempotency_key)
     if facts.repeat is not None:
         return facts
-    row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
-    facts = read_lane(row, now)
+    facts = yield from lane_of_key(command.tenant, command.key, now)
     if facts.session is None:
         return facts
     return replace(facts, open_turns=(yield from open_turns(facts.session.id)))
@@ -111,9 +110,9 @@ def edit_facts(command: cmd.EditWaiting, now: float) -> Plan[Facts]:
     edited = yield from find_repeat(command.tenant, command.edited_key)
     if edited is None:
         return facts
-    row = yield from one(log_sql.LANE_BY_KEY, command.tenant, command.key)
+    facts = yield from lane_of_key(command.tenant, command.key, now)
     turn = yield from find_turn(edited.turn_id)
-    return replace(read_lane(row, now), turn=turn, edited=edited)
+    return replace(facts, turn=turn, edited=edited)
 
 
 def pairing_facts(
@@ -123,8 +122,8 @@ def pairing_facts(
     facts = Facts(now=now)
     if isinstance(command, cmd.RequestPairing):
         facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
-    rows = yield from every(sql.PAIRINGS, command.channel)
-    return replace(facts, pairings=tuple(PairingRow(*row) for row in rows))
+    found = yield from every_as(PairingRow, sql.PAIRINGS, command.channel)
+    return replace(facts, pairings=tuple(found))
 
 
 def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
@@ -138,22 +137,14 @@ def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
 
 def bot_turn_facts(command: cmd.CountBotTurn | cmd.ForgetBotTurns, now: float) -> Plan[Facts]:
     """Read the count of turns that bots had in the chat."""
-    row = yield from one(sql.BOT_TURNS, command.channel, command.chat)
-    return Facts(now=now, bot_turns=BotTurnsRow(*row) if row is not None else None)
+    found = yield from one_as(BotTurnsRow, sql.BOT_TURNS, command.channel, command.chat)
+    return Facts(now=now, bot_turns=found)
 
 
 def receiver_facts(command: cmd.NoteReceiver, now: float) -> Plan[Facts]:
     """Read the recorded state of the channel's receiver."""
-    row = yield from one(sql.RECEIVER, command.channel)
-    return Facts(now=now, receiver=read_receiver(row) if row is not None else None)
-
-
-def no_facts(
-    _: cmd.ReleaseChannel | cmd.RememberChat | cmd.DeadLetterUpdate | cmd.PruneOutbox, now: float
-) -> Plan[Facts]:
-    """Read nothing but the time."""
-    yield from ()
-    return Facts(now=now)
+    found = yield from one_as(read_receiver, sql.RECEIVER, command.channel)
+    return Facts(now=now, receiver=found)
 
 
 DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {

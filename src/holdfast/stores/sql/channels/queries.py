@@ -13,7 +13,7 @@ from holdfast.ports.outbox import OpenRequest, OutboxCount, OutboxQuery
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message, read_receiver
 from holdfast.stores.sql.lookups import find_repeat, find_turn, is_living
-from holdfast.stores.sql.plan import Plan, SnapshotReader, every, one, reading
+from holdfast.stores.sql.plan import Plan, SnapshotReader, every_as, one, one_as, reading
 
 
 def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]]:
@@ -21,10 +21,8 @@ def _messages(tenant: Tenant | None, query: OutboxQuery) -> Plan[list[OutboxRow]
     if query.after is not None:
         row = yield from one(sql.MESSAGE_PLACE, query.after)
         place = row[0] if row is not None else 0
-    rows = yield from every(
-        sql.MESSAGES, tenant or "", query.channel or "", query.state or "", place, query.limit
-    )
-    return [read_message(row) for row in rows]
+    filters = (tenant or "", query.channel or "", query.state or "")
+    return (yield from every_as(read_message, sql.MESSAGES, *filters, place, query.limit))
 
 
 def _has_waiting(channel: str, chat: str, thread: str) -> Plan[bool]:
@@ -32,8 +30,7 @@ def _has_waiting(channel: str, chat: str, thread: str) -> Plan[bool]:
 
 
 def _message(message_id: str) -> Plan[OutboxRow | None]:
-    row = yield from one(sql.MESSAGE, message_id)
-    return read_message(row) if row is not None else None
+    return one_as(read_message, sql.MESSAGE, message_id)
 
 
 def _file(message_id: str) -> Plan[bytes | None]:
@@ -55,8 +52,7 @@ def _session_of(
 def _open_requests(
     tenant: Tenant, channel: str, *, after: str, limit: int
 ) -> Plan[list[OpenRequest]]:
-    rows = yield from every(sql.OPEN_REQUESTS, tenant, channel, after or APPROVAL_ENDED, limit)
-    return [OpenRequest(*row) for row in rows]
+    return every_as(OpenRequest, sql.OPEN_REQUESTS, tenant, channel, after or APPROVAL_ENDED, limit)
 
 
 def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
@@ -64,23 +60,19 @@ def _is_recorded(tenant: Tenant, key: str) -> Plan[bool]:
 
 
 def _counts() -> Plan[list[OutboxCount]]:
-    rows = yield from every(sql.OUTBOX_COUNTS)
-    return [OutboxCount(*row) for row in rows]
+    return every_as(OutboxCount, sql.OUTBOX_COUNTS)
 
 
 def _pairings(channel: str) -> Plan[list[PairingRow]]:
-    rows = yield from every(sql.PAIRINGS, channel)
-    return [PairingRow(*row) for row in rows]
+    return every_as(PairingRow, sql.PAIRINGS, channel)
 
 
 def _chat(channel: str, chat: str) -> Plan[ChatRow | None]:
-    row = yield from one(sql.CHAT, channel, chat)
-    return ChatRow(*row) if row is not None else None
+    return one_as(ChatRow, sql.CHAT, channel, chat)
 
 
 def _chats(channel: str) -> Plan[list[ChatRow]]:
-    rows = yield from every(sql.CHATS, channel)
-    return [ChatRow(*row) for row in rows]
+    return every_as(ChatRow, sql.CHATS, channel)
 
 
 def _predecessor(channel: str, chat: str) -> Plan[str | None]:
@@ -89,13 +81,11 @@ def _predecessor(channel: str, chat: str) -> Plan[str | None]:
 
 
 def _dead_updates(limit: int) -> Plan[list[DeadUpdateRow]]:
-    rows = yield from every(sql.DEAD_UPDATES, limit)
-    return [DeadUpdateRow(*row) for row in rows]
+    return every_as(DeadUpdateRow, sql.DEAD_UPDATES, limit)
 
 
 def _receivers() -> Plan[list[ReceiverRow]]:
-    rows = yield from every(sql.RECEIVERS)
-    return [read_receiver(row) for row in rows]
+    return every_as(read_receiver, sql.RECEIVERS)
 
 
 def _cursor(view: str) -> Plan[tuple[int, int] | None]:

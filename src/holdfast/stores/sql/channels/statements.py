@@ -1,7 +1,16 @@
 """Every statement about the outbox, pairings, receivers and chats, with the reason it is there."""
 
+from holdfast.core.model.channels import (
+    BotTurnsRow,
+    ChannelHoldRow,
+    ChatRow,
+    DeadUpdateRow,
+    PairingRow,
+    ReceiverRow,
+)
+from holdfast.core.transaction.changes import OutboxFileAdded
 from holdfast.stores.sql.entries import EXPIRED
-from holdfast.stores.sql.plan import Statement
+from holdfast.stores.sql.plan import Statement, columns, insert
 
 _OUTBOX = (
     "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
@@ -22,11 +31,7 @@ ADD_MESSAGE = Statement(
     "on conflict (id) do update set state = excluded.state, body = excluded.body, "
     "refusals = 0, next_at = excluded.next_at, settled_at = null, approval = excluded.approval",
 )
-ADD_FILE = Statement(
-    "add_outbox_file",
-    "insert into outbox_files (message_id, content) values (?1, ?2) "
-    "on conflict (message_id) do update set content = excluded.content",
-)
+ADD_FILE = insert("add_outbox_file", "outbox_files", OutboxFileAdded, key="message_id")
 # The platform has the file now. Deleting a message also deletes its file.
 DROP_FILE = Statement("drop_outbox_file", "delete from outbox_files where message_id = ?1")
 FILE = Statement("outbox_file", "select content from outbox_files where message_id = ?1")
@@ -104,10 +109,10 @@ CLAIMED_MESSAGES = Statement(
     f"select {_COLUMNS} from outbox o where {_WAITS} and o.channel = ?1 and o.state = 'sending' "
     "and o.owner = ?2 order by o.pos",
 )
-_LISTED = f"select {_COLUMNS}, o.pos from outbox o where (?1 = '' or o.tenant = ?1) "
 MESSAGES = Statement(
     "messages",
-    _LISTED + "and (?2 = '' or o.channel = ?2) and (?3 = '' or o.state = ?3) "
+    f"select {_COLUMNS} from outbox o where (?1 = '' or o.tenant = ?1) "
+    "and (?2 = '' or o.channel = ?2) and (?3 = '' or o.state = ?3) "
     "and (o.pos < ?4 or ?4 = 0) order by o.pos desc limit ?5",
 )
 MESSAGE_PLACE = Statement("message_place", "select pos from outbox where id = ?1")
@@ -143,8 +148,7 @@ SAVE_PAIRING = Statement(
 DROP_PAIRING = Statement("drop_pairing", "delete from pairings where channel = ?1 and sender = ?2")
 PAIRINGS = Statement(
     "pairings",
-    "select channel, sender, tenant, name, code, chat, created_at, expires_at, approved_at "
-    "from pairings where channel = ?1 order by created_at, sender",
+    f"select {columns(PairingRow)} from pairings where channel = ?1 order by created_at, sender",
 )
 
 HOLD = Statement(
@@ -152,10 +156,7 @@ HOLD = Statement(
     "select h.channel, h.owner, h.since, w.alive_until from channel_holds h "
     "left join workers w on w.id = h.owner where h.channel = ?1",
 )
-TAKE_HOLD = Statement(
-    "take_channel_hold",
-    "insert into channel_holds (channel, owner, since) values (?1, ?2, ?3)",
-)
+TAKE_HOLD = insert("take_channel_hold", "channel_holds", ChannelHoldRow)
 MOVE_HOLD = Statement(
     "move_channel_hold",
     "update channel_holds set owner = ?2, since = ?3 where channel = ?1 and owner = ?4",
@@ -172,36 +173,22 @@ SAVE_CHAT = Statement(
     "case when excluded.successor = '' then chats.successor else excluded.successor end, "
     "person = excluded.person",
 )
-CHATS = Statement(
-    "chats",
-    "select channel, chat, successor, first_seen_at, person from chats where channel = ?1 "
-    "order by chat",
-)
-CHAT = Statement(
-    "chat",
-    "select channel, chat, successor, first_seen_at, person from chats "
-    "where channel = ?1 and chat = ?2",
-)
+_CHATS = f"select {columns(ChatRow)} from chats where channel = ?1 "
+CHATS = Statement("chats", _CHATS + "order by chat")
+CHAT = Statement("chat", _CHATS + "and chat = ?2")
 PREDECESSOR = Statement(
     "predecessor",
     "select chat from chats where channel = ?1 and successor = ?2 and successor <> '' limit 1",
 )
-ADD_DEAD_UPDATE = Statement(
-    "add_dead_update",
-    "insert into dead_updates (channel, update_id, reason, at) values (?1, ?2, ?3, ?4) "
-    "on conflict (channel, update_id) do update set reason = excluded.reason, at = excluded.at",
-)
+ADD_DEAD_UPDATE = insert("add_dead_update", "dead_updates", DeadUpdateRow, key="channel, update_id")
 DEAD_UPDATES = Statement(
-    "dead_updates",
-    "select channel, update_id, reason, at from dead_updates order by at desc limit ?1",
+    "dead_updates", f"select {columns(DeadUpdateRow)} from dead_updates order by at desc limit ?1"
 )
 
 BOT_TURNS = Statement(
-    "bot_turns", "select channel, chat, messages from bot_turns where channel = ?1 and chat = ?2"
+    "bot_turns", f"select {columns(BotTurnsRow)} from bot_turns where channel = ?1 and chat = ?2"
 )
-START_BOT_TURNS = Statement(
-    "start_bot_turns", "insert into bot_turns (channel, chat, messages) values (?1, ?2, ?3)"
-)
+START_BOT_TURNS = insert("start_bot_turns", "bot_turns", BotTurnsRow)
 # Compare-and-set: replicas that receive concurrently share one count.
 SAVE_BOT_TURNS = Statement(
     "save_bot_turns",
@@ -212,18 +199,7 @@ DROP_BOT_TURNS = Statement(
     "drop_bot_turns", "delete from bot_turns where channel = ?1 and chat = ?2"
 )
 
-_RECEIVER = (
-    "channel, kind, received_at, failing_since, failed_at, reason, keeps_seconds, gap_from, "
-    "gap_until"
-)
+_RECEIVER = columns(ReceiverRow)
 RECEIVER = Statement("receiver", f"select {_RECEIVER} from receivers where channel = ?1")
 RECEIVERS = Statement("receivers", f"select {_RECEIVER} from receivers order by channel")
-SAVE_RECEIVER = Statement(
-    "save_receiver",
-    f"insert into receivers ({_RECEIVER}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
-    "on conflict (channel) do update set kind = excluded.kind, "
-    "received_at = excluded.received_at, failing_since = excluded.failing_since, "
-    "failed_at = excluded.failed_at, reason = excluded.reason, "
-    "keeps_seconds = excluded.keeps_seconds, gap_from = excluded.gap_from, "
-    "gap_until = excluded.gap_until",
-)
+SAVE_RECEIVER = insert("save_receiver", "receivers", ReceiverRow, key="channel")

@@ -9,10 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions import accept as admission
-from holdfast.core.decisions import append as appending
-from holdfast.core.decisions import external_runs as blocks
-from holdfast.core.decisions import run as run_end
+from holdfast.core.decisions import accept, append, external_runs, run
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.core.transaction.commands import Command
@@ -24,7 +21,7 @@ from holdfast.stores.sql.command_plans import Planned
 
 def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
     """Return what needs no reading, for a command of which enough is known."""
-    decide = FORESEEN.get(type(command))
+    decide = DECIDERS.get(type(command))
     if decide is None or command.again:
         return None
     decision = decide(command, now, lanes)
@@ -42,7 +39,7 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
 
 
 def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:
-    return blocks.decide_from_last_batch(command, now)
+    return external_runs.decide_from_last_batch(command, now)
 
 
 def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:
@@ -56,18 +53,18 @@ def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] 
     if command.limits.max_tenant_turns or command.reset.mode != "none":
         return None
     facts = _of_arrival(command, now, lanes)
-    return None if facts is None else admission.accept(command, facts)
+    return None if facts is None else accept.accept(command, facts)
 
 
 def _append(command: cmd.Append, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_arrival(command, now, lanes)
-    return None if facts is None else appending.append(command, facts)
+    return None if facts is None else append.append(command, facts)
 
 
 def _extend(command: cmd.Extend, now: float, lanes: LaneCache) -> Decision[Any] | None:
     is_known = command.idempotency_key is None and not command.merges
     facts = _of_run(command, now, lanes) if is_known else None
-    return None if facts is None else run_end.extend(command, facts)
+    return None if facts is None else run.extend(command, facts)
 
 
 def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] | None:
@@ -81,7 +78,7 @@ def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] 
         if turn.input is not None and b"is_instruction" in turn.input:
             return None  # What it wrote before, or hides, has to be read.
         facts = replace(facts, turn=turn)
-    return run_end.finish(command, facts)
+    return run.finish(command, facts)
 
 
 def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: LaneCache) -> Facts | None:
@@ -100,7 +97,7 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) 
     return lanes.of_session(session_id, command.worker, now) if session_id is not None else None
 
 
-FORESEEN: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
+DECIDERS: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
     cmd.Accept: _accept,
     cmd.Append: _append,
     cmd.AppendBatch: _continue,

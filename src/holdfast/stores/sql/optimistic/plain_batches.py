@@ -4,10 +4,7 @@ The result of the last batch, which the command carries, is all that it needs. I
 `decide_from_cache` and `LaneCache.note` come to.
 """
 
-from operator import attrgetter
 from typing import Any
-
-import msgspec
 
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import LogAppended
@@ -17,18 +14,16 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned
 from holdfast.stores.sql.entries import (
     ENDED,
-    HEAD_FIELDS,
     SAME_TIME,
-    TurnState,
+    head_values,
+    pack,
     pack_items,
     session_no,
+    turn_values,
 )
 from holdfast.stores.sql.optimistic.decisions import decide_from_cache
 from holdfast.stores.sql.plan import Ask
 
-_pack = msgspec.msgpack.Encoder().encode
-_head = attrgetter(*HEAD_FIELDS)
-_state = attrgetter(*TurnState.__struct_fields__[:-4])
 _APPENDED = "items.appended"
 
 
@@ -44,17 +39,15 @@ def plan_batch(command: cmd.AppendBatch, now: float, lanes: LaneCache) -> Planne
     assert turn is not None
     assert before is not None
     no, turn_id, seq = session_no(session.id), turn.id, session.head_seq
-    state: tuple[Any, ...] = (
-        *_state(turn), SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at, now,
-        turn.input,
-    )  # fmt: skip
+    started = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
+    state: tuple[Any, ...] = (*turn_values(turn), started, now, turn.input)
     if turn.merged_into is not None:
         state += (turn.merged_into,)
     # Without a detail, the event is about all items of the turn.
     detail = None if items[0].seq == turn.first_seq else entry.events[0].body
     row = (
         no, session.version, ENDED, now, turn_id, seq, session.turn_count, session.event_no, None,
-        _pack(_head(session)), _pack((state, (), (), ((_APPENDED, True, detail),))),
+        pack(head_values(session)), pack((state, (), (), ((_APPENDED, True, detail),))),
         pack_items(items), None,
     )  # fmt: skip
     writes: list[Ask] = [(sql.APPEND_ENTRY, row)]

@@ -7,8 +7,6 @@ Both equal what `decide_from_cache` and `LaneCache.note` come to.
 
 from typing import Any
 
-import msgspec
-
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.core.transaction.facts import Waiting
@@ -16,10 +14,9 @@ from holdfast.core.transaction.plain_queue import queue_plainly
 from holdfast.stores.cache.lane_cache import LANE_BYTES, Lane
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned
-from holdfast.stores.sql.entries import ACCEPTED, SAME_TIME, STARTED, pack_items, session_no
+from holdfast.stores.sql.entries import ACCEPTED, SAME_TIME, STARTED, pack, pack_items, session_no
 from holdfast.stores.sql.plan import Ask
 
-_pack = msgspec.msgpack.Encoder().encode
 _QUEUED = [("turn.queued", True, b"{}")]
 _NOBODY = Waiting()
 
@@ -50,7 +47,7 @@ def plan_queued(command: cmd.Accept, now: float, lane: Lane) -> Planned | None:
     )  # fmt: skip
     row = (
         no, session.version, ACCEPTED, now, turn_id, session.head_seq, session.turn_count,
-        session.event_no, None, _pack(head), _pack((state, (), (), _QUEUED)), None, turn.request,
+        session.event_no, None, pack(head), pack((state, (), (), _QUEUED)), None, turn.request,
     )  # fmt: skip
     writes: list[Ask] = [
         (sql.APPEND_ENTRY, row),
@@ -76,7 +73,7 @@ def plan_hand_over(
     assert ended.turn is not None
     assert turn is not None
     turn_id, run_id, version, events = turn.id, run.id, session.version, session.event_no
-    head = _pack(
+    head = pack(
         (
             session.epoch, session.record_no, session.hidden_count, turn_id, run_id, session.owner,
             None, None, session.last_user_activity_at, session.input_tokens, session.cached_tokens,
@@ -109,7 +106,7 @@ def plan_hand_over(
             sql.ADD_ENTRY,
             (
                 no, version, STARTED, now, turn_id, session.head_seq, session.turn_count, events,
-                None, head, _pack((state, (attempt,), (), started)), pack_items(begun.items), None,
+                None, head, pack((state, (attempt,), (), started)), pack_items(begun.items), None,
             ),
         ),
         (sql.HOLD_LANE, (no, turn_id, run_id, session.owner, None)),

@@ -11,8 +11,12 @@ from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.optimistic.decisions import decide_from_cache
-from holdfast.stores.sql.optimistic.first_turns import ADD_FIRST_SESSION, plan_first_turn
-from holdfast.stores.sql.optimistic.plain_turns import PLANNERS, plan_end
+from holdfast.stores.sql.optimistic.plain_turns import (
+    ADD_FIRST_SESSION,
+    PLANNERS,
+    plan_end,
+    plan_start,
+)
 from holdfast.stores.sql.plan import Row
 from tests.unit.core.builders import KEY, NOW, a_session, an_accept
 from tests.unit.core.first_turns import OTHER_FIRSTS, PLAIN_FIRSTS
@@ -67,8 +71,8 @@ def test_any_other_first_turn_is_read_first(fields: dict[str, Any]) -> None:
 
 def test_the_session_is_the_gate_of_a_key_alone() -> None:
     lanes = LaneCache()
-    keyed = plan_first_turn(an_accept(), NOW, lanes)
-    keyless = plan_first_turn(an_accept(key=None), NOW, lanes)
+    keyed = plan_start(an_accept(), NOW, lanes)
+    keyless = plan_start(an_accept(key=None), NOW, lanes)
     assert keyed is not None
     assert keyless is not None
     assert [ask[0] for ask in keyed.writes] == [ADD_FIRST_SESSION, sql.ADD_ENTRY, sql.HOLD_LANE]
@@ -77,7 +81,7 @@ def test_the_session_is_the_gate_of_a_key_alone() -> None:
 
 
 def test_an_id_of_a_client_is_indexed_with_the_first_turn() -> None:
-    planned = plan_first_turn(an_accept(items=(NAMED,)), NOW, LaneCache())
+    planned = plan_start(an_accept(items=(NAMED,)), NOW, LaneCache())
     assert planned is not None
     assert planned.writes[-1][0] is sql.ADD_ITEM_ID
 
@@ -97,7 +101,7 @@ def test_after_a_key_that_has_a_session_the_next_one_is_read_first() -> None:
 def test_a_key_whose_lane_is_detached_is_not_taken_for_new() -> None:
     lanes = LaneCache()
     lanes.begin()
-    first = plan_first_turn(an_accept(), NOW, lanes)
+    first = plan_start(an_accept(), NOW, lanes)
     assert first is not None
     assert first.lane is not None
     lanes.put(first.lane)
@@ -125,7 +129,7 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_turn_ends_in_one_step_as_well() -> None:
     lanes = LaneCache()
-    first = plan_first_turn(an_accept(), NOW, lanes)
+    first = plan_start(an_accept(), NOW, lanes)
     assert first is not None
     assert first.lane is not None
     lanes.put(first.lane)
