@@ -66,7 +66,11 @@ _RUN = "select schedule_id, scheduled_at, turn_id, session_id, outcome from sche
 RUNS = Statement(
     "schedule_runs", _RUN + "where schedule_id = ?1 order by scheduled_at desc limit ?2"
 )
-RUN_OF_TURN = Statement("schedule_run_of_turn", _RUN + "where schedule_id = ?1 and turn_id = ?2")
+# From the newest run on: the others are not read.
+RUN_OF_TURN = Statement(
+    "schedule_run_of_turn",
+    _RUN + "where schedule_id = ?1 and turn_id = ?2 order by scheduled_at desc limit 1",
+)
 
 # ── rows and changes ────────────────────────────────────────────────────────────────────────
 

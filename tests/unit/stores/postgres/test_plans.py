@@ -24,8 +24,8 @@ from holdfast.stores.postgres.dialect import (
 from holdfast.stores.postgres.row_locks import LOCK_SESSIONS, LOCK_SESSIONS_BY_ID
 from holdfast.stores.sql.plan import Statement
 from tests.postgres import TEMPLATE, Databases, PostgresServer
-from tests.unit.stores.every_statement import every_statement
-from tests.unit.stores.postgres.skewed_store import FIRST, PARAMETERS, REST
+from tests.unit.stores.every_statement import GROWING, every_statement
+from tests.unit.stores.postgres.skewed_store import FIRST, ONE_AT_A_TIME, PARAMETERS, REST
 
 State = Literal["never analysed", "analysed when small", "analysed"]
 STATES: Sequence[State] = ("never analysed", "analysed when small", "analysed")
@@ -124,12 +124,24 @@ def _forms(
     """Yield text, types, values and number of sets: for one set, and for all at once."""
     text = statement.postgres or statement.text
     is_read = text.startswith("select")
-    one = at_once((Written(text, types, statement.is_fenced, is_one=True),), "1")
-    yield spelled(statement) if is_read else one, types, sets[1], 1
-    if types and len(set(sets)) == len(sets):
+    is_list = text.startswith("insert") and " values (" not in text
+    if is_read or is_list:
+        yield spelled(statement), types, sets[1], 1
+    else:
+        one = Written(text, types, statement.is_fenced, is_one=True)
+        yield at_once((one,), "1"), types, sets[1], 1
+    is_alone = is_list or statement.name in ONE_AT_A_TIME
+    if types and len(set(sets)) == len(sets) and not is_alone:
         many = at_once((Written(text, types, statement.is_fenced),), "1") if not is_read else ""
         arrays = [f"{name}[]" for name in types]
         yield many or read_many(text, Parameters(types)), arrays, in_arrays(sets), len(sets)
+
+
+def test_every_statement_has_parameters_or_a_reason_why_its_work_may_grow() -> None:
+    """A new statement needs parameters in `skewed_store`, or a place in `every_statement`."""
+    known = PARAMETERS.keys() | GROWING
+    assert known == every_statement().keys()
+    assert PARAMETERS.keys().isdisjoint(GROWING)
 
 
 @pytest.mark.parametrize("state", STATES)
