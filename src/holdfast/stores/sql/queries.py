@@ -44,7 +44,6 @@ from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
-    read_body,
     read_events,
     read_session,
     read_turn,
@@ -349,12 +348,10 @@ def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]
     return found[:limit]
 
 
-def feed_end(tenant: Tenant) -> Plan[FeedPlace]:
-    """Return the place of a tenant's newest readable fact."""
-    row = yield from one(sql.FEED_END, tenant)
-    if row is None:
-        return FeedPlace(0, 0)
-    return FeedPlace(row[0], row[1] * EVENTS_PER_ENTRY + len(read_body(bytes(row[2])).events))
+def log_end() -> Plan[FeedPlace]:
+    """Return the place after every fact that can be read now."""
+    row = yield from one(sql.LOG_END)
+    return FeedPlace(row[0], (row[1] + 1) * EVENTS_PER_ENTRY) if row else FeedPlace()
 
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:

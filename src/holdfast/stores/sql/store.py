@@ -122,7 +122,7 @@ class SqlReader(SnapshotReader):
     stop_requests = reading(queries.stop_requests)
     events = reading(queries.events)
     feed = reading(queries.feed)
-    feed_end = reading(queries.feed_end)
+    log_end = reading(queries.log_end)
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""

@@ -248,7 +248,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "drop_item_id": lambda n: (f"item_{n + 5}_1", n + 5),
     "places_of_item": lambda n: (n + 5, "common", 1, 10),
     "feed": lambda n: ("big", 0, 500 * n, 5),
-    "feed_end": lambda n: ("big",),
+    "log_end": lambda n: (),
     "search_backlog": lambda n: (0, 500 * n, 5),
     "search_newest": lambda n: (),
     "search_cursor": lambda n: (),
