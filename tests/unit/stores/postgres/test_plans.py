@@ -4,7 +4,6 @@ Plans depend on statistics, which may be missing (after a restore), old, or say 
 that is much longer than the others; and a prepared statement has one plan for all parameters.
 """
 
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -25,11 +24,11 @@ from holdfast.stores.postgres.row_locks import LOCK_SESSIONS, LOCK_SESSIONS_BY_I
 from holdfast.stores.sql.plan import Statement
 from tests.postgres import TEMPLATE, Databases, PostgresServer
 from tests.unit.stores.every_statement import GROWING, every_statement
+from tests.unit.stores.postgres.explained import MODES, Node, explained, types_of
 from tests.unit.stores.postgres.skewed_store import FIRST, ONE_AT_A_TIME, PARAMETERS, REST
 
 State = Literal["never analysed", "analysed when small", "analysed"]
 STATES: Sequence[State] = ("never analysed", "analysed when small", "analysed")
-MODES = ("force_custom_plan", "force_generic_plan")
 SETS = 8
 MOST_ROWS = 64
 """How many rows a statement may read for a set of parameters; a page has up to eight."""
@@ -45,43 +44,15 @@ class Session:
 
     async def rows_read(self, text: str, types: Sequence[str], values: Sequence[Any]) -> int:
         """Return how many rows a prepared statement reads, in the worse of its two plans."""
-        counts = []
-        for mode in MODES:
-            transaction = self.connection.transaction()
-            await transaction.start()
-            try:
-                await self.connection.execute(f"set local plan_cache_mode = {mode}")
-                counts.append(await self._explained(text, types, values))
-            finally:
-                await transaction.rollback()
-                await self.connection.execute("deallocate if_explained")
-        return max(counts)
-
-    async def _explained(self, text: str, types: Sequence[str], values: Sequence[Any]) -> int:
-        given = f"({', '.join(types)})" if types else ""
-        await self.connection.execute(f"prepare if_explained {given} as {text}")
-        literals = ", ".join(map(_literal, values, types))
-        execute = f"execute if_explained({literals})" if types else "execute if_explained"
-        explain = f"explain (analyze, timing off, format json) {execute}"
-        return _rows_in(json.loads(await self.connection.fetchval(explain))[0]["Plan"])
+        plans = [await explained(self.connection, text, types, values, mode) for mode in MODES]
+        return max(map(_rows_in, plans))
 
     async def types_of(self, statement: Statement) -> tuple[str, ...]:
         """Return the types of a statement's parameters."""
-        prepared = await self.connection.prepare(spelled(statement))
-        return tuple(one.name for one in prepared.get_parameters())
+        return await types_of(self.connection, spelled(statement))
 
 
-def _literal(value: object, name: str) -> str:
-    if isinstance(value, list):
-        items = ", ".join(_literal(one, name.removesuffix("[]")) for one in value)
-        return f"array[{items}]::{name}"
-    if value is None:
-        return f"null::{name}"
-    text = rf"\x{value.hex()}" if isinstance(value, bytes) else str(value).replace("'", "''")
-    return f"'{text}'::{name}"
-
-
-def _rows_in(node: dict[str, Any]) -> int:
+def _rows_in(node: Node) -> int:
     """Return how many rows of tables a plan has read or compared."""
     own = node.get("Rows Removed by Join Filter", 0)
     if "Relation Name" in node and node["Node Type"] != "ModifyTable":
