@@ -22,6 +22,8 @@ from holdfast.stores.postgres.dialect import (
 )
 from holdfast.stores.postgres.row_locks import LOCK_SESSIONS, LOCK_SESSIONS_BY_ID
 from holdfast.stores.sql.plan import Statement
+from holdfast.stores.sql.queries import RUNNING
+from holdfast.stores.sql.statements import LAST_ID
 from tests.postgres import TEMPLATE, Databases, PostgresServer
 from tests.unit.stores.every_statement import GROWING, every_statement
 from tests.unit.stores.postgres.explained import MODES, Node, explained, types_of
@@ -149,6 +151,16 @@ async def test_a_batch_locks_its_sessions_without_reading_others(
         types = ["text[]"] * len(NAMES)
         assert await session.rows_read(LOCK_SESSIONS, types, NAMES) <= MOST_ROWS
         assert await session.rows_read(LOCK_SESSIONS_BY_ID, types[:1], NAMES[:1]) <= MOST_ROWS
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_running_sessions_are_found_by_their_lanes(own_database: str, state: State) -> None:
+    async with filled(own_database, state) as session:
+        await session.connection.execute("delete from lanes where session > 5")
+        for statement, after in zip(RUNNING.values(), ("", LAST_ID), strict=True):
+            types = await session.types_of(statement)
+            values = ("big", 0, "", after, 5, "running")
+            assert await session.rows_read(spelled(statement), types, values) <= MOST_ROWS
 
 
 async def test_every_statement_can_be_prepared_for_one_set_and_for_many(postgres_url: str) -> None:
