@@ -400,10 +400,8 @@ _FEED_COLUMNS = "select s.id, l.turn, l.at, l.events, l.body, l.txid, l.pos "
 FEED = Statement(
     "feed",
     _FEED_COLUMNS + _FEED + "and l.txid >= ?2 and l.pos >= ?3 order by l.pos limit ?4",
-    postgres=_FEED_COLUMNS
-    + _FEED_IN_ORDER
-    + _SETTLED
-    + "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
+    postgres=f"{_FEED_COLUMNS}{_FEED_IN_ORDER}{_SETTLED}"
+    "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
 )
 # The last entry that a feed can have, of any tenant.
 LOG_END = Statement(
