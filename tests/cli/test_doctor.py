@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,7 +197,8 @@ class Fault(NamedTuple):
 
 
 LAST = "where n = (select max(n) from log)"
-GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 1, 2)"
+# Later than the start of any server: one that has just started still waits for older workers.
+GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 9e9, 2)"
 STATE = (
     "insert into provider_state (session_id, slot, provider, account, model, value, "
     "covers_seq, saved_at) select id, 's', 'openai', 'a', 'gpt-5', x'00', 99, 1 from sessions"
@@ -452,7 +454,8 @@ def test_a_database_that_accepts_no_writes_is_found_and_not_fixed(
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
     path = tmp_path / "hurt.db"
-    sqlite3.connect(path).execute("pragma wal_checkpoint(truncate)").fetchall()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     broken = bytearray(path.read_bytes())
     for page in range(2, len(broken) // 4096):
         broken[page * 4096 : page * 4096 + 64] = b"\xff" * 64

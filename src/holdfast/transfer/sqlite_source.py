@@ -21,8 +21,12 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None
         )
-        connection.execute("begin")
-        connection.execute("select count(*) from sqlite_master").fetchone()
+        try:
+            connection.execute("begin")
+            connection.execute("select count(*) from sqlite_master").fetchone()
+        except sqlite3.Error:
+            connection.close()
+            raise
     except sqlite3.Error as exc:
         raise UnreadableSource(f"{path} cannot be opened: {exc}") from exc
     return connection

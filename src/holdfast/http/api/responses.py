@@ -13,7 +13,7 @@ from holdfast.http.api.session_items import SessionItems
 from holdfast.http.request.body import check_content_type
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.item_references import ReferenceResolver
-from holdfast.http.request.pagination import page, read_page
+from holdfast.http.request.pagination import page, read_flag, read_page
 from holdfast.http.request.responses_request import (
     ResponseRequest,
     parse_response_request,
@@ -128,7 +128,7 @@ class ResponsesApi:
         name, query = request.params["id"], request.query()
         view = await self._view(request, name)
         after = _starting_after(query)
-        if not _flag(query, "stream"):
+        if not read_flag(query, "stream"):
             if after is not None:
                 raise InvalidInput("starting_after needs stream=true", param="starting_after")
             facts = await self._facts(view)
@@ -197,13 +197,6 @@ class ResponsesApi:
 
 def _not_found(name: str) -> ResponseNotFound:
     return ResponseNotFound(f"Response with id '{name}' not found.")
-
-
-def _flag(query: dict[str, str], name: str) -> bool:
-    raw = query.get(name, "false").lower()
-    if raw not in ("true", "false", "1", "0"):
-        raise InvalidInput(f"{name} must be true or false, not {raw!r}", param=name)
-    return raw in ("true", "1")
 
 
 def _starting_after(query: dict[str, str]) -> int | None:

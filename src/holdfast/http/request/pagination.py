@@ -73,6 +73,6 @@ def page(
 def read_flag(query: dict[str, str], name: str) -> bool:
     """Return a boolean query parameter."""
     raw = query.get(name, "false").lower()
-    if raw not in ("true", "false", "1", "0", ""):
+    if raw not in ("true", "false", "1", "0"):
         raise InvalidInput(f"{name} must be true or false, not {raw!r}", param=name)
-    return raw in ("true", "1", "")
+    return raw in ("true", "1")
