@@ -1,6 +1,7 @@
 """What only PostgreSQL can do or refuse: pushed wake-ups, tokens, its clock, its settings."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
@@ -215,8 +216,15 @@ async def test_a_worker_that_takes_its_token_again_a_moment_later_is_alive(
     here, there = await open_another(), await open_another()
     if state == "reconnected":
         await StoreClient(here, "a").enlist(lease_seconds=3600)
-        await _kill_listeners(postgres_url)
-        await _until(here.has_news)
+        killed = await _kill_listeners(postgres_url)
+
+        async def is_back() -> bool:
+            with contextlib.suppress(StoreUnavailable):
+                await here._tokens.take(WorkerId("wrk_of_a_new_connection"))
+                return bool(await _listeners(postgres_url) - killed)
+            return False
+
+        await _until(is_back)
     worker = WorkerId("wrk_slow")
     lease = 0.001 if state == "late" else 3600.0
     await there.submit(Renew(worker=worker, lease_seconds=lease, is_new=True))
