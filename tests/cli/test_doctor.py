@@ -423,6 +423,7 @@ WELL = StoreInspection(
         ({"settings": {"journal_mode": "delete"}}, "durability_weak"),
         ({"settings": {"fsync": "off"}}, "durability_weak"),
         ({"settings": {"full_page_writes": "off"}}, "durability_weak"),
+        ({"settings": {"transaction_read_only": "on"}}, "store_read_only"),
         ({"clock_ahead_seconds": -7.0}, "clock_skewed"),
         ({"damage": ("page 7 is never used",)}, "store_damaged"),
         ({"missing": ("turns",)}, "schema_incomplete"),
@@ -432,6 +433,21 @@ WELL = StoreInspection(
 def test_problems_visible_from_outside_are_reported(change: dict[str, Any], code: str) -> None:
     assert list(check_inspection(WELL)) == []
     assert [one.code for one in check_inspection(dataclasses.replace(WELL, **change))] == [code]
+
+
+def test_a_database_that_accepts_no_writes_is_found_and_not_fixed(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_under_test = StoreUnderTest(postgres_url, capsys)
+    plant_orphan(store_under_test)
+    name = store_under_test.read("select current_database()")
+    store_under_test.execute(f"alter database {name} set default_transaction_read_only = on")
+    for flags in ((), ("--fix",)):
+        outcome = in_process(capsys, "doctor", "--store", postgres_url, "--json", *flags)
+        found = {one["code"]: one for one in json.loads(outcome.out)}
+        assert outcome.code == 1
+        assert found["store_read_only"]["detail"] == "postgres: default_transaction_read_only is on"
+        assert not found["run_orphaned"]["mended"]
 
 
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What only PostgreSQL can do or refuse: pushed wake-ups, tokens, its clock, its settings."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
@@ -18,7 +19,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
-from holdfast.core.transaction.commands import Queued, Started
+from holdfast.core.transaction.commands import Queued, Renew, Started
 from holdfast.ports.outbox import OutboxQuery
 from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
 from holdfast.stores.postgres import listener, open_postgres
@@ -203,6 +204,39 @@ async def test_a_living_worker_that_lost_its_connection_is_not_taken_for_dead(
     await StoreClient(there, "b").enlist(lease_seconds=3600)
     await _kill_listeners(postgres_url)
     assert [worker.id for worker in await here.workers() if worker.is_gone] == []
+
+
+@pytest.mark.parametrize("state", ["in time", "late", "reconnected"])
+async def test_a_worker_that_takes_its_token_again_a_moment_later_is_alive(
+    open_another: Opener, postgres_url: str, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """After an outage leases may be over, and others may need longer to reconnect."""
+    monkeypatch.setattr(listener, "RECHECK_SECONDS", 0.0 if state == "reconnected" else SECONDS)
+    monkeypatch.setattr(listener, "RECONNECT_SECONDS", SECONDS)
+    here, there = await open_another(), await open_another()
+    if state == "reconnected":
+        await StoreClient(here, "a").enlist(lease_seconds=3600)
+        killed = await _kill_listeners(postgres_url)
+
+        async def is_back() -> bool:
+            with contextlib.suppress(StoreUnavailable):
+                await here._tokens.take(WorkerId("wrk_of_a_new_connection"))
+                return bool(await _listeners(postgres_url) - killed)
+            return False
+
+        await _until(is_back)
+    worker = WorkerId("wrk_slow")
+    lease = 0.001 if state == "late" else 3600.0
+    await there.submit(Renew(worker=worker, lease_seconds=lease, is_new=True))
+    looking = asyncio.create_task(here.workers())
+
+    async def has_looked() -> bool:
+        text = "select 1 from pg_stat_activity where datname = current_database() and query = $1"
+        return bool(await _query(postgres_url, text, listener.HELD))
+
+    await _until(has_looked)
+    await there._tokens.take(worker)
+    assert [one.is_dead for one in await looking if one.id == worker] == [False]
 
 
 async def test_a_dismissed_worker_leaves_no_token(open_another: Opener, postgres_url: str) -> None:

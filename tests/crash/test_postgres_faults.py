@@ -18,11 +18,13 @@ import holdfast
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.model.reset_policy import NEVER
+from holdfast.doctor.store_checks import check_inspection
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
+from holdfast.stores.inspect import inspect_store
 from holdfast.stores.postgres import open_postgres
 from tests.crash.postgres_wire import Cut, wire_to
 from tests.postgres import PostgresServer, private_server
@@ -256,6 +258,8 @@ async def test_a_standby_is_not_written_to_until_it_is_promoted(server: Postgres
             reader = await open_postgres(server.url(), is_read_only=True)
             assert [worker.id for worker in await reader.workers()]
             await reader.close()
+            (found,) = check_inspection(await inspect_store(server.url()))
+            assert (found.code, found.detail[-21:]) == ("store_read_only", "standby (in recovery)")
         finally:
             await asyncio.to_thread(server.execute, "select pg_promote()")
         await insist(session, "1", model)

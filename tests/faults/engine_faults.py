@@ -9,8 +9,8 @@ RUNS = (
     Fault(
         "an end whose outcome is unknown is sent again as if it were new",
         f"{ENGINE}/sessions/submission.py",
-        "command, pause = replace(command, again=True), FIRST_PAUSE_SECONDS",
-        "pause = FIRST_PAUSE_SECONDS",
+        "partial(store.submit, replace(command, again=True))",
+        "partial(store.submit, command)",
         (
             "tests/unit/engine/sessions/test_submission.py",
             "tests/integration/test_failure_modes_history.py",
@@ -212,6 +212,13 @@ WAKEUPS = (
         ("tests/integration/test_feed_wakeups.py",),
     ),
     Fault(
+        "a follower that waited reads again what other tenants did",
+        f"{ENGINE}/streaming/event_feed.py",
+        "after = max(after, news.begins)",
+        "pass",
+        ("tests/unit/engine/streaming/test_event_feed.py",),
+    ),
+    Fault(
         "the feed of a session loses a wake-up",
         f"{ENGINE}/streaming/event_feed.py",
         "                found = await self._read.events(session_id, after=after, limit=BATCH)\n",
@@ -257,6 +264,20 @@ WAKEUPS = (
         "worker.is_dead or (worker.is_late and seen[worker.id][1] >= self._lease_seconds)",
         "worker.is_gone",
         ("tests/unit/engine/sessions/test_worker.py", "tests/simulation/test_worlds.py"),
+    ),
+    Fault(
+        "an outage of the store counts as silence of other workers",
+        f"{ENGINE}/sessions/worker.py",
+        "            self._watch.start_over()\n",
+        "",
+        ("tests/unit/engine/sessions/test_worker.py",),
+    ),
+    Fault(
+        "a run is taken for lost before its end is written",
+        f"{ENGINE}/sessions/worker.py",
+        "for name, where in found.items() if name not in self._deferred}",
+        "for name, where in found.items()}",
+        ("tests/unit/engine/sessions/test_abandoned_turns.py",),
     ),
     Fault(
         "a repeat asks again and again for a run of its own process",

@@ -223,8 +223,8 @@ WORKERS = (
     Fault(
         "a dead process keeps its lanes until its lease ends",
         f"{STORES}/sql/store.py",
-        "living = await self._tokens.living(in_time)",
-        "living = set(in_time)",
+        "living = await self._tokens.living([one for one, lease, _ in found if lease != EXPIRED])",
+        "living = {one for one, lease, _ in found if lease != EXPIRED}",
         (f"{PROCESSES}::test_a_repeat_that_waits_for_the_turn_of_a_killed_process_resumes_it",),
     ),
     Fault(

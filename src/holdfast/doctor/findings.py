@@ -56,6 +56,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="the store is in memory and is lost with its process",
         remedy="use sqlite:///file.db or postgresql://…",
     ),
+    "store_read_only": FindingKind(
+        severity="problem",
+        meaning="the database accepts no writes, so every turn gets `store_unavailable`",
+        remedy="select the primary with --store, or promote this one, or turn the setting off",
+    ),
     "schema_too_new": FindingKind(
         severity="problem",
         meaning="the store was written by a newer version than this one",

@@ -40,6 +40,7 @@ def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
         detail = f"{location}: {inspection.refusal}"
         yield Finding(code="store_foreign", subject=location, detail=detail)
         return
+    yield from _read_only(inspection, location)
     if inspection.is_bare and not inspection.damage and inspection.refusal is None:
         detail = f"{location} has no tables yet"
         yield Finding(code="store_missing", subject=location, detail=detail)
@@ -56,6 +57,15 @@ def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
         direction = "ahead of" if ahead > 0 else "behind"
         detail = f"the database's clock is {abs(ahead):.1f} s {direction} this machine's"
         yield Finding(code="clock_skewed", subject="clock", detail=detail)
+
+
+def _read_only(inspection: StoreInspection, location: str) -> Iterator[Finding]:
+    settings = inspection.settings
+    if settings.get("transaction_read_only") == "on":
+        detail = "default_transaction_read_only is on"
+        if settings.get("in_hot_standby") == "on":
+            detail = "the server is a standby (in recovery)"
+        yield Finding(code="store_read_only", subject=location, detail=f"{location}: {detail}")
 
 
 def _schema(inspection: StoreInspection, location: str) -> Iterator[Finding]:

@@ -371,8 +371,11 @@ class FeedReader(Protocol):
         """
         ...
 
-    async def feed_end(self, tenant: Tenant) -> FeedPlace:
-        """Return the position of the newest event that `feed` would return."""
+    async def log_end(self) -> FeedPlace:
+        """Return a position after every event that `feed` can return now, of any tenant.
+
+        Events that commit later come after it.
+        """
         ...
 
 

@@ -29,6 +29,7 @@ MAX_AGE_SECONDS = 24 * 3600.0
 """Older facts are not sent: a webhook that was off for a month does not get that month's facts."""
 MAX_ITEMS = 500
 MAX_SESSIONS = 4096
+START = FeedPlace()
 
 
 class _Span(msgspec.Struct):
@@ -47,6 +48,8 @@ class WebhookFeed:
         self._wake = wake
         """Called when the outbox has new messages."""
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        self._reached: dict[Tenant, FeedPlace] = {}
+        """Up to where the log has no facts of a tenant after its stored cursor."""
 
     async def run(self) -> None:
         """Follow the log until cancelled; after a failure continue from the stored cursor."""
@@ -76,12 +79,14 @@ class WebhookFeed:
         stored = await self._gateway.store.channels.cursor(view)
         read = self._gateway.read
         if stored is None:
-            end = await read.feed_end(tenant)
+            end = await read.log_end()
             upto = (end.txid, end.position)
             await self._gateway.submit(QueueFacts(tenant=tenant, view=view, after=None, upto=upto))
             return True
-        found = await read.feed(tenant, after=FeedPlace(*stored), limit=BATCH)
+        end, after = await read.log_end(), max(FeedPlace(*stored), self._reached.get(tenant, START))
+        found = await read.feed(tenant, after=after, limit=BATCH) if end > after else []
         if not found:
+            self._reached[tenant] = max(end, after)
             return False
         facts = [fact for placed in found for fact in await self._facts(tenant, placed)]
         place = found[-1].place

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import pytest
 
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.transaction.commands import Command, ExpireWorker, Extend
+from holdfast.engine.sessions import submission
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
 from tests.in_process import RunningGateway, open_gateway
@@ -63,6 +66,40 @@ async def test_a_background_response_is_returned_before_the_model_answers() -> N
         done = await ended(gateway, begun["id"])
         assert done["output"][0]["content"][0]["text"] == "one two three"
         assert done["completed_at"] is not None
+
+
+class _UnreadableStore:
+    """A store that cannot be read for a while, as if the server had no connection left."""
+
+    def __init__(self, store: Any, failures: int) -> None:
+        self._store = store
+        self.failures = failures
+
+    @cached_property
+    def read(self) -> "_UnreadableStore":
+        return _UnreadableStore(self._store.read, self.failures)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def context(self, *args: Any) -> Any:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise StoreUnavailable("too many connections")
+        return await self._store.context(*args)
+
+
+async def test_a_short_outage_does_not_make_a_background_response_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.0001)
+
+    def wrap(store: Store) -> Any:
+        return _UnreadableStore(store, 3)
+
+    async with open_gateway(TalkingModel(), wrap=wrap) as gateway:
+        response = await ended(gateway, (await post(gateway))["id"])
+        assert (response["status"], response["error"]) == ("completed", None)
 
 
 async def test_a_background_response_behind_another_turn_is_queued() -> None:

@@ -20,7 +20,8 @@ WHOLE = frozenset({
 """Statements that read everything of their kind, or of a tenant, channel or session of forks."""
 OPEN = frozenset({
     "busy_sessions_with", "claimed_messages", "cut_leases", "due_messages", "erase_late_writes",
-    "erase_partials", "orphaned_sessions", "owned_runs", "owned_turns", "report_lanes",
+    "erase_partials", "list_running_sessions_down", "list_running_sessions_up",
+    "orphaned_sessions", "owned_runs", "owned_turns", "report_lanes",
     "report_workers", "tenant_turns",
 })  # fmt: skip
 """Statements about what is going on now: lanes, queues, workers, messages to be sent."""

@@ -192,7 +192,7 @@ class ModelCaller:
 
     async def earlier_runs(self, run: ActiveRun) -> list[Run]:
         """Return the runs that tried the same step of the turn before."""
-        runs = await self._gateway.read.runs(run.turn.id)
+        runs = await run.all_runs()
         return [
             other for other in runs if other.step == run.turn.step and other.id != run.fence.run_id
         ]

@@ -7,6 +7,7 @@ and the run is lost: its caller aborts the upstream call and reports the state o
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Session, Usage
-from holdfast.core.model.turn import Fence
+from holdfast.core.model.turn import Fence, Run
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import (
     Command,
@@ -34,7 +35,7 @@ from holdfast.core.transaction.commands import (
     UndoCompaction,
 )
 from holdfast.engine.logging import log
-from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
+from holdfast.engine.sessions.submission import FINISH_TRIES, ask_again, resubmit, submit
 from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.ports.meter import Meter
 from holdfast.ports.store import Store
@@ -144,9 +145,15 @@ class ActiveRun:
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
     async def items(self) -> Sequence[StoredItem]:
-        """Return the turn's context: the compacted history and the turn's own items."""
+        """Return the turn's context: the compacted history and the turn's own items.
+
+        A short outage of the store is waited for: it must not make the turn fail.
+        """
         self._shown_records = self.session.record_no
-        return await self._store.read.context(self.session)
+        try:
+            return await self._store.read.context(self.session)
+        except StoreUnavailable:
+            return await ask_again(partial(self._store.read.context, self.session))
 
     async def own_items(self) -> list[StoredItem]:
         """Return the part of the context that belongs to the run's own turn."""
@@ -158,7 +165,17 @@ class ActiveRun:
         """Return the items that a provider could not process; without records there are none."""
         if not self.session.record_no and self.session.parent_id is None:
             return _NONE_QUARANTINED
-        return await self._store.read.quarantined(self.session)
+        try:
+            return await self._store.read.quarantined(self.session)
+        except StoreUnavailable:
+            return await ask_again(partial(self._store.read.quarantined, self.session))
+
+    async def all_runs(self) -> list[Run]:
+        """Return every run of the turn, including this one."""
+        try:
+            return await self._store.read.runs(self.turn.id)
+        except StoreUnavailable:
+            return await ask_again(partial(self._store.read.runs, self.turn.id))
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""
@@ -172,7 +189,7 @@ class ActiveRun:
         assert last is not None
         if turn.step:
             # Later steps answer the outputs of tools that were called in earlier steps.
-            runs = await read.runs(turn.id)
+            runs = await self.all_runs()
             ends = [one.last_seq for one in runs if one.step < turn.step and one.last_seq]
             first = max(ends) + 1 if ends else first
         if history is None:

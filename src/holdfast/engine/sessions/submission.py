@@ -1,4 +1,4 @@
-"""Commands submitted until their outcome is known: the engine's one retry loop.
+"""Commands submitted until their outcome is known, and reads of runs: the engine's retry loop.
 
 `StoreUnavailable` says nothing about the outcome: the commit may have happened. So a command is
 sent again with `again` set; the store then returns the outcome of the first attempt, and does
@@ -6,6 +6,8 @@ nothing twice.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -36,13 +38,20 @@ async def submit(
 
 async def resubmit(store: Store, command: Command[OutcomeT], *, tries: int) -> OutcomeT:
     """Ask for the outcome of a command that may have been committed, up to `tries` times."""
-    command, pause = replace(command, again=True), FIRST_PAUSE_SECONDS
+    return await ask_again(partial(store.submit, replace(command, again=True)), tries=tries)
+
+
+async def ask_again(
+    ask: Callable[[], Awaitable[OutcomeT]], *, tries: int = FINISH_TRIES - 1
+) -> OutcomeT:
+    """Ask a store that did not answer again, up to `tries` times, with growing pauses."""
+    pause = FIRST_PAUSE_SECONDS
     while True:
         await asyncio.sleep(pause)
         pause *= 2
         tries -= 1
         try:
-            return await store.submit(command)
+            return await ask()
         except StoreUnavailable:
             if tries <= 0:
                 raise

@@ -38,7 +38,7 @@ class LeaseWatch:
     live workers are over until they are renewed. So a worker whose process may be alive is gone
     only if its lease is over and this process has not seen it change for a whole lease, by a clock
     that cannot be set. Time in which this process did not look does not count: it may have been
-    suspended together with the others.
+    suspended together with the others. Nor does time in which the store did not answer.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -48,6 +48,10 @@ class LeaseWatch:
         self._looked_at: float | None = None
         self.has_suspects = False
         """Whether the lease of a worker that may be alive is over."""
+
+    def start_over(self) -> None:
+        """Forget all silence: this process could not use the store, so neither could others."""
+        self._seen, self._looked_at = {}, None
 
     def observe(
         self, workers: Sequence[WorkerState], *, began: float, ended: float
@@ -160,7 +164,8 @@ class Worker:
         """Return the other workers that are gone."""
         elapsed = asyncio.get_running_loop().time
         began = elapsed()
-        workers = await self._store.workers()
+        with self._watching():
+            workers = await self._store.workers()
         others = [worker for worker in workers if worker.id != self.id]
         return self._watch.observe(others, began=began, ended=elapsed())
 
@@ -237,7 +242,7 @@ class Worker:
         """Recover runs and turns of this worker that have no task, because a reply was lost.
 
         Only those that two consecutive sweeps found: after a commit, the task may not have been
-        resumed yet to register its run.
+        resumed yet to register its run. A deferred write settles its run or turn itself.
         """
         found: dict[RunId | TurnId, SessionId] = {}
         for run in await self._store.owned_runs(self.id):
@@ -247,6 +252,7 @@ class Worker:
             is_adopted = turn.source in RUN_AGAIN and self._adopt is not None
             if not is_adopted and not self._registry.is_claimed(turn.id):
                 found[turn.id] = turn.session_id
+        found = {name: where for name, where in found.items() if name not in self._deferred}
         again = {name: session_id for name, session_id in found.items() if name in self._unclaimed}
         self._unclaimed = found.keys() - again.keys()
         for session_id in sorted(set(again.values())):
@@ -305,7 +311,8 @@ class Worker:
         lease = self._settings.lease_seconds
         running = list(self._registry.running)
         try:
-            await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
+            with self._watching():
+                await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
         except RunFenced:
             # The lease expired while this process was frozen, so every run of it is fenced. Start
             # over under a new id, so that nothing written under the old one can be mistaken for
@@ -316,6 +323,15 @@ class Worker:
             await self._store.enlist(self.id, lease)
             return
         await self._stop_lost_runs()
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Do not count the silence of others while the store does not answer."""
+        try:
+            yield
+        except StoreUnavailable:
+            self._watch.start_over()
+            raise
 
     async def _stop_lost_runs(self) -> None:
         """Stop the runs of this process whose lanes another process took."""

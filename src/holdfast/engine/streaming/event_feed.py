@@ -27,18 +27,27 @@ class TooManyFollowers(HoldfastError):
     retryable = True
 
 
+class _News(asyncio.Event):
+    """Set when there may be new events."""
+
+    begins = FeedPlace()
+    """A position before the new events; followers that had read everything continue there."""
+
+
 class _FeedPoller:
     """Polls a tenant's feed once for all of its followers."""
 
     def __init__(self, read: Reader, tenant: Tenant) -> None:
         self.followers = 0
+        self.reached = FeedPlace()
+        """Up to where the log was read for news: other tenants' entries are not read again."""
         self._read = read
         self._tenant = tenant
-        self._news = asyncio.Event()
+        self._news = _News()
         self._task = asyncio.create_task(self._poll(), name="holdfast-feed")
 
     @property
-    def news(self) -> asyncio.Event:
+    def news(self) -> _News:
         """Set when there may be new events.
 
         Get it before reading the feed, then wait for it: a commit between the read and the wait
@@ -48,7 +57,7 @@ class _FeedPoller:
 
     def wake(self) -> None:
         """Wake all followers, and replace the event by a new one."""
-        news, self._news = self._news, asyncio.Event()
+        news, self._news = self._news, _News()
         news.set()
 
     async def stop(self) -> None:
@@ -57,17 +66,23 @@ class _FeedPoller:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _poll(self) -> None:
-        seen: FeedPlace | None = None
         while True:
             try:
-                end = await self._read.feed_end(self._tenant)
+                if await self._has_news():
+                    self.wake()
             except StoreUnavailable as exc:
                 log.warning("store.feed_not_read", reason=exc.message)
-            else:
-                if end != seen:
-                    seen = end
-                    self.wake()
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _has_news(self) -> bool:
+        """Whether the tenant may have new events; the entries since the last look are read once."""
+        end, reached = await self._read.log_end(), self.reached
+        if end == reached:
+            return False
+        is_first = reached == FeedPlace()
+        found = is_first or await self._read.feed(self._tenant, after=reached, limit=1)
+        self.news.begins, self.reached = reached, end
+        return bool(found)
 
 
 class EventFeed:
@@ -99,12 +114,14 @@ class EventFeed:
         """Yield a tenant's events in batches; an empty one after `quiet_seconds` without events."""
         async with self._following(tenant) as poller:
             while not self._is_closing:
-                news = poller.news
+                news, reached = poller.news, poller.reached
                 found = await self._read.feed(tenant, after=after, limit=BATCH)
+                after = found[-1].place if found else max(after, reached)
                 if found:
-                    after = found[-1].place
                     yield found
-                elif not await _wait_for(news, quiet_seconds):
+                elif await _wait_for(news, quiet_seconds):
+                    after = max(after, news.begins)
+                else:
                     yield ()
 
     async def follow_session(

@@ -52,7 +52,7 @@ class EventsApi:
         """Stream the events of all sessions of the tenant."""
         cursor = _cursor(request)
         if cursor == LATEST:
-            after = await self._gateway.read.feed_end(request.tenant)
+            after = await self._gateway.read.log_end()
         else:
             after = parse_cursor(cursor)
         return self._reply(request.tenant, self._all_events(request.tenant, after))

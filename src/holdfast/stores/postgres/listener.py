@@ -32,6 +32,8 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
 RECHECK_SECONDS = 1.5
 """Longer than a live process needs to reconnect; a token that is free for longer has no owner."""
+RECONNECT_SECONDS = 5.0
+"""The same if this process has just reconnected itself: the server may have been restarted."""
 RECHECK_INTERVAL_SECONDS = 0.25
 DISCONNECTED_POLL_SECONDS = 1.0
 
@@ -103,6 +105,7 @@ class NotificationListener:
         self._has_messages = False
         self._telling: asyncio.Task[None] | None = None
         self._has_missed = False
+        self._reconnected_at = -RECONNECT_SECONDS
         self._polled_at = 0.0
         # A connection runs one query at a time.
         self._asking = asyncio.Lock()
@@ -168,6 +171,7 @@ class NotificationListener:
         """Return the workers whose token is held now or taken again a moment later."""
         held = await self.held(workers)
         give_up_at = time.monotonic() + RECHECK_SECONDS
+        give_up_at = max(give_up_at, self._reconnected_at + RECONNECT_SECONDS)
         while len(held) < len(workers) and time.monotonic() < give_up_at:
             await asyncio.sleep(RECHECK_INTERVAL_SECONDS)
             held |= await self.held([worker for worker in workers if worker not in held])
@@ -259,6 +263,7 @@ class NotificationListener:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 self._has_missed = True
+                self._reconnected_at = time.monotonic()
                 return
 
     def _on_notification(

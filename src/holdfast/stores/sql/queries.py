@@ -1,5 +1,6 @@
 """Read queries: pages of sessions, items, turns and events. They never wait for a run."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,7 +45,6 @@ from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
-    read_body,
     read_events,
     read_session,
     read_turn,
@@ -69,7 +69,7 @@ from holdfast.stores.sql.lookups import (
     records_in_line,
     session_row,
 )
-from holdfast.stores.sql.plan import Plan, Row, every, every_as, one, one_as
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one, one_as
 
 MAX_PLACES = 100
 """The most sessions with one item id that are compared with a lineage at once."""
@@ -117,13 +117,34 @@ def _last_ended(of: Session) -> Plan[Turn | None]:
     return None
 
 
+def _from_lanes(listed: Statement) -> Statement:
+    # No index of tenants or ids fits these texts.
+    text = re.sub("(and|where|order by) s.(id|tenant)", r"\1 s.\2 || ''", listed.text)
+    chosen, _, order = text.partition(" order by s.")
+    return Statement(
+        listed.name.replace("list_", "list_running_"),
+        text.replace("left join lanes a on a.session = s.no ", "").replace(
+            "from sessions s", "from lanes a join sessions s on s.no = a.session + 0"
+        ),
+        postgres=f"select q.* from lanes z cross join lateral ({chosen} and s.no = z.session "
+        f"offset 0) q order by q.{order}",
+    )
+
+
+RUNNING = {one: _from_lanes(one) for one in (sql.LIST_SESSIONS_UP, sql.LIST_SESSIONS_DOWN)}
+"""The same lists of sessions whose lane is taken: not all sessions of the tenant are read."""
+
+
 def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     """Return a page of sessions. Status depends on the lane, so it is filtered after reading."""
     found: list[SessionView] = []
     after = query.after or ("" if query.order == "asc" else sql.LAST_ID)
     wants_all = query.generations or query.status == "retired"
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
-    statement = sql.OF_KEY[statement] if query.key else statement
+    if query.key:
+        statement = sql.OF_KEY[statement]
+    elif query.status == "running":
+        statement = RUNNING[statement]
     while len(found) < query.limit:
         wanted = query.limit - len(found)
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
@@ -343,12 +364,10 @@ def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]
     return found[:limit]
 
 
-def feed_end(tenant: Tenant) -> Plan[FeedPlace]:
-    """Return the place of a tenant's newest readable fact."""
-    row = yield from one(sql.FEED_END, tenant)
-    if row is None:
-        return FeedPlace(0, 0)
-    return FeedPlace(row[0], row[1] * EVENTS_PER_ENTRY + len(read_body(bytes(row[2])).events))
+def log_end() -> Plan[FeedPlace]:
+    """Return the place after every fact that can be read now."""
+    row = yield from one(sql.LOG_END)
+    return FeedPlace(row[0], (row[1] + 1) * EVENTS_PER_ENTRY) if row else FeedPlace()
 
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:

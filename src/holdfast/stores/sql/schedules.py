@@ -69,7 +69,11 @@ _RUN = f"select {columns(ScheduleRunRow)} from schedule_runs "
 RUNS = Statement(
     "schedule_runs", _RUN + "where schedule_id = ?1 order by scheduled_at desc limit ?2"
 )
-RUN_OF_TURN = Statement("schedule_run_of_turn", _RUN + "where schedule_id = ?1 and turn_id = ?2")
+# From the newest run on: the others are not read.
+RUN_OF_TURN = Statement(
+    "schedule_run_of_turn",
+    _RUN + "where schedule_id = ?1 and turn_id = ?2 order by scheduled_at desc limit 1",
+)
 
 # ── rows and changes ────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from holdfast.core.errors import StoreError
 from holdfast.stores.sql import migrations
 
-POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "transaction_read_only")
+POSTGRES_SETTINGS = (
+    "fsync", "full_page_writes", "synchronous_commit", "transaction_read_only", "in_hot_standby",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

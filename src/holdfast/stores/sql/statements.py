@@ -391,16 +391,15 @@ _FEED_COLUMNS = "select s.id, l.turn, l.at, l.events, l.body, l.txid, l.pos "
 FEED = Statement(
     "feed",
     _FEED_COLUMNS + _FEED + "and l.txid >= ?2 and l.pos >= ?3 order by l.pos limit ?4",
-    postgres=_FEED_COLUMNS
-    + _FEED_IN_ORDER
-    + _SETTLED
-    + "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
+    postgres=f"{_FEED_COLUMNS}{_FEED_IN_ORDER}{_SETTLED}"
+    "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
 )
-_FEED_END = "select l.txid, l.pos, l.body "
-FEED_END = Statement(
-    "feed_end",
-    _FEED_END + _FEED + "order by l.pos desc limit 1",
-    postgres=_FEED_END + _FEED_IN_ORDER + _SETTLED + "order by l.txid desc, l.pos desc limit 1",
+# The last entry that a feed can have, of any tenant.
+LOG_END = Statement(
+    "log_end",
+    "select txid, pos from log where pos = (select max(pos) from log)",
+    postgres=f"select l.txid, l.pos from log l where true {_SETTLED}"
+    "order by l.txid desc, l.pos desc limit 1",
 )
 ADD_IDEMPOTENCY = insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(

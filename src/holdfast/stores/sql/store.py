@@ -122,7 +122,7 @@ class SqlReader(SnapshotReader):
     stop_requests = reading(queries.stop_requests)
     events = reading(queries.events)
     feed = reading(queries.feed)
-    feed_end = reading(queries.feed_end)
+    log_end = reading(queries.log_end)
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
@@ -344,10 +344,7 @@ class SqlStore:
             return [(row[0], row[1], row[1] <= now) for row in rows]
 
         found = await self.query(query)
-        in_time = [worker for worker, _, is_late in found if not is_late]
-        late = [worker for worker, lease, is_late in found if is_late and lease != EXPIRED]
-        living = await self._tokens.living(in_time)
-        living |= await self._tokens.held(late)
+        living = await self._tokens.living([one for one, lease, _ in found if lease != EXPIRED])
         return [
             WorkerState(worker, lease, is_late, worker not in living)
             for worker, lease, is_late in found

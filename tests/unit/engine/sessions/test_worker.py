@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.core.errors import TurnCancelled
+from holdfast.core.errors import StoreUnavailable, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, WorkerId
 from holdfast.core.model.reset_policy import NEVER
-from holdfast.core.transaction.commands import Command, Renew
+from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions.gateway import Gateway
@@ -250,6 +250,68 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
     slow = LeaseWatch(LEASE)
     slow.observe([late()], began=100.0, ended=150.0)
     assert slow.observe([late()], began=151.0, ended=200.0) == []
+
+
+def test_an_outage_of_the_store_starts_the_silence_again() -> None:
+    watch = LeaseWatch(LEASE)
+    assert not any(look(watch, at, late()) for at in (100.0, 103.0, 106.0))
+    watch.start_over()
+    assert not any(look(watch, at, late()) for at in (109.0, 112.0, 115.0))
+    assert look(watch, 118.0, late())
+
+
+class FailingStore(SqlStore):
+    """A store of which every second look at the workers, or every renewal, fails for a while."""
+
+    failing: str = ""
+    failures: int = 0
+    looks: int = 0
+
+    def prepare(self, failing: str) -> None:
+        self.failing = failing
+        self.has_failed_often, self.has_expired = asyncio.Event(), asyncio.Event()
+
+    def _fail(self) -> None:
+        self.failures += 1
+        if self.failures >= 12:
+            self.has_failed_often.set()
+        raise StoreUnavailable("the server is gone, or read-only")
+
+    async def workers(self) -> list[WorkerState]:
+        self.looks += 1
+        if self.failing == "looks" and self.looks % 2:
+            self._fail()
+        return await super().workers()
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        if isinstance(command, Renew) and not command.is_new and self.failing == "renewals":
+            self._fail()
+        outcome = await super().submit(command)
+        if isinstance(command, ExpireWorker):
+            self.has_expired.set()
+        return outcome
+
+
+@pytest.mark.parametrize("failing", ["looks", "renewals"])
+async def test_an_outage_of_the_store_takes_no_run_from_a_neighbour(failing: str) -> None:
+    store = await open_store("memory:", clock=SystemClock())
+    store.__class__ = FailingStore
+    assert isinstance(store, FailingStore)
+    neighbour = StoreClient(store, "neighbour")
+    await neighbour.enlist(lease_seconds=0.001)
+    await neighbour.start("one", key="k")
+    store.prepare("")
+    settings = LaneSettings(lease_seconds=0.3)
+    gateway = Gateway(store, clock=SystemClock(), ids=RandomIds(), settings=settings)
+    await gateway.start()
+    store.prepare(failing)
+    async with asyncio.timeout(IN_TIME):
+        await store.has_failed_often.wait()
+        assert not store.has_expired.is_set()
+        store.failing = ""
+        await store.has_expired.wait()
+    await gateway.stop()
+    await store.close()
 
 
 @pytest.mark.parametrize("step", [86_400.0, -86_400.0])

@@ -82,6 +82,23 @@ insert into schedule_runs select 'sch1', n, 'turn_' || n || '_1', 'ses_' || n, '
 insert into chats select 'c', 'chat' || n, 'next' || n, 0, '' from generate_series(1, {SESSIONS}) n;
 insert into api_keys select 'key' || n, 'big', 'n', n::text::bytea, 0, 0, null
   from generate_series(1, {SESSIONS}) n;
+insert into outbox (id, tenant, channel, chat, thread, source, part, session_id, state, body,
+  reply_to, refusals, next_at, created_at, external_id, is_maybe_duplicate, settled_at, approval,
+  file_name, file_type)
+  select 'out' || n, 'big', 'c', 'chat' || n, '', 'turn_' || n || '_1', 1, 'ses_' || n,
+  case when n % 30 = 0 then 'pending' else 'sent' end, '', '', 0, n, n, 'x' || n, 0, n,
+  case when n % 3 = 0 then 'ap' || n else '' end, '', '' from generate_series(1, {SESSIONS}) n;
+insert into outbox_files select 'out' || n, '' from generate_series(1, {SESSIONS}) n;
+insert into pairings select 'c', 'sender' || n, 'big', '', '', '', 0, 0, 0
+  from generate_series(1, {SESSIONS}) n;
+insert into bot_turns select 'c', 'chat' || n, '[]' from generate_series(1, {SESSIONS}) n;
+insert into dead_updates select 'c', 'u' || n, '', 0 from generate_series(1, {SESSIONS}) n;
+insert into channel_holds select 'c' || n, 'w1', 0 from generate_series(1, 300) n;
+insert into receivers select 'c' || n, 'k', 0, null, null, '', 0, null, null
+  from generate_series(1, 300) n;
+insert into search_items select pos, pos, 0,
+  ('common:1 word' || pos || ':2')::tsvector from log where session > 1;
+insert into search_blocks select n, n, n from generate_series(1, 5) n;
 """
 """What the store becomes."""
 
@@ -96,6 +113,76 @@ def _session(n: int) -> tuple[Any, ...]:
     return 900000 + n, f"ses_new_{n}", "big", f"new_{n}", *_NEW[1:]
 
 
+def _message(name: str) -> tuple[Any, ...]:
+    return (
+        name, "big", "c", "chat1", "", name, 1, "ses_1", "pending", "", "", 0, 0.0, 0.0, None, None,
+        0, None, None, "", "", "",
+    )  # fmt: skip
+
+
+_CHANNELS: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "add_dead_update": lambda n: ("c", f"u{n + 1}", "", 0.0),
+    "add_message": lambda n: _message(f"new_{n}"),
+    "add_outbox_file": lambda n: (f"out{n + 1}", b""),
+    "bot_turns": lambda n: ("c", f"chat{n + 1}"),
+    "channel_hold": lambda n: (f"c{n + 1}",),
+    "drop_bot_turns": lambda n: ("c", f"chat{n + 1}"),
+    "drop_channel_hold": lambda n: (f"c{n + 1}", "w1"),
+    "drop_outbox_file": lambda n: (f"out{n + 1}",),
+    "drop_pairing": lambda n: ("c", f"sender{n + 1}"),
+    "drop_rest": lambda n: (f"turn_{n * 30 + 30}_1", 0, "", 0.0),
+    "end_approval": lambda n: (f"ap{n * 3 + 3}", "", 0.0),
+    "erase_messages": lambda n: (f"ses_{n + 1}",),
+    "message": lambda n: (f"out{n + 1}",),
+    "message_place": lambda n: (f"out{n + 1}",),
+    "move_channel_hold": lambda n: (f"c{n + 1}", "w2", 0.0, "w1"),
+    "open_placeholder": lambda n: _message(f"out{n + 1}"),
+    "open_requests": lambda n: ("big", "c", f"ap{n}", 5),
+    "outbox_file": lambda n: (f"out{n + 1}",),
+    "receiver": lambda n: (f"c{n + 1}",),
+    "save_bot_turns": lambda n: ("c", f"chat{n + 1}", "[1]", "[]"),
+    "save_chat": lambda n: ("c", f"chat{n + 1}", "", 0.0, ""),
+    "save_message": lambda n: (
+        f"out{3 * n + 1}", "sent", "", 0, 0.0, 0.0, None, None, 0, None, None, "sent", "", "",
+    ),
+    "save_pairing": lambda n: ("c", f"sender{n + 1}", "big", "", "", "", 0.0, 0.0, None),
+    "save_receiver": lambda n: (f"c{n + 1}", "k", None, None, None, "", 0.0, None, None),
+    "sent_message": lambda n: ("big", "c", f"chat{n + 1}", f"x{n + 1}"),
+    "start_bot_turns": lambda n: ("c", f"new{n}", "[]"),
+    "stop_placeholder": lambda n: (f"out{n + 1}", "", 0.0),
+    "take_channel_hold": lambda n: (f"new{n}", "w1", 0.0),
+    "waiting_message": lambda n: ("c", f"chat{n * 30 + 30}", ""),
+}  # fmt: skip
+_SCHEDULES: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "add_schedule": lambda n: (f"new{n}", "big", f"new{n}", b"", 0, 0, "", 0, 0.0, None, 0.0),
+    "drop_schedule": lambda n: (f"sch{n + 1}",),
+    "drop_schedule_run": lambda n: ("sch1", n + 1.0),
+    "schedule_run_of_turn": lambda n: ("sch1", f"turn_{SESSIONS - n}_1"),
+    "save_schedule": lambda n: (f"sch{n + 1}", b"", 0, 0, "", 0, 0.0, None, n + 1.0, ""),
+    "save_schedule_run": lambda n: ("sch1", n + 1.0, f"turn_{n}_1", None, "completed"),
+}
+_VIEWS: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "add_search_items": lambda n: (json.dumps([[n + 1, 0, "new"]]), 10**6 + n),
+    "count_search_matches": lambda n: ("x", f"'word{n + 20}'", "'common'", "'common'", 0, 5),
+    "erase_search_items": lambda n: (n + 5,),
+    "follower_cursor": lambda n: ("search",),
+    "move_cursor": lambda n: ("search", 0, 1, 0, 0),
+    "remove_search_items": lambda n: (n + 5, 1, 6, 1, 6),
+    "save_activity": lambda n: (json.dumps([[n + 5, "big", 1.0]]),),
+    "save_search_block": lambda n: (n + 1, 0.0, 0.0),
+    "save_search_cursor": lambda n: (0, 1, 0),
+    "search_bounds": lambda n: (float(n), 1e18),
+    "search_keys_of_prefix": lambda n: ("big", f"k{n * 100 + 101}", f"k{n * 100 + 103}", 5),
+    "search_matches": lambda n: (
+        "x", f"'word{n + 20}'", "'common'", "'common'", "big", 0, 10**6, "", "", 0, -1.0, 1e18, 5,
+    ),
+    "search_page_entries": lambda n: (json.dumps([n + 20, n + 40]),),
+    "search_page_records": lambda n: (json.dumps([1, n + 5]),),
+    "start_cursor": lambda n: (f"new{n}", 0, 0),
+}  # fmt: skip
+
+ONE_AT_A_TIME = {"remove_search_items"}
+"""Statements that only the follower of the log runs, for one set of parameters."""
 PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "append_entry": _entry,
     "add_entry": _entry,
@@ -161,7 +248,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "drop_item_id": lambda n: (f"item_{n + 5}_1", n + 5),
     "places_of_item": lambda n: (n + 5, "common", 1, 10),
     "feed": lambda n: ("big", 0, 500 * n, 5),
-    "feed_end": lambda n: ("big",),
+    "log_end": lambda n: (),
     "search_backlog": lambda n: (0, 500 * n, 5),
     "search_newest": lambda n: (),
     "search_cursor": lambda n: (),
@@ -226,5 +313,11 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "schedule_runs": lambda n: ("sch1", n + 1),
     "chat": lambda n: ("c", f"chat{n + 1}"),
     "predecessor": lambda n: ("c", f"next{n + 1}"),
+    "kept_session": lambda n: (f"ses_{n + 1}",),
+    "recent_entries": lambda n: (1000 * (n + 1), 0.0, 5),
+    "report_ends": lambda n: (3_100 + 100 * n, 1e18, 5),
+    **_CHANNELS,
+    **_SCHEDULES,
+    **_VIEWS,
 }
 """Parameters of statements, in several sets, by the statements' names."""

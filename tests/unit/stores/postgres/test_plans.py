@@ -4,7 +4,6 @@ Plans depend on statistics, which may be missing (after a restore), old, or say 
 that is much longer than the others; and a prepared statement has one plan for all parameters.
 """
 
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -23,13 +22,15 @@ from holdfast.stores.postgres.dialect import (
 )
 from holdfast.stores.postgres.row_locks import LOCK_SESSIONS, LOCK_SESSIONS_BY_ID
 from holdfast.stores.sql.plan import Statement
+from holdfast.stores.sql.queries import RUNNING
+from holdfast.stores.sql.statements import LAST_ID
 from tests.postgres import TEMPLATE, Databases, PostgresServer
-from tests.unit.stores.every_statement import every_statement
-from tests.unit.stores.postgres.skewed_store import FIRST, PARAMETERS, REST
+from tests.unit.stores.every_statement import GROWING, every_statement
+from tests.unit.stores.postgres.explained import MODES, Node, explained, types_of
+from tests.unit.stores.postgres.skewed_store import FIRST, ONE_AT_A_TIME, PARAMETERS, REST
 
 State = Literal["never analysed", "analysed when small", "analysed"]
 STATES: Sequence[State] = ("never analysed", "analysed when small", "analysed")
-MODES = ("force_custom_plan", "force_generic_plan")
 SETS = 8
 MOST_ROWS = 64
 """How many rows a statement may read for a set of parameters; a page has up to eight."""
@@ -45,43 +46,15 @@ class Session:
 
     async def rows_read(self, text: str, types: Sequence[str], values: Sequence[Any]) -> int:
         """Return how many rows a prepared statement reads, in the worse of its two plans."""
-        counts = []
-        for mode in MODES:
-            transaction = self.connection.transaction()
-            await transaction.start()
-            try:
-                await self.connection.execute(f"set local plan_cache_mode = {mode}")
-                counts.append(await self._explained(text, types, values))
-            finally:
-                await transaction.rollback()
-                await self.connection.execute("deallocate if_explained")
-        return max(counts)
-
-    async def _explained(self, text: str, types: Sequence[str], values: Sequence[Any]) -> int:
-        given = f"({', '.join(types)})" if types else ""
-        await self.connection.execute(f"prepare if_explained {given} as {text}")
-        literals = ", ".join(map(_literal, values, types))
-        execute = f"execute if_explained({literals})" if types else "execute if_explained"
-        explain = f"explain (analyze, timing off, format json) {execute}"
-        return _rows_in(json.loads(await self.connection.fetchval(explain))[0]["Plan"])
+        plans = [await explained(self.connection, text, types, values, mode) for mode in MODES]
+        return max(map(_rows_in, plans))
 
     async def types_of(self, statement: Statement) -> tuple[str, ...]:
         """Return the types of a statement's parameters."""
-        prepared = await self.connection.prepare(spelled(statement))
-        return tuple(one.name for one in prepared.get_parameters())
+        return await types_of(self.connection, spelled(statement))
 
 
-def _literal(value: object, name: str) -> str:
-    if isinstance(value, list):
-        items = ", ".join(_literal(one, name.removesuffix("[]")) for one in value)
-        return f"array[{items}]::{name}"
-    if value is None:
-        return f"null::{name}"
-    text = rf"\x{value.hex()}" if isinstance(value, bytes) else str(value).replace("'", "''")
-    return f"'{text}'::{name}"
-
-
-def _rows_in(node: dict[str, Any]) -> int:
+def _rows_in(node: Node) -> int:
     """Return how many rows of tables a plan has read or compared."""
     own = node.get("Rows Removed by Join Filter", 0)
     if "Relation Name" in node and node["Node Type"] != "ModifyTable":
@@ -124,12 +97,24 @@ def _forms(
     """Yield text, types, values and number of sets: for one set, and for all at once."""
     text = statement.postgres or statement.text
     is_read = text.startswith("select")
-    one = at_once((Written(text, types, statement.is_fenced, is_one=True),), "1")
-    yield spelled(statement) if is_read else one, types, sets[1], 1
-    if types and len(set(sets)) == len(sets):
+    is_list = text.startswith("insert") and " values (" not in text
+    if is_read or is_list:
+        yield spelled(statement), types, sets[1], 1
+    else:
+        one = Written(text, types, statement.is_fenced, is_one=True)
+        yield at_once((one,), "1"), types, sets[1], 1
+    is_alone = is_list or statement.name in ONE_AT_A_TIME
+    if types and len(set(sets)) == len(sets) and not is_alone:
         many = at_once((Written(text, types, statement.is_fenced),), "1") if not is_read else ""
         arrays = [f"{name}[]" for name in types]
         yield many or read_many(text, Parameters(types)), arrays, in_arrays(sets), len(sets)
+
+
+def test_every_statement_has_parameters_or_a_reason_why_its_work_may_grow() -> None:
+    """A new statement needs parameters in `skewed_store`, or a place in `every_statement`."""
+    known = PARAMETERS.keys() | GROWING
+    assert known == every_statement().keys()
+    assert PARAMETERS.keys().isdisjoint(GROWING)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -166,6 +151,16 @@ async def test_a_batch_locks_its_sessions_without_reading_others(
         types = ["text[]"] * len(NAMES)
         assert await session.rows_read(LOCK_SESSIONS, types, NAMES) <= MOST_ROWS
         assert await session.rows_read(LOCK_SESSIONS_BY_ID, types[:1], NAMES[:1]) <= MOST_ROWS
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_running_sessions_are_found_by_their_lanes(own_database: str, state: State) -> None:
+    async with filled(own_database, state) as session:
+        await session.connection.execute("delete from lanes where session > 5")
+        for statement, after in zip(RUNNING.values(), ("", LAST_ID), strict=True):
+            types = await session.types_of(statement)
+            values = ("big", 0, "", after, 5, "running")
+            assert await session.rows_read(spelled(statement), types, values) <= MOST_ROWS
 
 
 async def test_every_statement_can_be_prepared_for_one_set_and_for_many(postgres_url: str) -> None:

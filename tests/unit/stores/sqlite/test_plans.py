@@ -10,7 +10,7 @@ from tests.unit.stores.every_statement import GROWING, every_statement
 
 SMALL = {"search_blocks", "schedules"}
 """Tables of which all rows may be read."""
-UP_TO_A_LIMIT = {"feed_end", "sessions_after", "count_search_matches", "search_matches"}
+UP_TO_A_LIMIT = {"sessions_after", "count_search_matches", "search_matches"}
 """Statements that read a table in the order of its result, until a row or a page is found."""
 
 

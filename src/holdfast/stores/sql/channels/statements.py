@@ -72,7 +72,8 @@ SAVE_MESSAGE = Statement(
 DROP_REST = Statement(
     "drop_rest",
     "update outbox set state = 'dead', error = ?3, settled_at = ?4 "
-    "where source = ?1 and part > ?2 and state = 'pending'",
+    # Not by the index of waiting messages, which may be many.
+    "where source = ?1 and part > ?2 and state || '' = 'pending'",
 )
 PRUNE_OUTBOX = Statement("prune_outbox", "delete from outbox where settled_at < ?1")
 # The session of a message that somebody replies to.

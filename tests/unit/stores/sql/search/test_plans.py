@@ -1,12 +1,11 @@
 """How PostgreSQL carries out a search: it reads the index once, whatever its statistics say."""
 
-import json
-from typing import Any
-
 import asyncpg
+import pytest
 
 from holdfast.stores.postgres.dialect import spelled
 from holdfast.stores.sql.search.statements import MATCHES
+from tests.unit.stores.postgres.explained import MODES, Mode, Node, explained, types_of
 
 ITEMS, SESSIONS = 20_000, 500
 FILL = f"""
@@ -24,39 +23,33 @@ analyze sessions, log, search_items;
 """
 
 
-def _scans(node: dict[str, Any]) -> list[dict[str, Any]]:
+def _scans(node: Node) -> list[Node]:
     """Return the nodes of a plan that read tables or indexes."""
     own = [node] if "Relation Name" in node or "Index Name" in node else []
     return own + [scan for child in node.get("Plans", []) for scan in _scans(child)]
 
 
+@pytest.mark.parametrize("mode", MODES)
 async def test_the_index_of_words_is_read_once_and_no_item_without_a_match(
-    postgres_url: str,
+    postgres_url: str, mode: Mode
 ) -> None:
     connection = await asyncpg.connect(postgres_url)
     try:
         await connection.execute(FILL)
         # The table is too small for the planner to prefer an index; in a store it is not.
         await connection.execute("set enable_seqscan = off")
-        for plans in ("force_custom_plan", "force_generic_plan"):
-            await connection.execute(f"set plan_cache_mode = {plans}")
-            for word, prefix in (("common", ""), ("rare", ""), ("common", "k7")):
-                scans = _scans(await _explained(connection, word, prefix))
-                names = [(scan.get("Index Name"), scan["Actual Loops"]) for scan in scans]
-                assert ("search_items_terms", 1) in names, (plans, word, prefix)
-                items = [scan for scan in scans if scan.get("Relation Name") == "search_items"]
-                assert [scan["Node Type"] for scan in items] == ["Bitmap Heap Scan"]
-                assert "search_items_pkey" not in dict(names)
+        text = spelled(MATCHES)
+        types = await types_of(connection, text)
+        for word, prefix in (("common", ""), ("rare", ""), ("common", "k7")):
+            terms = (f"'{word}'", "'tenant'", "'tenant'")
+            values = ("unused", *terms, "t", 0, ITEMS + 1, "", prefix, 0, -1.0, 1e18, 21)
+            plan = await explained(connection, text, types, values, mode)
+            assert ("$2" in str(plan)) == (mode == "force_generic_plan")
+            scans = _scans(plan)
+            names = [(scan.get("Index Name"), scan["Actual Loops"]) for scan in scans]
+            assert ("search_items_terms", 1) in names, (word, prefix)
+            items = [scan for scan in scans if scan.get("Relation Name") == "search_items"]
+            assert [scan["Node Type"] for scan in items] == ["Bitmap Heap Scan"]
+            assert "search_items_pkey" not in dict(names)
     finally:
         await connection.close()
-
-
-async def _explained(connection: asyncpg.Connection, word: str, prefix: str) -> dict[str, Any]:
-    text = f"explain (analyze, format json) {spelled(MATCHES)}"
-    terms = (f"'{word}'", "'tenant'", "'tenant'")
-    places = (0, ITEMS + 1)
-    plan = await connection.fetchval(
-        text, "unused", *terms, "t", *places, "", prefix, 0, -1.0, 1e18, 21
-    )
-    found: dict[str, Any] = json.loads(plan)[0]["Plan"]
-    return found
