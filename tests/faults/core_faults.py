@@ -345,7 +345,7 @@ CONTENT = (
     Fault(
         "an erased item stays where its turn was written before",
         f"{CORE}/decisions/hide.py",
-        "spans = [span, *((seq, seq) for seq in own.copies)]",
+        "spans = [span, *((seq, seq) for seq in own.also)]",
         "spans = [span]",
         (f"{CONTRACT}::TestBlocks",),
     ),

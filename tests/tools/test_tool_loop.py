@@ -128,6 +128,26 @@ async def test_a_call_whose_output_is_deleted_during_its_turn_is_not_run_again(e
     assert [name for name, _ in tools.calls] == ["echo", "slow", "slow"]
 
 
+@pytest.mark.parametrize("erase", ["true", "false"])
+async def test_a_deleted_call_is_gone_with_its_arguments(erase: str) -> None:
+    secret = '{"a":"secret"}'
+    calls = [called("desk__echo", "c1", secret), called("desk__echo", "c2", '{"a":"public"}')]
+    model = _calls_then_says(*calls)
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        await gateway.respond("hi", tools=[SERVER])
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
+        items = f"/v1/conversations/{session['id'].replace('ses_', 'conv_')}/items"
+        listed = (await gateway.client.get(items)).json()["data"]
+        call = next(item["id"] for item in listed if item.get("arguments") == secret)
+        assert (await gateway.client.delete(f"{items}/{call}?erase={erase}")).is_success
+        log = await gateway.client.get(f"/v1/sessions/{session['id']}/items?view=log&limit=100")
+        model.script = lambda _: [said("bye")]
+        await gateway.respond("and now?")
+    assert model.shown[-1] == ["hi", "desk__echo()", '={"a":"public"}', "done", "and now?"]
+    assert b"secret" not in b"".join(model.calls[-1].items)
+    assert (b"secret" in log.content) is (erase == "false")
+
+
 async def test_a_chat_client_gets_the_final_answer() -> None:
     model = ScriptedModel(
         lambda items: (

@@ -31,7 +31,7 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
     own, *forks = facts.logs
     if command.again and not visible_spans(own.hidden, *span):
         return Decision(session, tuple(_erasures(own, span)) if command.erase else ())
-    spans = [span, *((seq, seq) for seq in own.copies)]
+    spans = [span, *((seq, seq) for seq in own.also)]
     draft = _hidden(own, command, spans, facts.now)
     changes: list[Change] = [*draft.changes()]
     for fork in forks:

@@ -295,6 +295,14 @@ def client_item(body: bytes) -> bytes | None:
     return None
 
 
+def shown_call(body: bytes) -> str | None:
+    """Return the id of the `mcp_call` by which clients see a call or its completion."""
+    item = load_item(body)
+    if isinstance(item, GatewayCall):
+        return item.item_id
+    return item.id if isinstance(item, GatewayCompletion) else None
+
+
 def is_listed(kind: str, body: bytes) -> bool:
     """Whether lists show a stored item; a call is shown by its completion or its request."""
     return kind not in NOT_LISTED or client_item(body) is not None

@@ -34,8 +34,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[RecordHead, ...] = ()
     carriers: tuple[StoredItem, ...] = ()
     """Its `compaction` items."""
-    copies: tuple[int, ...] = ()
-    """Where the range was written as well, because its turn was moved or retried."""
+    also: tuple[int, ...] = ()
+    """Items that go with the range, and its copies in earlier blocks of a moved turn."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

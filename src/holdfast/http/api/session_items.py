@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.core.model.gateway_items import is_listed
+from holdfast.core.model.gateway_items import CALL, COMPLETION, is_listed, shown_call
 from holdfast.core.model.item_ids import shown
-from holdfast.core.model.items import NewItem
+from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Append, Appended, Hide
@@ -25,6 +25,8 @@ from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
 MAX_LOG_PAGE_BYTES = 8 * 1024 * 1024
 """The most content in one page of the log; the rest is on the next page."""
+CALL_PAGE = 64
+"""How many items are read at once to find the call of a completion, which is near."""
 
 
 class SessionItems:
@@ -150,14 +152,36 @@ class SessionItems:
 
     async def hide(self, tenant: Tenant, session: Session, item_id: str, *, erase: bool) -> Session:
         """Hide an item; with `erase`, also remove its content permanently."""
-        seq = (await self.visible(session, item_id)).item.seq
+        item = (await self.visible(session, item_id)).item
+        seq = item.seq
         if erase and seq <= session.parent_seq:
             raise InvalidInput(
                 f"item {item_id} is inherited; erase it in the session that it belongs to"
             )
         return await self._gateway.submit(
-            Hide(tenant=tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
+            Hide(
+                tenant=tenant,
+                session_id=session.id,
+                from_seq=seq,
+                to_seq=seq,
+                erase=erase,
+                also=await self._call_of(session, item) if item.kind == COMPLETION else (),
+            )
         )
+
+    async def _call_of(self, session: Session, completion: StoredItem) -> tuple[int, ...]:
+        """Return the number of the call that clients see as one item with its completion."""
+        shown_id = shown_call(completion.body)
+        query = ItemQuery(after=completion.seq, limit=CALL_PAGE, order="desc", view="log")
+        while found := await self._gateway.read.items(session, query):
+            for item in found:
+                if item.turn_number != completion.turn_number:
+                    return ()
+                is_call = item.kind == CALL and item.body != ERASED_ITEM
+                if is_call and shown_call(item.body) == shown_id:
+                    return (item.seq,)
+            query = replace(query, after=found[-1].seq)
+        return ()
 
 
 def _fitting(entries: Sequence[ListedItem]) -> int:

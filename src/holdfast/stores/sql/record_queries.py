@@ -86,11 +86,12 @@ def hide_facts(command: Hide, now: float) -> Plan[Facts]:
     session = facts.session
     if session is None:
         return facts
-    copies: tuple[int, ...] = ()
+    also = [*command.also]
     if command.erase and session.record_no:
-        copies = yield from _copies(session, command.from_seq, command.to_seq)
-    first = min(command.from_seq, *copies) if copies else command.from_seq
-    logs = [replace((yield from _log(session, EVERYTHING, first)), copies=copies)]
+        for span in ((command.from_seq, command.to_seq), *zip(also, also, strict=True)):
+            also += yield from _copies(session, *span)
+    first = min(command.from_seq, *also) if also else command.from_seq
+    logs = [replace((yield from _log(session, EVERYTHING, first)), also=tuple(also))]
     front = [logs[0]] if command.erase else []
     while front:
         above = front.pop()

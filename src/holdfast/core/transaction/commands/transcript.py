@@ -93,6 +93,8 @@ class Hide(Command[Session], frozen=True, kw_only=True):
     to_seq: int
     kind: RecordKind = "hide"
     erase: bool = False
+    also: tuple[int, ...] = ()
+    """Items outside the range that go with it, such as the call of an output."""
 
 
 class Compact(Command[Session], frozen=True, kw_only=True):
