@@ -1,5 +1,6 @@
 """Settings of MCP servers: what is refused, and that no secret is shown."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ async def test_a_check_starts_every_server(tmp_path: Path) -> None:
     unset = McpSettings(name="unset", url="http://127.0.0.1:9", bearer_env="NOT_SET")
     found = await check_servers([good.filled({}), bad.filled({}), unset.filled({})])
     assert [check.is_ok for check in found] == [True, False, False]
-    assert "19 tool" in found[0].detail
+    assert re.fullmatch(r"answers, [1-9]\d* tool\(s\)", found[0].detail)
     assert "NOT_SET" in found[2].detail
 
 
