@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId
 from holdfast.core.model.session import Usage
 from holdfast.doctor.service import DoctorService
 from holdfast.engine.clock import RandomIds, SystemClock
@@ -198,10 +198,15 @@ class RunningGateway:
         items = await self.engine.read.items(found.session, query)
         return [text_of(msgspec.json.decode(item.body)) for item in items]
 
-    async def until_queued(self, count: int, key: str = "k") -> None:
-        """Wait until this many turns are queued in a key's lane."""
+    async def until_queued(
+        self, count: int, key: str = "k", *, session_id: SessionId | None = None
+    ) -> None:
+        """Wait until this many turns are queued in the lane of a key, or of a session."""
+        wanted = Key(key) if session_id is None else None
         while True:
-            found = await self.engine.read.session(DEFAULT_TENANT, key=Key(key))
+            found = await self.engine.read.session(
+                DEFAULT_TENANT, key=wanted, session_id=session_id
+            )
             if found is not None and found.queued_turns >= count:
                 return
 

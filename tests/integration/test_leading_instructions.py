@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.ids import SessionId
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.in_process import Item, RunningGateway, text_of
 from tests.integration.upstream_gateway import open_upstream_gateway, upstream
@@ -128,14 +129,23 @@ async def test_a_developer_message_in_the_middle_is_history(gateway: RunningGate
     assert len(await gateway.log(view="log")) == 9
 
 
-async def test_instructions_that_waited_in_the_queue_take_effect(gateway: RunningGateway) -> None:
-    await gateway.respond([_system("first"), _said("user", "one")])
+@pytest.mark.parametrize("is_fork", [False, True])
+async def test_instructions_that_waited_in_the_queue_take_effect(
+    gateway: RunningGateway, is_fork: bool
+) -> None:
+    first = await gateway.respond([_system("first"), _said("user", "one")])
+    session = SessionId(first.headers["x-session-id"])
+    if is_fork:
+        fork = await gateway.client.post(f"/v1/sessions/{session}/fork", json={})
+        session = fork.json()["id"]
+    here: dict[str, Any] = {"key": None, "headers": {"X-Session-Id": session}}
     gateway.model.gate.clear()
-    running = asyncio.create_task(gateway.respond([_said("user", "two")]))
+    running = asyncio.create_task(gateway.respond([_said("user", "two")], **here))
     await gateway.model.entered.acquire()
     await gateway.model.entered.acquire()
-    queued = asyncio.create_task(gateway.respond([_system("second"), _said("user", "three")]))
-    await gateway.until_queued(1)
+    lead = [_system("second"), _said("user", "three")]
+    queued = asyncio.create_task(gateway.respond(lead, **here))
+    await gateway.until_queued(1, session_id=session)
     gateway.model.gate.set()
     await asyncio.gather(running, queued)
     assert gateway.model.shown[-1][0] == "second"

@@ -201,7 +201,7 @@ def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     if session is None or (is_new and not gives_instructions(turn)):
         return facts
     hidden = yield from find_hidden(session)
-    if session.record_no:
+    if session.record_no or session.parent_id is not None:
         facts = replace(facts, instructions=(yield from find_instructions(session)))
     if turn.first_seq is None or turn.last_seq is None:
         return replace(facts, hidden=hidden)
