@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.acceptance.gateway_process import running_gateway
@@ -15,6 +14,8 @@ ENDLESS = {"/v1/events"}
 
 
 def test_no_request_that_the_document_allows_breaks_anything(tmp_path: Path) -> None:
+    import schemathesis  # takes a second, which other processes of pytest need not wait
+
     with running_gateway(sqlite_url(tmp_path)) as gateway:
         schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
         operations = [_operation(found) for found in schema.get_all_operations()]
