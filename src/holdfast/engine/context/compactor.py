@@ -26,6 +26,7 @@ from holdfast.core.compaction.records import (
     Name,
     compaction_item,
     expand,
+    list_compactions,
     summary_capacity,
     truncate_output,
 )
@@ -38,7 +39,6 @@ from holdfast.core.compaction.summary_prompts import (
     with_first_request,
 )
 from holdfast.core.compaction.token_estimate import Scale, field_tokens
-from holdfast.core.compaction.views import list_compactions
 from holdfast.core.errors import (
     CompactionNotFound,
     ProviderFailure,

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from holdfast.core.compaction.views import CompactionView, list_compactions
+from holdfast.core.compaction.records import CompactionView, list_compactions
 from holdfast.core.errors import InvalidInput, ModelNotFound, SessionNotFound
 from holdfast.core.ids import (
     Key,

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.records import compaction_item
-from holdfast.core.compaction.views import CompactionView, list_compactions
+from holdfast.core.compaction.records import CompactionView, compaction_item, list_compactions
 from holdfast.core.errors import CompactionNotFound, InvalidInput, SessionNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem, item_value
