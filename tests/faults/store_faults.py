@@ -36,14 +36,14 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on PostgreSQL",
         f"{STORES}/postgres/driver.py",
-        """                await connection.execute("commit")
-            except BaseException as exc:
+        """            await connection.execute("commit")
+        except BaseException as exc:
 """,
-        """                try:
-                    await connection.execute("commit")
-                except asyncpg.PostgresError:
-                    await connection.execute("rollback")
-            except BaseException as exc:
+        """            try:
+                await connection.execute("commit")
+            except asyncpg.PostgresError:
+                await connection.execute("rollback")
+        except BaseException as exc:
 """,
         ("tests/contract/test_failed_commits.py",),
     ),
@@ -321,13 +321,6 @@ LOG = (
         "found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",
         "found.get(ADD_FIRST_SESSION, []).sort(key=repr)",
         ("tests/unit/stores/postgres/test_optimistic_batch.py",),
-    ),
-    Fault(
-        "a key whose session is being written is taken for a new one",
-        f"{STORES}/cache/lane_cache.py",
-        "            if lane.session.key is not None:\n                self.keys[lane",
-        "            if lane.session.key is None:\n                self.keys[lane",
-        ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
         "a run that lost its lane ends the turn that has it now",
