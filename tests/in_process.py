@@ -12,7 +12,7 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId
 from holdfast.core.model.session import Usage
 from holdfast.doctor.service import DoctorService
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import (
     ContextSettings,
@@ -248,7 +248,7 @@ async def open_gateway(
     executor = TurnExecutor(
         gateway,
         lambda _: model,
-        fitter=compactor,
+        compactor=compactor,
         toolbox=toolbox(gateway) if toolbox is not None else None,
         tools=tools,
         channels=channels,

@@ -11,8 +11,8 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
@@ -312,7 +312,7 @@ def _new_executor(
         upstreams.provider,
         settings.heals,
         fallbacks=upstreams.fallbacks,
-        fitter=compactor,
+        compactor=compactor,
         toolbox=toolbox,
         tools=settings.tools,
         channels=services.formats,

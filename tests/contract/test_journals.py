@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
-from holdfast.core.openai.event_batches import JournalEvent, pack_events, unpack_events
+from holdfast.core.openai.stream_events import JournalEvent, pack_events, unpack_events
 from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.testing.store_client import StoreClient
 

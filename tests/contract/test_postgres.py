@@ -21,7 +21,6 @@ from holdfast.core.errors import (
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Renew, Started
 from holdfast.ports.outbox import OutboxQuery
-from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
 from holdfast.stores.postgres import listener, open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
@@ -469,27 +468,6 @@ async def test_appends_to_one_session_that_come_together_are_one_statement(
     assert [view.turn.number for view in log] == list(range(1, 10))
 
 
-async def test_batches_about_different_sessions_are_at_the_database_side_by_side(
-    open_another: Opener, postgres_url: str
-) -> None:
-    caller = StoreClient(await open_another())
-    keys = [f"k{n}" for n in range(2 * MIN_SPLIT_BATCH)]
-    held, *_ = [(await caller.append("a", key=key)).session for key in keys]
-    blocker = await asyncpg.connect(postgres_url)
-    try:
-        async with blocker.transaction():
-            await append_foreign_entry(blocker, held.id)
-            writing = [asyncio.create_task(caller.append("b", key=key)) for key in keys]
-            async with asyncio.timeout(SECONDS):
-                # The second half does not wait for the first one.
-                await asyncio.gather(*writing[MIN_SPLIT_BATCH:])
-            assert not any(one.done() for one in writing[:MIN_SPLIT_BATCH])
-        await asyncio.gather(*writing)
-    finally:
-        await blocker.close()
-    assert await caller.texts(held) == ["a", "b"]
-
-
 async def test_nothing_is_decided_on_a_lane_that_is_not_committed(
     open_another: Opener, postgres_url: str
 ) -> None:
@@ -582,7 +560,8 @@ async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]])
     """Return the statements that the writer of a store sends while something is done."""
     driver = store._driver
     assert isinstance(driver, PostgresDriver)
-    (connection,) = driver._writers
+    connection = driver._writer
+    assert connection is not None
     asked: list[str] = []
 
     def note(record: asyncpg.connection.LoggedQuery) -> None:

@@ -39,7 +39,7 @@ RUNS = (
     ),
     Fault(
         "items that are added without a model call join a running turn",
-        f"{ENGINE}/turns/steering.py",
+        f"{ENGINE}/turns/tool_progress.py",
         "if request is None or waiting.rewind_after is not None:\n        return False",
         "if request is None:\n        return True",
         ("tests/tools/test_steering.py",),

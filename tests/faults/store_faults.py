@@ -36,14 +36,14 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on PostgreSQL",
         f"{STORES}/postgres/driver.py",
-        """                await connection.execute("commit")
-            except BaseException as exc:
+        """            await connection.execute("commit")
+        except BaseException as exc:
 """,
-        """                try:
-                    await connection.execute("commit")
-                except asyncpg.PostgresError:
-                    await connection.execute("rollback")
-            except BaseException as exc:
+        """            try:
+                await connection.execute("commit")
+            except asyncpg.PostgresError:
+                await connection.execute("rollback")
+        except BaseException as exc:
 """,
         ("tests/contract/test_failed_commits.py",),
     ),
@@ -323,13 +323,6 @@ LOG = (
         ("tests/unit/stores/postgres/test_optimistic_batch.py",),
     ),
     Fault(
-        "a key whose session is being written is taken for a new one",
-        f"{STORES}/cache/lane_cache.py",
-        "            if lane.session.key is not None:\n                self.keys[lane",
-        "            if lane.session.key is None:\n                self.keys[lane",
-        ("tests/unit/stores/sql/optimistic",),
-    ),
-    Fault(
         "a run that lost its lane ends the turn that has it now",
         f"{STORES}/sql/optimistic/plain_turns.py",
         "if known is None or not fence.holds(known[0].session):",
@@ -338,21 +331,21 @@ LOG = (
     ),
     Fault(
         "a turn that was handed the lane stays in the queue",
-        f"{STORES}/sql/optimistic/plain_queue.py",
+        f"{STORES}/sql/optimistic/plain_turns.py",
         "    writes.append((sql.DEQUEUE, (turn_id,)))\n",
         "",
         ("tests/unit/stores/sql/optimistic", "tests/contract/test_plain_queue.py"),
     ),
     Fault(
         "a cached lane keeps the turn that it was handed to among those who wait",
-        f"{STORES}/sql/optimistic/plain_queue.py",
+        f"{STORES}/sql/optimistic/plain_turns.py",
         "first, left = lane.waiting[0], lane.waiting[1:]",
         "first, left = lane.waiting[0], lane.waiting",
         ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
         "a batch makes a lane known that others have changed since",
-        f"{STORES}/sql/optimistic/plain_batches.py",
+        f"{STORES}/sql/optimistic/plain_turns.py",
         "is_known = known is not None and known[0].session.version == before.version",
         "is_known = known is not None",
         ("tests/unit/stores/sql/optimistic",),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.compaction.views import list_compactions
+from holdfast.core.compaction.records import list_compactions
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, message, write_item

@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session
-from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
-from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
+from holdfast.engine.model_call.compaction_turns import CompactionRequest, CompactionTurns
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
 from tests.simulation.plan import Op

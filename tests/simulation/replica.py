@@ -39,10 +39,10 @@ from holdfast.core.transaction.commands import (
     Repeated,
     Started,
 )
-from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
@@ -158,7 +158,7 @@ class Replica:
             kill=self._be_killed,
             witness=self.witness,
         )
-        fitting = Compactor(
+        compactor = Compactor(
             self.gateway,
             lambda _: upstream,
             windows=lambda _: world.plan.window,
@@ -167,7 +167,7 @@ class Replica:
         responder = WitnessedResponder(
             self.gateway,
             lambda _: upstream,
-            fitter=fitting,
+            compactor=compactor,
             toolbox=SimulatedTools(world.tools, self.witness),
             tools=TOOLS,
         )

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import HoldfastError, ModelNotFound, release_frames
-from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.turns.approvals import ApprovalService

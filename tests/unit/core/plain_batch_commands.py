@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message, write_item
 from holdfast.core.transaction.commands import AppendBatch, Appended
-from holdfast.core.transaction.plain_turns import MAX_PLAIN_BYTES, MAX_PLAIN_ITEMS
+from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
 from tests.unit.core.builders import KEY, NOW, SESSION, TENANT, TURN, WORKER, a_session, a_turn
 from tests.unit.core.plain_commands import COUNTED, LONG, NAMED, SAID
 
@@ -36,7 +36,7 @@ def a_batch(known: Appended | None, **fields: Any) -> AppendBatch:
 PLAIN_BATCHES: list[tuple[dict[str, Any], Appended]] = [
     ({}, last_batch()),
     ({"ordinal": 9, "items": (*SAID, NAMED)}, last_batch()),
-    ({"items": SAID * MAX_PLAIN_ITEMS}, last_batch(session=COUNTED)),
+    ({"items": SAID * MAX_ENTRY_ITEMS}, last_batch(session=COUNTED)),
     ({"source": "background"}, last_batch(session={"last_user_activity_at": 5.0})),
     ({"source": "channel"}, last_batch({"source": "channel", "started_at": NOW - 45})),
     ({"session_id": SESSION, "key": None}, last_batch(session={"is_live": False})),
@@ -59,8 +59,8 @@ OTHER_BATCHES: list[tuple[dict[str, Any], Appended | None]] = [
     ({"tenant": Tenant("other")}, last_batch()),
     ({"ordinal": 2}, last_batch()),
     ({"items": ()}, last_batch()),
-    ({"items": SAID * (MAX_PLAIN_ITEMS + 1)}, last_batch()),
-    ({"items": (message("user", "x" * MAX_PLAIN_BYTES),)}, last_batch()),
+    ({"items": SAID * (MAX_ENTRY_ITEMS + 1)}, last_batch()),
+    ({"items": (message("user", "x" * MAX_ENTRY_BYTES),)}, last_batch()),
     ({}, last_batch(session={"deleted_at": NOW - 1})),
     ({}, last_batch(session={"tenant": Tenant("other")})),
     ({}, last_batch(session={"head_seq": 5})),

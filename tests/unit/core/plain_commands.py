@@ -22,7 +22,7 @@ from holdfast.core.transaction.commands import (
     StoredCompletion,
 )
 from holdfast.core.transaction.facts import Facts
-from holdfast.core.transaction.plain_turns import MAX_PLAIN_BYTES, MAX_PLAIN_ITEMS
+from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
 from tests.unit.core.builders import (
     NOW,
     TURN,
@@ -128,8 +128,8 @@ OTHER_ENDS: list[tuple[dict[str, Any], Facts]] = [
     ({"left_out": (1,)}, running()),
     ({"history_hash": b"hash"}, running()),
     ({"after_seq": 0}, running()),
-    ({"items": SAID * (MAX_PLAIN_ITEMS + 1)}, running()),
-    ({"items": (message("assistant", "x" * MAX_PLAIN_BYTES),)}, running()),
+    ({"items": SAID * (MAX_ENTRY_ITEMS + 1)}, running()),
+    ({"items": (message("assistant", "x" * MAX_ENTRY_BYTES),)}, running()),
     ({}, running(waiting=waiting(4))),
     ({}, running(run_fields={"partial": b"\x90"})),
 ]

@@ -19,7 +19,7 @@ from holdfast.core.transaction.commands import (
     StoredCompletion,
 )
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.core.transaction.plain_turns import MAX_PLAIN_BYTES, MAX_PLAIN_ITEMS
+from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
 from tests.unit.core.builders import (
     NOW,
     OTHER_WORKER,
@@ -167,7 +167,7 @@ OTHER_HAND_OVERS: list[tuple[dict[str, Any], Busy]] = [
         {"history_hash": b"hash"},
         {"after_seq": 0},
         {"again": True},
-        {"items": SAID * (MAX_PLAIN_ITEMS + 1)},
+        {"items": SAID * (MAX_ENTRY_ITEMS + 1)},
         {"successor": None},
         {"successor": Successor(TurnId("turn_3"), RunId("run_3"))},
         {"successor": Successor(TurnId("turn_9"), RunId("run_9"))},
@@ -180,8 +180,8 @@ OTHER_HAND_OVERS: list[tuple[dict[str, Any], Busy]] = [
         _handed(a_waiting_turn(2, rewind_after=0, rewind_upto=1)),
         _handed(a_waiting_turn(2, source="channel")),
         _handed(a_waiting_turn(2, INSTRUCTION)),
-        _handed(a_waiting_turn(2, message("user", "x" * MAX_PLAIN_BYTES))),
-        _handed(a_waiting_turn(2, *SAID * (MAX_PLAIN_ITEMS + 1))),
+        _handed(a_waiting_turn(2, message("user", "x" * MAX_ENTRY_BYTES))),
+        _handed(a_waiting_turn(2, *SAID * (MAX_ENTRY_ITEMS + 1))),
         _handed(a_waiting_turn(2, input=None)),
     )
 ]

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.core.errors import InvalidInput
+from holdfast.core.model.gateway_items import ATTACHMENT, CALL, WORDS
 from holdfast.core.model.items import OUTPUT_SUFFIX
 from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
 
@@ -359,3 +362,89 @@ def _skip_reasoning(sent: Sequence[SentItem], matched: int) -> int:
     if all(item.fingerprint == NO_FINGERPRINT for item in sent[matched:]):
         return len(sent)
     return matched
+
+
+# ── tool outputs that come without a history ──────────────────────────────────────────────────
+
+
+class SortedOutputs(msgspec.Struct, frozen=True):
+    """The indexes of a request's new items, and the last output that the log already has."""
+
+    new: tuple[int, ...]
+    given: LogEntry | None = None
+
+
+def sort_outputs(
+    sent: Sequence[SentItem], log: Sequence[LogEntry], *, is_growing: bool = False
+) -> SortedOutputs:
+    """Compare the outputs of a request with the calls of the log; everything else is new.
+
+    An output finds its call by id. One that is stored already is not stored twice; one without a
+    call, or for a call with another output, is rejected. While the log `is_growing`, the call of an
+    output may still be added.
+    """
+    outputs = _outputs(log)
+    new: list[int] = []
+    given: LogEntry | None = None
+    for index, item in enumerate(sent):
+        if not item.is_output or item.call_id is None:
+            new.append(index)
+            continue
+        if item.call_id not in outputs:
+            if not is_growing:
+                raise InvalidInput(f"no tool call has the id {item.call_id!r}", param="input")
+            new.append(index)
+            continue
+        known = outputs[item.call_id]
+        if known is None:
+            new.append(index)
+        elif known.fingerprint == item.fingerprint:
+            given = known
+        else:
+            raise InvalidInput(
+                f"tool call {item.call_id!r} has another output already", param="input"
+            )
+    return SortedOutputs(tuple(new), given)
+
+
+def _outputs(log: Sequence[LogEntry]) -> dict[str, LogEntry | None]:
+    """Return the output of the latest call of each id, or None for a call without one."""
+    outputs: dict[str, LogEntry | None] = {}
+    for entry in log:
+        if entry.call_id is None:
+            continue
+        if not entry.kind.endswith(OUTPUT_SUFFIX):
+            outputs[entry.call_id] = None
+        elif entry.call_id in outputs:
+            outputs[entry.call_id] = entry
+    return outputs
+
+
+# ── items that a client may never have seen: text around calls of the gateway's tools ─────────
+
+
+def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[LogEntry]:
+    """Return the log, with the entries marked that a client's history may lack.
+
+    A Chat client gets only the final answer of a turn, or all of its texts as one message.
+    These are the text before a call, words that stand for several items, the message that such
+    words repeat, and messages that joined a turn.
+    """
+    if not any(entry.is_joined or entry.kind in (CALL, WORDS, ATTACHMENT) for entry in log):
+        return log
+    users = {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
+    marked: list[LogEntry] = []
+    is_before = False
+    for entry in reversed(log):
+        if entry.kind in (CALL, WORDS):
+            is_before = True
+        is_text = entry.kind == "message" and entry.fingerprint not in users
+        is_lacking = entry.is_joined or entry.kind in (WORDS, ATTACHMENT)
+        if is_lacking or (is_text and is_before):
+            marked.append(replace(entry, is_unshown=True))
+        else:
+            marked.append(entry)
+        if entry.kind == "message":
+            is_before = False
+    marked.reverse()
+    return marked

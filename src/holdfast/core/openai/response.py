@@ -11,11 +11,6 @@ from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
 from holdfast.core.openai.echoed_fields import DEFAULTS, echoed_fields
-from holdfast.core.openai.encrypted_reasoning import (
-    ENCRYPTED_MARK,
-    body_without_encrypted,
-    shows_encrypted,
-)
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
@@ -219,3 +214,37 @@ _DETAILS = (
     ("input_tokens_details", ("cached_tokens", "cache_write_tokens")),
     ("output_tokens_details", ("reasoning_tokens",)),
 )
+
+
+# ── encrypted reasoning: stored for the model that made it, sent to clients that ask for it ───
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+_FIELD = "encrypted_content"
+ENCRYPTED_MARK = b'"encrypted_content"'
+"""A substring of every item with encrypted content."""
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def shows_encrypted(request: TurnRequest) -> bool:
+    """Whether the client asked for encrypted reasoning."""
+    raw = request.fields.get("include")
+    return raw is not None and ENCRYPTED_REASONING.encode() in bytes(raw)
+
+
+def without_encrypted(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's item without its encrypted content."""
+    if item.get("type") != "reasoning" or _FIELD not in item:
+        return item
+    return {name: value for name, value in item.items() if name != _FIELD}
+
+
+def body_without_encrypted(body: bytes) -> bytes:
+    """Return an item's body without encrypted content; a body that has none is not parsed."""
+    if ENCRYPTED_MARK not in body:
+        return body
+    fields = _decode(body)
+    if bytes(fields.get("type", b"")) != b'"reasoning"' or _FIELD not in fields:
+        return body
+    del fields[_FIELD]
+    return _encode(fields)

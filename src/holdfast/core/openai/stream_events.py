@@ -4,16 +4,22 @@ Events are numbered without gaps. The first ones and the last one contain the re
 are built from its record; those in between come from the model. Most events are deltas of text:
 such an event stays a value, as those with the response do, and its JSON is encoded only when a
 reader or a journal needs it.
+
+A journal has batches of events, packed. Of an event with the response it stores only the status:
+the response is rebuilt from the record. The terminal event is not stored, because the record has
+it.
 """
 
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.openai.event_batches import JournalEvent
 from holdfast.core.openai.response import ResponseFacts, ResponseStatus, response_value
+from holdfast.core.transaction.changes import JournalRow
+from holdfast.core.transaction.commands import JournalEntry
 
 CREATED = "response.created"
 QUEUED = "response.queued"
@@ -48,6 +54,32 @@ class Delta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     delta: str
     logprobs: Any = msgspec.UNSET
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET
+
+
+FAST = 1
+"""Compression level: events are so repetitive that a higher level gains little."""
+
+
+class JournalEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event in a journal: its JSON, or the status of the response that it contains."""
+
+    type: str
+    body: bytes
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[JournalEvent]).decode
+
+
+def pack_events(first: int, events: Sequence[JournalEvent]) -> JournalEntry:
+    """Return a batch whose first event has the number `first`."""
+    body = zlib.compress(_pack(events), FAST)
+    return JournalEntry(first=first, last=first + len(events) - 1, body=body)
+
+
+def unpack_events(row: JournalRow) -> list[JournalEvent]:
+    """Return the events of a batch; the first one has the number `row.first_no`."""
+    return _unpack(zlib.decompress(row.body))
 
 
 class StreamEvent(msgspec.Struct, gc=False):

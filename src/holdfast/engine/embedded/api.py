@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from holdfast.core.compaction.views import CompactionView, list_compactions
+from holdfast.core.compaction.records import CompactionView, list_compactions
 from holdfast.core.errors import InvalidInput, ModelNotFound, SessionNotFound
 from holdfast.core.ids import (
     Key,
@@ -20,8 +20,6 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy, Source
 from holdfast.core.transaction import commands as cmd
-from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
-from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
 from holdfast.engine.embedded.turn_handle import Item, ItemInput, TurnHandle
 from holdfast.engine.embedded.validation import (
@@ -31,6 +29,8 @@ from holdfast.engine.embedded.validation import (
     require_id,
     require_instance,
 )
+from holdfast.engine.model_call.compaction_turns import CompactionRequest, CompactionTurns
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings

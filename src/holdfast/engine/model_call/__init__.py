@@ -1,1 +1,1 @@
-"""One model call of a turn: projection, attempts, heals and fallbacks."""
+"""One model call of a turn: projection, attempts, heals, fallbacks, and compaction to fit."""

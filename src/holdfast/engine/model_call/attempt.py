@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.poison_items import poison_candidates
+from holdfast.core.healing.refused_items import poison_candidates
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest

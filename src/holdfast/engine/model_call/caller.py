@@ -32,7 +32,7 @@ from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
-from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.growing_projection import Projected, project_grown
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -74,7 +74,7 @@ class ModelCaller:
         settings: HealSettings | None = None,
         *,
         fallbacks: Fallbacks | None = None,
-        fitter: ContextFitter | None = None,
+        compactor: Compactor,
     ) -> None:
         self._gateway = gateway
         self._route = route
@@ -82,7 +82,7 @@ class ModelCaller:
         self._limits = self._settings.limits()
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
-        self._fitter = fitter
+        self._compactor = compactor
 
     async def call(
         self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
@@ -133,8 +133,8 @@ class ModelCaller:
             self._deadlines.stop(task)
         run.left_out = attempt.left_out
         usage = answer.usage
-        if usage is not None and usage.input_tokens >= FEWEST_TOKENS and self._fitter is not None:
-            self._fitter.learn(attempt.provider, call, usage)
+        if usage is not None and usage.input_tokens >= FEWEST_TOKENS:
+            self._compactor.learn(attempt.provider, call, usage)
         if run.preface or attempt.model != request.model:
             return _with_origin(answer, run.preface, attempt.model, request.model)
         return answer
@@ -155,7 +155,7 @@ class ModelCaller:
     ) -> CallAttempt:
         """Return the first attempt, including the changes of heals in earlier runs of this turn."""
         model, allows_opaque, is_plain = request.model, True, False
-        left_out, fitter = run.left_out, self._fitter
+        left_out, compactor = run.left_out, self._compactor
         if run.turn.attempts > 1:
             await self._load_heals(run, progress)
             for heal in progress.heals:
@@ -178,7 +178,7 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
-        may_be_bounded = fitter is not None and (fitter.has_windows or request.fields)
+        may_be_bounded = compactor.has_windows or request.fields
         state_use = attempt.provider.state_use
         if not may_be_bounded and (state_use is None or state_use(model) is None):
             return attempt
@@ -199,9 +199,9 @@ class ModelCaller:
 
     async def _prepare(self, attempt: CallAttempt, *, has_run_before: bool) -> CallAttempt:
         """Fit an attempt into the model's window and chain it to the provider's stored state."""
-        fitter, request, run = self._fitter, attempt.request, attempt.run
-        if fitter is not None and not fitter.is_unbounded(attempt):
-            history = await fitter.fit(attempt)
+        compactor, request, run = self._compactor, attempt.request, attempt.run
+        if not compactor.is_unbounded(attempt):
+            history = await compactor.fit(attempt)
             if history is not attempt.history:
                 attempt = replace(attempt, history=history)
         state_use = attempt.provider.state_use
@@ -230,8 +230,8 @@ class ModelCaller:
             context.model, context.upstream = attempt.model, attempt.provider.name
         items, digest = projected or project_grown(attempt.history, attempt.quarantined)
         request = attempt.request
-        if self._fitter is not None and "context_management" in request.fields:
-            request = self._fitter.strip_gateway_fields(request)
+        if "context_management" in request.fields:
+            request = self._compactor.strip_gateway_fields(request)
         call = ModelCall(
             model=attempt.model,
             items=items,
@@ -267,8 +267,7 @@ class ModelCaller:
 
     def _as_requested(self, request: TurnRequest, call: ModelCall) -> ModelCall:
         """Return the call with the tools as requested; what they resolve to is not in the log."""
-        if self._fitter is not None:
-            request = self._fitter.strip_gateway_fields(request)
+        request = self._compactor.strip_gateway_fields(request)
         return replace(call, fields=request.fields, chat_fields=request.chat_fields)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
@@ -306,8 +305,8 @@ class ModelCaller:
         """Undo compactions that did not make the request acceptable."""
         shrunk = [heal.sent for heal in progress.heals if heal.action == "shrunk"]
         before = [sent.records for sent in shrunk if sent is not None]
-        if before and self._fitter is not None:
-            await self._fitter.withdraw(run, min(before))
+        if before:
+            await self._compactor.withdraw(run, min(before))
 
     def _symptoms(
         self, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
@@ -328,7 +327,7 @@ class ModelCaller:
             is_state_mutable=attempt.use is not None and attempt.use.is_mutable,
             has_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
-            can_shrink=self._fitter is not None,
+            can_shrink=True,
             suspects=() if has_output else attempt.poison_candidates(failure),
             blames_request=blames_request,
             fallback=None if has_output else self._next_model(attempt, progress),
@@ -344,9 +343,7 @@ class ModelCaller:
         return None
 
     def _is_callable(self, attempt: CallAttempt, model: str, progress: _Progress) -> bool:
-        request = attempt.request
-        if self._fitter is not None:
-            request = self._fitter.strip_gateway_fields(request)
+        request = self._compactor.strip_gateway_fields(attempt.request)
         call = ModelCall(
             model=model,
             items=[],
@@ -377,8 +374,7 @@ class ModelCaller:
         if heal.left_out:
             attempt = attempt.without(heal.left_out)
         if treatment.shrinks:
-            assert self._fitter is not None
-            less = await self._fitter.shrink(attempt, failure)
+            less = await self._compactor.shrink(attempt, failure)
             return replace(attempt, history=less) if less is not None else None
         if heal.next_model is not None:
             fresh = replace(

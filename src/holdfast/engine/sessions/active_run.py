@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
-from holdfast.core.healing.refused_input import RefusedInput, find_refused_input
+from holdfast.core.healing.refused_items import RefusedInput, find_refused_input
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem

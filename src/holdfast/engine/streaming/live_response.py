@@ -13,9 +13,12 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.lru import SizedLru
-from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
-from holdfast.core.openai.event_batches import pack_events
-from holdfast.core.openai.response import ResponseFacts, ResponseStatus
+from holdfast.core.openai.response import (
+    ResponseFacts,
+    ResponseStatus,
+    shows_encrypted,
+    without_encrypted,
+)
 from holdfast.core.openai.stream_events import (
     CREATED,
     DELTA_BYTES,
@@ -27,6 +30,7 @@ from holdfast.core.openai.stream_events import (
     journal_events,
     lifecycle_event,
     number_event,
+    pack_events,
     prologue,
     terminal_event,
 )

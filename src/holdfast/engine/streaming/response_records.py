@@ -18,14 +18,13 @@ from holdfast.core.model.request import (
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.openai.event_batches import unpack_events
 from holdfast.core.openai.response import (
     ResponseFacts,
     answer_of,
     error_value,
     status_of,
 )
-from holdfast.core.openai.stream_events import StreamEvent, restore_event
+from holdfast.core.openai.stream_events import StreamEvent, restore_event, unpack_events
 from holdfast.core.transaction.commands import Parent
 from holdfast.ports.store import ItemQuery, Reader, ResponseView
 

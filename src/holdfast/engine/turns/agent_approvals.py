@@ -28,9 +28,13 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.steering import join_waiting_input
 from holdfast.engine.turns.tool_loop import UNATTENDED
-from holdfast.engine.turns.tool_progress import ToolTurn, chat_words, commit_step
+from holdfast.engine.turns.tool_progress import (
+    ToolTurn,
+    chat_words,
+    commit_step,
+    join_waiting_input,
+)
 from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
 from holdfast.ports.provider import Answer, PermissionRequest
 

@@ -38,7 +38,7 @@ from holdfast.core.transaction.outgoing import bound_files, output_files, output
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
-from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings, ToolSettings
@@ -91,7 +91,7 @@ class TurnExecutor:
         heals: HealSettings | None = None,
         *,
         fallbacks: Fallbacks | None = None,
-        fitter: ContextFitter | None = None,
+        compactor: Compactor | None = None,
         channels: ChannelMessages | None = None,
         toolbox: Toolbox | None = None,
         tools: ToolSettings | None = None,
@@ -99,8 +99,10 @@ class TurnExecutor:
         self._channels = channels
         self._gateway = gateway
         self._route = route
-        self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
-        self._fitter = fitter
+        self._compactor = compactor or Compactor(gateway, route)
+        self._caller = ModelCaller(
+            gateway, route, heals, fallbacks=fallbacks, compactor=self._compactor
+        )
         self._tools = (
             ToolLoop(gateway, self._caller, toolbox, tools, channels)
             if toolbox is not None
@@ -121,8 +123,8 @@ class TurnExecutor:
             "tools" in request.fields or "tools" in request.chat_fields
         ):
             request = self._tools.check(tenant, request, source)
-        if self._fitter is not None and "context_management" in request.fields:
-            request = self._fitter.strip_gateway_fields(request)
+        if "context_management" in request.fields:
+            request = self._compactor.strip_gateway_fields(request)
         bodies: list[bytes] = []
         for item in items:
             if item.kind == "compaction":
@@ -194,8 +196,8 @@ class TurnExecutor:
         """
         if request.fixed_answer is not None:
             return await self._answer_fixed(request, request.fixed_answer)
-        if request.is_compaction and self._fitter is not None:
-            return await self._compact(self._fitter, run, request, writer), None
+        if request.is_compaction:
+            return await self._compact(run, request, writer), None
         requested = read_tools(request) if self._tools is not None else None
         if requested is not None:
             run.requested = request
@@ -248,14 +250,10 @@ class TurnExecutor:
             raise ParentNotFound(name)
 
     async def _compact(
-        self,
-        fitter: ContextFitter,
-        run: ActiveRun,
-        request: TurnRequest,
-        writer: JournalWriter | None,
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> Answer:
         """Answer with one item that replaces the whole history."""
-        result = await fitter.compact(run, model=request.model, reason="trigger")
+        result = await self._compactor.compact(run, model=request.model, reason="trigger")
         if writer is not None:
             writer.write(list(compaction_events(result.item, 0, is_sampled=True)))
         return Answer(items=[result.item], usage=result.usage)

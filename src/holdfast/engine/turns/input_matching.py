@@ -15,6 +15,8 @@ from holdfast.core.history.diff import (
     SentItem,
     find_new,
     find_new_near_end,
+    mark_unshown,
+    sort_outputs,
 )
 from holdfast.core.history.history_hash import (
     EMPTY_HISTORY,
@@ -23,8 +25,6 @@ from holdfast.core.history.history_hash import (
     extend_hash,
     prefix_hashes,
 )
-from holdfast.core.history.tool_outputs import sort_outputs
-from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import NewItem, comparable_text, item_value, read_role

@@ -28,7 +28,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import decode_answer
 from holdfast.core.projection.project import ProjectedItem, continue_after, show
-from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.streaming.response_records import shown_records
 from holdfast.ports.provider import ModelCall, digest_call
 from holdfast.ports.store import Reader
@@ -96,9 +96,9 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
 class SentRequests:
     """Rebuilds requests as they were sent to models."""
 
-    def __init__(self, read: Reader, fitter: ContextFitter | None = None) -> None:
+    def __init__(self, read: Reader, compactor: Compactor) -> None:
         self._read = read
-        self._fitter = fitter
+        self._compactor = compactor
 
     async def attempts(self, turn: Turn) -> list[Attempt]:
         """Return every request that was sent for a turn, oldest first."""
@@ -108,9 +108,7 @@ class SentRequests:
 
     async def rebuild(self, session: Session, turn: Turn, attempt: Attempt) -> RebuiltRequest:
         """Return the request of an attempt, rebuilt from the log."""
-        request = read_request(turn.request)
-        if self._fitter is not None:
-            request = self._fitter.strip_gateway_fields(request)
+        request = self._compactor.strip_gateway_fields(read_request(turn.request))
         last = attempt.sent.records if attempt.sent is not None else session.record_no
         found: RebuiltRequest | None = None
         for records in range(last, max(last - MAX_RECORD_TRIES, -1), -1):

@@ -17,8 +17,8 @@ from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts, error_value
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.context.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
 from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
+from holdfast.engine.model_call.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
 from holdfast.engine.streaming.live_response import LiveCursor, LiveResponse, PushCallback
 from holdfast.engine.turns.executor import log_failed_turn, record_answer
 from holdfast.ports.meter import Meter

@@ -43,8 +43,14 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.steering import has_waiting, waiting_input
-from holdfast.engine.turns.tool_progress import ToolProgress, ToolTurn, chat_words, commit_step
+from holdfast.engine.turns.tool_progress import (
+    ToolProgress,
+    ToolTurn,
+    chat_words,
+    commit_step,
+    has_waiting,
+    waiting_input,
+)
 from holdfast.engine.turns.tool_stream import (
     ToolSink,
     begin_events,

@@ -1,6 +1,11 @@
-"""The state of one run of a turn with tools, and how such a run ends."""
+"""The state of one run of a turn with tools, and input that joins such a run.
+
+Steering: input that joins is accepted as a turn of its own, first in the queue. It joins at the
+next model call; if there is none, it runs as the next turn.
+"""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from time import monotonic
 from typing import Any
 
@@ -11,15 +16,17 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxFile, OutboxMessage
 from holdfast.core.model.gateway_items import client_output, words_item
 from holdfast.core.model.items import NewItem
-from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.request import TurnRequest, find_request
 from holdfast.core.model.session import Usage, sum_usage
+from holdfast.core.model.turn import STEERING, Turn
 from holdfast.core.openai.chat import message_of, streamed_text
 from holdfast.core.tools.open_calls import ToolUse
 from holdfast.core.tools.requested import RequestedTools, function_names
-from holdfast.core.transaction.outgoing import bound_files, to_message
+from holdfast.core.transaction.outgoing import bound_files, delivery_of, to_message
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.provider import Answer
+from holdfast.ports.store import TurnReader
 from holdfast.ports.tools import Tool, ToolCaller, ToolImage, ToolSet
 
 
@@ -197,3 +204,49 @@ async def commit_step(
     )
     if writer is not None:
         writer.begin_step()
+
+
+MAX_JOINING = 100
+"""The most inputs that join at one model call."""
+
+
+async def waiting_input(read: TurnReader, run: ActiveRun) -> tuple[TurnId, ...]:
+    """Return the turns that wait to join a run, in the order in which they arrived."""
+    views = await read.turns(run.session.id, after=run.turn.number, limit=MAX_JOINING)
+    waiting = [
+        view.turn
+        for view in views
+        if view.turn.is_open and view.turn.position < STEERING // 2 and not view.turn.attempts
+    ]
+    # Stop at the first turn that may not join: it must run before those behind it.
+    return tuple(turn.id for turn in takewhile(lambda each: may_join(each, run.turn), waiting))
+
+
+def may_join(waiting: Turn, running: Turn) -> bool:
+    """Whether the answer of a running turn reaches the sender of a waiting one.
+
+    A turn that asks for no answer of the gateway's models, such as a compaction, does not join, nor
+    does one that edits the history. A chat message joins only a turn that answers in the same
+    place: a session may have several chats, API clients and schedules.
+    """
+    request = find_request(waiting.request)
+    if request is None or waiting.rewind_after is not None:
+        return False
+    if request.delivery is None:
+        return True
+    target, place = request.delivery, delivery_of(running)
+    return place is not None and running.source == "channel" and place.place == target.place
+
+
+def has_waiting(run: ActiveRun) -> bool:
+    """Whether turns were accepted after the run's turn, but before its run started."""
+    return run.session.turn_count > run.turn.number
+
+
+async def join_waiting_input(
+    read: TurnReader, run: ActiveRun, writer: JournalWriter | None
+) -> None:
+    """Add waiting input to a turn that continues with tool outputs of its client."""
+    joining = await waiting_input(read, run) if has_waiting(run) else ()
+    if joining:
+        await commit_step(run, writer, (), merges=joining)

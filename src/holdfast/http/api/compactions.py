@@ -6,16 +6,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.records import compaction_item
-from holdfast.core.compaction.views import CompactionView, list_compactions
+from holdfast.core.compaction.records import CompactionView, compaction_item, list_compactions
 from holdfast.core.errors import CompactionNotFound, InvalidInput, SessionNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
 from holdfast.core.transaction.commands import UndoCompaction
-from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
-from holdfast.engine.context.compactor import Compactor, as_stored_items, quote_answers
+from holdfast.engine.model_call.compaction_turns import CompactionRequest, CompactionTurns
+from holdfast.engine.model_call.compactor import Compactor, as_stored_items, quote_answers
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.formats.sessions import session_value
 from holdfast.http.request.body import (

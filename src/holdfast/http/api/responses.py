@@ -5,8 +5,7 @@ import msgspec
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
 from holdfast.core.model.request import read_request, response_id
-from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
-from holdfast.core.openai.response import ResponseFacts, write_response
+from holdfast.core.openai.response import ENCRYPTED_REASONING, ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.session_items import SessionItems

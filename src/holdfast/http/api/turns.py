@@ -3,7 +3,7 @@
 from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.tools.requested import read_tools
-from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.sent_requests import RebuiltRequest, SentRequests
 from holdfast.engine.turns.turn_service import TurnService
@@ -34,13 +34,13 @@ class TurnsApi:
         self,
         gateway: Gateway,
         turn_service: TurnService,
-        fitter: ContextFitter | None = None,
+        compactor: Compactor,
         upstreams: Upstreams | None = None,
     ) -> None:
         self._upstreams = upstreams
         self._gateway = gateway
         self._turn_service = turn_service
-        self._sent = SentRequests(gateway.read, fitter)
+        self._sent = SentRequests(gateway.read, compactor)
 
     async def get(self, request: Request) -> AnyReply:
         """Return a turn."""

@@ -36,7 +36,7 @@ from holdfast.core.tools.approval_words import (
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
-from holdfast.engine.context.compactor import as_stored_items
+from holdfast.engine.model_call.compactor import as_stored_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records

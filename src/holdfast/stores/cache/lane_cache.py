@@ -7,7 +7,7 @@ client's tools are not cached.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ class LaneCache:
         self.find = self._lanes.get
         """Return a lane and its size, or None if it is not known."""
         self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
-        """The live sessions of the cached and the detached lanes, by key."""
+        """The live sessions of the cached lanes, by key."""
         self.expects_new_keys = True
         """Whether the last session that was read did not exist; the next one may not either."""
         self._before: dict[SessionId, Lane | None] | None = None
@@ -63,7 +63,7 @@ class LaneCache:
     # ── what is known ───────────────────────────────────────────────────────────────────────
 
     def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
-        """Return the facts of a session's lane if no write to it is in flight.
+        """Return the facts of a session's lane.
 
         Whether another owner still lives is not known here; who asks does.
         """
@@ -175,25 +175,27 @@ class LaneCache:
         if known is not None and known[0].run is not None and known[0].run.id == run_id:
             self.put(replace(known[0], run=replace(known[0].run, partial=body)))
 
-    def forget(self, session_id: SessionId) -> Lane | None:
-        """Remove a lane and return it."""
+    def forget(self, session_id: SessionId) -> None:
+        """Remove a lane."""
         known = self._lanes.pop(session_id, None)
         if self._before is not None:
             self._before.setdefault(session_id, known[0] if known is not None else None)
         if known is None:
-            return None
-        lane, size = known
-        self.held_bytes -= size
-        session = lane.session
+            return
+        session = known[0].session
+        self.held_bytes -= known[1]
         if self.keys.get((session.tenant, session.key)) == session_id:
             del self.keys[session.tenant, session.key]
-        return lane
 
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Record changes from here on, so that they can be rolled back or detached."""
+        """Record changes from here on, so that they can be rolled back."""
         self._before = {}
+
+    def commit(self) -> None:
+        """Keep the changes since `begin`: they are durable."""
+        self._before = None
 
     def rollback(self) -> None:
         """Restore the lanes to their state at `begin`."""
@@ -202,31 +204,6 @@ class LaneCache:
             self.forget(session_id)
             if lane is not None:
                 self.put(lane)
-
-    def detach_uncommitted(self) -> list[Lane]:
-        """Remove the lanes changed since `begin` and return them, to be added after the commit.
-
-        Their keys stay: they are not new keys.
-        """
-        before, self._before = self._before or {}, None
-        found = [self.forget(session_id) for session_id in before]
-        detached = [lane for lane in found if lane is not None]
-        for lane in detached:
-            if lane.session.key is not None:
-                self.keys[lane.session.tenant, lane.session.key] = lane.session.id
-        return detached
-
-    def drop(self, detached: Iterable[Lane]) -> None:
-        """Remove the keys of detached lanes whose changes were not committed."""
-        for lane in detached:
-            session = lane.session
-            if self.keys.get((session.tenant, session.key)) == session.id:
-                del self.keys[session.tenant, session.key]
-
-    def keep(self, lanes: Iterable[Lane]) -> None:
-        """Add lanes whose changes were committed."""
-        for lane in lanes:
-            self.put(lane)
 
     def clear(self) -> None:
         """Remove all lanes."""

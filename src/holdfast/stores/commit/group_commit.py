@@ -21,8 +21,6 @@ from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept, Command
 
 MAX_BATCH = 256
-MIN_SPLIT_BATCH = 16
-"""A smaller batch is not split into concurrent transactions."""
 MAX_DELAY = 0.002
 """Seconds that a command may wait for others if the wait delays nothing."""
 
@@ -50,8 +48,6 @@ CommitThen = Callable[[Sequence[Command[Any]], Settle], None]
 class BatchDriver(Protocol):
     """A database that can commit a batch of commands."""
 
-    max_batches: int = 1
-    """How many batches may be in flight at once."""
     commit_then: CommitThen | None = None
     """Commit with a callback instead of a task; None if the driver cannot."""
     can_wait: Callable[[Accept], bool] | None = None
@@ -80,8 +76,7 @@ class GroupCommitter:
         """The event loop that the last command came from."""
         self._thread = 0
         """The thread that runs the event loop."""
-        self._max_batches = driver.max_batches
-        self._in_flight = 0
+        self._is_committing = False
         self._is_scheduled = False
         """Whether `_drain` is about to be called."""
         self._can_wait = driver.can_wait
@@ -123,7 +118,7 @@ class GroupCommitter:
                 self._delay = loop.call_later(MAX_DELAY, self._end_delay)
             return done
         self._is_urgent = True
-        if self._is_scheduled or self._in_flight >= self._max_batches:
+        if self._is_scheduled or self._is_committing:
             return done
         if self._commits_at_once and self._last_count <= 1 and not self._committed:
             # Once per loop iteration, so that a caller in a tight loop does not starve others.
@@ -155,18 +150,18 @@ class GroupCommitter:
         """Accept no more commands; finish the accepted ones."""
         self._is_closed = True
         loop = asyncio.get_running_loop()
-        if self._loop is loop and (self._queue or self._in_flight):
+        if self._loop is loop and (self._queue or self._is_committing):
             self._idle = self._idle or loop.create_future()
             await self._idle
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve another event loop; the last one must be closed, or have nothing in flight."""
-        if self._loop is not None and (self._queue or self._in_flight):
+        if self._loop is not None and (self._queue or self._is_committing):
             if not self._loop.is_closed():
                 # A future of one loop is not woken by another: the caller would wait forever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
             self._queue.clear()  # their loop is closed, so nobody waits for them
-            self._in_flight = 0
+            self._is_committing = False
             self._tasks.clear()
         # The calls that the last loop had scheduled will never run.
         self._is_scheduled = False
@@ -186,16 +181,14 @@ class GroupCommitter:
     def _drain(self) -> None:
         """Commit the queued commands."""
         self._is_scheduled = False
-        while self._queue and self._in_flight < self._max_batches:
+        while self._queue and not self._is_committing:
             self._commit_batch()
-        if self._idle is not None and not (self._queue or self._in_flight or self._idle.done()):
+        is_busy = self._queue or self._is_committing
+        if self._idle is not None and not is_busy and not self._idle.done():
             self._idle.set_result(None)
 
     def _commit_batch(self) -> None:
-        queue, count = self._queue, len(self._queue)
-        if count >= MIN_SPLIT_BATCH:
-            count = -(-count // (self._max_batches - self._in_flight))
-        count = min(count, MAX_BATCH)
+        queue, count = self._queue, min(len(self._queue), MAX_BATCH)
         # The callers whose commands could wait have nothing to submit once they are woken.
         self._last_count, self._patient = max(count - self._patient, 0), 0
         commands: list[Command[Any]] = []
@@ -206,7 +199,7 @@ class GroupCommitter:
             waiting.append(done)
         if not queue:
             self._is_urgent = False
-        self._in_flight += 1
+        self._is_committing = True
         settle = partial(self._settle, waiting, time.monotonic())
         try:
             self._commit_then(commands, settle)
@@ -221,7 +214,7 @@ class GroupCommitter:
         error: BaseException | None,
     ) -> None:
         """Resolve the callers' futures, then commit the commands that arrived meanwhile."""
-        self._in_flight -= 1
+        self._is_committing = False
         if results is None:
             error = error or StoreUnavailable("the store stopped during a commit")
             results = [error] * len(waiting)
@@ -238,10 +231,7 @@ class GroupCommitter:
                 done.set_exception(result)
             else:
                 done.set_result(result)
-        if self._in_flight and self._loop is not None and not self._is_scheduled:
-            # Another batch is in flight, so the callers woken here can join the next one.
-            self._schedule(self._loop)
-        elif self._is_urgent or self._idle is not None:
+        if self._is_urgent or self._idle is not None:
             self._drain()
 
     def _commit_in_task(self, commands: Sequence[Command[Any]], settle: Settle) -> None:

@@ -19,17 +19,14 @@ from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.errors import explain, meaning
 from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
 from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
-from holdfast.stores.postgres.optimistic_batch import CachedDecisions, decide_batch_from_cache
+from holdfast.stores.postgres.optimistic_batch import decide_batch_from_cache
 from holdfast.stores.postgres.row_locks import lock
-from holdfast.stores.postgres.rw_gate import ReadWriteGate
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.store import SqlDriver
 
 ResultT = TypeVar("ResultT")
 
-WRITERS = 2
-"""One batch is decided while another one is being written."""
 READERS = 8
 SINGLE_TRIES = 10
 SINGLE_SECONDS = 20.0
@@ -50,9 +47,7 @@ BEGIN_READ = "begin isolation level repeatable read read only"
 
 
 class PostgresDriver(SqlDriver):
-    """Run plans on PostgreSQL with a few writers, a pool of readers and one listener."""
-
-    max_batches = WRITERS
+    """Run plans on PostgreSQL with one writer, a pool of readers and one listener."""
 
     def __init__(
         self,
@@ -66,9 +61,8 @@ class PostgresDriver(SqlDriver):
         self._clock = clock
         self._listener = listener
         self._origin = origin
-        self._writers: list[asyncpg.Connection] = []
-        """Idle connections for writing."""
-        self._gate = ReadWriteGate()
+        self._writer: asyncpg.Connection | None = None
+        """The connection for writing, while it is idle."""
         self._lanes = LaneCache()
         self._skip_cache_batches = 0
         self._last_skip = 0
@@ -84,7 +78,7 @@ class PostgresDriver(SqlDriver):
             except Exception as exc:
                 self._forget_writer(connection)
                 raise explain(exc) from exc
-            self._writers.append(connection)
+            self._writer = connection
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
@@ -124,8 +118,9 @@ class PostgresDriver(SqlDriver):
     async def close(self) -> None:
         """Close every connection; drop one that does not answer."""
         await self._listener.close()
-        while self._writers:
-            await close_quietly(self._writers.pop())
+        if self._writer is not None:
+            connection, self._writer = self._writer, None
+            await close_quietly(connection)
         if self._readers is not None:
             readers, self._readers = self._readers, None
             try:
@@ -136,51 +131,39 @@ class PostgresDriver(SqlDriver):
 
     def abandon(self) -> None:
         """Drop the connections: their loop is closed, and garbage collection closes them."""
-        self._writers.clear()
+        self._writer = None
         self._readers = None
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
     async def _write_from_cache(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
         """Write a batch in one round trip; return None if it needs reads."""
-        cached = await self._decide_from_cache(commands)
+        if self._skip_cache_batches:
+            self._skip_cache_batches -= 1
+            return None
+        cached = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
         if cached is None:
             return None
-        known, lanes = self._lanes, self._lanes.detach_uncommitted()
-        with self._gate.shared():
-            connection = await self._acquire_writer()
-            try:
-                server_time = await write_from_cache(connection, cached.writes)
-            except BaseException:
-                self._forget_writer(connection)
-                raise
-            self._writers.append(connection)
-            if server_time is None and cached.takes_keys_for_new:
-                # Probably one of the keys is not new; the other lanes are still valid.
-                known.drop(lanes)
-                return None
-            if server_time is None:
-                self._lanes.clear()
-                self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)
-                self._skip_cache_batches = self._last_skip
-                return None
+        connection = await self._acquire_writer()
+        try:
+            server_time = await write_from_cache(connection, cached.writes)
+        except BaseException:
+            self._forget_writer(connection)
+            raise
+        self._writer = connection
+        if server_time is not None:
             self._last_skip = 0
             self._clock.observe(server_time)
-            # If the cache was replaced meanwhile, this goes into the replaced one.
-            known.keep(lanes)
+            self._lanes.commit()
             return list(cached.decisions)
-
-    async def _decide_from_cache(self, commands: Sequence[Command[Any]]) -> CachedDecisions | None:
-        """Decide a batch from cached lanes; wait for lanes whose write is in flight."""
-        while True:
-            if self._skip_cache_batches:
-                self._skip_cache_batches -= 1
-                return None
-            if not self._gate.is_taken:
-                cached = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
-                if cached is not None or self._gate.is_empty:
-                    return cached
-            await self._gate.change()
+        if cached.takes_keys_for_new:
+            # Probably one of the keys is not new; the lanes are still valid.
+            self._lanes.rollback()
+        else:
+            self._lanes.clear()
+            self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)
+            self._skip_cache_batches = self._last_skip
+        return None
 
     async def _commit_singly(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()
@@ -213,17 +196,16 @@ class PostgresDriver(SqlDriver):
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        async with self._gate.exclusive():
-            connection = await self._begin()
-            try:
-                results = await self._carry_out(connection, commands)
-                await self._notify(connection, results)
-                await connection.execute("commit")
-            except BaseException as exc:
-                await self._roll_back(connection, exc)
-                raise
-            self._writers.append(connection)
-            return results
+        connection = await self._begin()
+        try:
+            results = await self._carry_out(connection, commands)
+            await self._notify(connection, results)
+            await connection.execute("commit")
+        except BaseException as exc:
+            await self._roll_back(connection, exc)
+            raise
+        self._writer = connection
+        return results
 
     async def _begin(self) -> asyncpg.Connection:
         """Begin a transaction; replace an idle connection that has died."""
@@ -239,17 +221,17 @@ class PostgresDriver(SqlDriver):
         return connection
 
     async def _acquire_writer(self) -> asyncpg.Connection:
-        """Return an idle connection; the caller gives it back or forgets it."""
-        while self._writers:
-            connection = self._writers.pop()
-            if not connection.is_closed():
-                return connection
-            self._lanes = LaneCache()
+        """Return the connection for writing; the caller gives it back or forgets it."""
+        connection, self._writer = self._writer, None
+        if connection is not None and not connection.is_closed():
+            return connection
+        # Another server may answer now, which need not have what the last one committed.
+        self._lanes.clear()
         return await self._connector.connect()
 
     def _forget_writer(self, connection: asyncpg.Connection) -> None:
         """Drop a connection and the lane cache: another server may answer the next one."""
-        self._lanes = LaneCache()
+        self._lanes.clear()
         connection.terminate()
 
     async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
@@ -263,7 +245,7 @@ class PostgresDriver(SqlDriver):
         except Exception:  # noqa: BLE001 - the original failure is being raised
             self._forget_writer(connection)
         else:
-            self._writers.append(connection)
+            self._writer = connection
 
     async def _carry_out(
         self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]

@@ -44,7 +44,7 @@ def decide_batch_from_cache(
 ) -> CachedDecisions | None:
     """Return what a batch writes, or None if any command needs reads or a second statement.
 
-    The lanes are changed; the caller detaches the changes until they are committed.
+    The lanes are changed; the caller commits the changes or rolls them back.
     """
     lanes.begin()
     batch = _Batch()

@@ -74,7 +74,7 @@ class _Head(msgspec.Struct, array_like=True, gc=False):
 
 HEAD_FIELDS = _Head.__struct_fields__
 head_values = attrgetter(*HEAD_FIELDS)
-_head_rest = attrgetter(*HEAD_FIELDS[5:])
+head_rest = attrgetter(*HEAD_FIELDS[5:])
 _read_head = msgspec.msgpack.Decoder(_Head).decode
 
 IDENTITY = (
@@ -96,7 +96,7 @@ def pack_head(session: Session, turn_id: TurnId | None = None) -> bytes:
     return pack(
         (
             session.epoch, session.record_no, session.hidden_count, "",
-            "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, *_head_rest(session),
+            "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, *head_rest(session),
         )
     )  # fmt: skip
 
@@ -206,8 +206,8 @@ class Body(msgspec.Struct, array_like=True, gc=False):
 
 turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
 """The values before the times of its start and end, and its input."""
-_run_values = attrgetter(*RunState.__struct_fields__[4:11])
-_run_result = attrgetter(*RunState.__struct_fields__[13:])
+run_values = attrgetter(*RunState.__struct_fields__[4:11])
+run_result = attrgetter(*RunState.__struct_fields__[13:])
 _record_values = attrgetter(*RecordState.__struct_fields__)
 _decode_body = msgspec.msgpack.Decoder(Body).decode
 
@@ -239,7 +239,7 @@ def pack_entry(entry: Entry) -> bytes:
         worker = WorkerId("") if worker == owner else worker
         start = SAME_TIME if run.started_at == began else run.started_at
         end = SAME_TIME if run.ended_at == ended and ended is not None else run.ended_at
-        states = (*_run_values(run), start, end, *_run_result(run))
+        states = (*run_values(run), start, end, *run_result(run))
         runs += ((name, run.generation, run.epoch, worker, *states),)
     packed = (state, runs, tuple(map(_record_values, entry.records)), events)
     return pack(packed if entry.hidden is None else (*packed, entry.hidden))

@@ -73,8 +73,8 @@ def continue_facts(command: cmd.AppendBatch, now: float) -> Plan[Facts]:
     if command.known is not None and not command.again:
         seen = command.known
         facts = yield from lane_facts(seen.session.id, now)
-        is_so_still = facts.session is not None and facts.session.version == seen.session.version
-        if is_so_still and seen.turn.last_seq == seen.session.head_seq:
+        is_current = facts.session is not None and facts.session.version == seen.session.version
+        if is_current and seen.turn.last_seq == seen.session.head_seq:
             return replace(facts, turn=seen.turn)
     turn = yield from _turn_to_continue(command)
     if turn is not None:

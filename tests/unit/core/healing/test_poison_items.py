@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.healing.poison_items import poison_candidates
+from holdfast.core.healing.refused_items import poison_candidates
 from holdfast.core.model.items import StoredItem, write_item
 from tests.unit.core.builders import stored
 

@@ -1,6 +1,6 @@
 """What a refusal of a whole request may be about."""
 
-from holdfast.core.healing.refused_input import find_refused_input
+from holdfast.core.healing.refused_items import find_refused_input
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem, message, read_item
 

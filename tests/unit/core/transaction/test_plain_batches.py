@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.decisions.external_runs import continue_turn
+from holdfast.core.decisions.append import continue_turn
 from holdfast.core.transaction.commands import Appended
 from holdfast.core.transaction.facts import Facts
-from holdfast.core.transaction.plain_batches import continue_plainly
+from holdfast.core.transaction.plain_turns import continue_plainly
 from tests.unit.core.builders import NOW
 from tests.unit.core.plain_batch_commands import OTHER_BATCHES, PLAIN_BATCHES, a_batch
 

@@ -10,7 +10,7 @@ from holdfast.core.decisions.run import finish_any
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Ended, Finish, Queued
 from holdfast.core.transaction.facts import Facts
-from holdfast.core.transaction.plain_queue import hand_over_plainly, queue_plainly
+from holdfast.core.transaction.plain_turns import hand_over_plainly, queue_plainly
 from tests.unit.core.builders import NOW, an_accept
 from tests.unit.core.plain_commands import an_end
 from tests.unit.core.plain_queue_commands import (

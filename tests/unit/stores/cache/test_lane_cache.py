@@ -193,7 +193,7 @@ def test_a_lane_that_was_read_is_kept_unless_somebody_waits_in_it() -> None:
     assert lanes.of_session(session.id, WORKER, NOW) == Facts(now=NOW, session=session)
 
 
-def test_what_was_noted_since_the_beginning_can_be_rolled_back_or_kept_later() -> None:
+def test_what_was_noted_since_the_beginning_is_rolled_back_or_stays() -> None:
     lanes = LaneCache()
     session = a_session()
     lanes.note([made(session)])
@@ -204,9 +204,8 @@ def test_what_was_noted_since_the_beginning_can_be_rolled_back_or_kept_later() -
     assert lanes.of_session(session.id, OTHER, NOW) == Facts(now=NOW, session=session)
     lanes.begin()
     lanes.note([change])
-    detached = lanes.detach_uncommitted()
-    assert lanes.of_session(session.id, WORKER, NOW) is None
-    lanes.keep(detached)
+    lanes.commit()
+    lanes.rollback()
     assert lanes.run_by(fence_of(run), NOW) is not None
 
 

@@ -13,7 +13,6 @@ from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept, Command, Reserve
 from holdfast.stores.commit import group_commit
 from holdfast.stores.commit.group_commit import (
-    MIN_SPLIT_BATCH,
     BatchDriver,
     GroupCommitter,
     Result,
@@ -191,45 +190,6 @@ async def test_a_turn_waits_for_a_commit_to_join_as_long_as_the_one_before_it_co
     await move(2)
     assert last.done()
     assert driver.batches == [2, 2, 1]
-
-
-class TwoLines(Held):
-    """A driver that takes two batches at once."""
-
-    max_batches = 2
-
-
-async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:
-    driver = TwoLines()
-    committer = GroupCommitter(driver)
-    some = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(2 * MIN_SPLIT_BATCH)]
-    await asyncio.to_thread(driver.begun.wait)
-    rest = [asyncio.create_task(submitted(committer, f"r{n}")) for n in range(5)]
-    await asyncio.sleep(0)
-    assert driver.batches == [MIN_SPLIT_BATCH, MIN_SPLIT_BATCH]
-    driver.may_end.set()
-    found = await asyncio.gather(*some, *rest)
-    assert driver.batches == [MIN_SPLIT_BATCH, MIN_SPLIT_BATCH, 5], (
-        "what comes meanwhile shares the next one"
-    )
-    assert len({id(one) for one in found}) == 2 * MIN_SPLIT_BATCH + 5
-    await committer.close()
-
-
-async def test_what_comes_while_a_line_is_free_does_not_wait() -> None:
-    driver = TwoLines()
-    committer = GroupCommitter(driver)
-    first = asyncio.create_task(submitted(committer, "first"))
-    await asyncio.to_thread(driver.begun.wait)
-    driver.begun.clear()
-    second = asyncio.create_task(submitted(committer, "second"))
-    await asyncio.to_thread(driver.begun.wait)
-    assert driver.batches == [1, 1]
-    closing = asyncio.create_task(committer.close())
-    await asyncio.sleep(0)
-    assert not closing.done()
-    driver.may_end.set()
-    await asyncio.gather(first, second, closing)
 
 
 async def test_a_second_event_loop_is_refused_while_the_first_one_commits() -> None:

@@ -19,7 +19,7 @@ from holdfast.stores.commit.executors import ThreadExecutor
 from holdfast.stores.sql.store import INLINE_READ_ROWS, SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite import driver as sqlite
-from holdfast.stores.sqlite import inline_commit, wait_time
+from holdfast.stores.sqlite import inline_commit
 from holdfast.stores.sqlite.connection import DatabaseFile
 from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.stores.sqlite.inline_commit import (
@@ -164,9 +164,9 @@ def test_time_spent_ready_without_a_cpu_is_not_waited(monkeypatch: pytest.Monkey
 def test_a_wait_is_measured_in_full_where_ready_time_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wait_time, "SCHEDSTAT", "/does/not/exist")
-    monkeypatch.setattr(wait_time, "_schedstat", wait_time._Schedstat())
-    assert wait_time.ready_seconds() == 0.0
+    monkeypatch.setattr(inline_commit, "SCHEDSTAT", "/does/not/exist")
+    monkeypatch.setattr(inline_commit, "_schedstat", inline_commit._Schedstat())
+    assert inline_commit.ready_seconds() == 0.0
     gate = DiskLatencyGate()
     began = time.perf_counter()
     gate.start()

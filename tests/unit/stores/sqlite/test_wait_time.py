@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.sqlite import wait_time
-from holdfast.stores.sqlite.wait_time import ready_seconds
+from holdfast.stores.sqlite import inline_commit
+from holdfast.stores.sqlite.inline_commit import ready_seconds
 
 
 def test_each_thread_reads_its_own_file_and_closes_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "schedstat").write_text("1000 2500000000 3\n")
-    monkeypatch.setattr(wait_time, "SCHEDSTAT", str(tmp_path / "schedstat"))
-    monkeypatch.setattr(wait_time, "_schedstat", wait_time._Schedstat())
+    monkeypatch.setattr(inline_commit, "SCHEDSTAT", str(tmp_path / "schedstat"))
+    monkeypatch.setattr(inline_commit, "_schedstat", inline_commit._Schedstat())
     found: list[tuple[float, int]] = []
 
     def note() -> None:
-        found.append((ready_seconds(), wait_time._schedstat.file.number))
+        found.append((ready_seconds(), inline_commit._schedstat.file.number))
 
     note()
     thread = threading.Thread(target=note)

@@ -8,7 +8,7 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.transaction.changes import Entry, Event, LogAppended
-from holdfast.stores.upgrade.session_log import MAX_BYTES, MAX_ENTRIES, SessionLog
+from holdfast.stores.upgrade.copy import MAX_BYTES, MAX_ENTRIES, SessionLog
 
 SESSION = begin_session(SessionId("ses_1"), Tenant("t"), now=1.0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions import accept, append, external_runs, run
+from holdfast.core.decisions import accept, append, run
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.core.transaction.commands import Command
@@ -36,10 +36,6 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     if not asks or not asks[0][0].is_fenced:
         return None  # A refusal has no gate that would tell whether it is due.
     return Planned(decision, asks)
-
-
-def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:
-    return external_runs.decide_from_last_batch(command, now)
 
 
 def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:
@@ -100,7 +96,6 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) 
 DECIDERS: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
     cmd.Accept: _accept,
     cmd.Append: _append,
-    cmd.AppendBatch: _continue,
     cmd.Extend: _extend,
     cmd.Finish: _finish,
 }

@@ -1,9 +1,8 @@
-"""The two commits of nearly every turn: from the command to its statements and its cached lane.
+"""The common commands, each in one step: from the command to its statements and its cached lane.
 
-A turn that starts on an idle lane, and a run that ends with its answer, write one entry and the
-row of their lane. Both are built here in one step, from the values of the decision; those of busy
-lanes are in `plain_queue`. They equal what `decide_from_cache` and `LaneCache.note` come to, which
-do the same for every other command. Use `decide_from_cache` for all commands to switch this off.
+The decisions are those of `core/transaction/plain_turns.py`. Rows and lanes equal what
+`decide_from_cache` and `LaneCache.note` come to, which do the same for every other command. Use
+`decide_from_cache` for all commands in `PLANNERS` to switch this off.
 
 The first turn of a session also writes the session. Nothing is read before: the statement that adds
 the session is the gate, which adds no row if the key has a session, live or not. If two first turns
@@ -16,26 +15,37 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import JournalAdded, LogAppended
+from holdfast.core.transaction.changes import Decision, JournalAdded, LogAppended
 from holdfast.core.transaction.commands import Command
-from holdfast.core.transaction.plain_queue import hand_over_plainly
-from holdfast.core.transaction.plain_turns import end_plainly, start_first_turn, start_plainly
-from holdfast.stores.cache.lane_cache import Lane, LaneCache
+from holdfast.core.transaction.facts import Waiting
+from holdfast.core.transaction.plain_turns import (
+    continue_plainly,
+    end_plainly,
+    hand_over_plainly,
+    queue_plainly,
+    start_first_turn,
+    start_plainly,
+)
+from holdfast.stores.cache.lane_cache import LANE_BYTES, Lane, LaneCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import add_journal
 from holdfast.stores.sql.command_plans import Planned
 from holdfast.stores.sql.entries import (
+    ACCEPTED,
     ENDED,
     ENDED_NEXT,
     SAME_TIME,
     STARTED,
+    head_rest,
+    head_values,
     pack,
     pack_items,
+    run_result,
+    run_values,
     session_no,
+    turn_values,
 )
 from holdfast.stores.sql.optimistic.decisions import DECIDERS, decide_from_cache
-from holdfast.stores.sql.optimistic.plain_batches import plan_batch
-from holdfast.stores.sql.optimistic.plain_queue import plan_hand_over, plan_queued
 from holdfast.stores.sql.plan import Ask, Statement
 
 # The generation is null, and the row is refused, if the key ever had a session. The constraints are
@@ -56,7 +66,10 @@ Planner = Callable[[Any, float, LaneCache], Planned | None]
 _CREATED = ("session.created", False, b'{"generation":1}')
 _STARTED = ("", True, b"{}")
 _COMPLETED = ("", True, None)
-"""The events of the entries, packed: of the last two, the turn's state tells what they say."""
+_QUEUED = ("turn.queued", True, b"{}")
+_APPENDED = "items.appended"
+"""The events of the entries, packed; those without a kind follow from the turn's state."""
+_NOBODY = Waiting()
 
 
 def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | None:
@@ -86,17 +99,11 @@ def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | N
     no, seq, turn_id, run_id = session_no(session.id), item.seq, turn.id, run.id
     name = "" if run_id == "run" + turn_id.removeprefix("turn") else run_id
     head = (
-        session.epoch, session.record_no, session.hidden_count, "", name, session.owner, None, None,
-        session.last_user_activity_at, session.input_tokens, session.cached_tokens,
-        session.output_tokens, session.reasoning_tokens, session.has_failed,
+        session.epoch, session.record_no, session.hidden_count, "", name, *head_rest(session)
     )  # fmt: skip
-    state = (
-        turn.number, turn.position, turn.source, turn.owner, 0, 1, turn.body_hash, None, None, seq,
-        seq, seq, None, None, None, False, now, SAME_TIME, None, None,
-    )  # fmt: skip
+    state = (*turn_values(turn), SAME_TIME, None, None)
     attempt = (
-        name, run.generation, run.epoch, "", 0, run.first_seq, None, None, None, None, None,
-        SAME_TIME, None, None, None, None, None, None, None,
+        name, run.generation, run.epoch, "", *run_values(run), SAME_TIME, None, *run_result(run)
     )  # fmt: skip
     events = (_STARTED,) if change.before is not None else (_CREATED, _STARTED)
     row = (
@@ -143,34 +150,23 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     turn, run = entry.turn, entry.runs[0]
     assert turn is not None
     no, seq, turn_id = session_no(session.id), turn.last_seq, turn.id
-    state: tuple[Any, ...] = (
-        turn.number, turn.position, turn.source, turn.owner, turn.step, turn.attempts,
-        turn.body_hash, turn.rewind_after, turn.rewind_upto, turn.first_seq, seq, seq, "completed",
-        None, None, False, turn.accepted_at,
-        SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at, now, turn.input,
-    )  # fmt: skip
+    started = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
+    state: tuple[Any, ...] = (*turn_values(turn), started, now, turn.input)
     if turn.merged_into is not None:
         state += (turn.merged_into,)
     attempt = (
         "" if run.id == "run" + turn_id.removeprefix("turn") else run.id, run.generation, run.epoch,
-        "" if run.worker == turn.owner else run.worker, run.step, run.first_seq, seq, run.record_no,
-        "completed", None, None,
+        "" if run.worker == turn.owner else run.worker, *run_values(run),
         SAME_TIME if run.started_at == turn.started_at else run.started_at, SAME_TIME,
-        run.input_tokens, run.cached_tokens, run.output_tokens, run.reasoning_tokens, run.result,
-        run.heals,
+        *run_result(run),
     )  # fmt: skip
     kind = ENDED_NEXT if before.epoch == before.version else ENDED
     body = pack((state, (attempt,), (), (_COMPLETED,)))
     if lane.waiting:
         return _with_journal(plan_hand_over(decision, lane, no, kind, body))
-    head = (
-        session.epoch, session.record_no, session.hidden_count, None, None, None, None, None,
-        session.last_user_activity_at, session.input_tokens, session.cached_tokens,
-        session.output_tokens, session.reasoning_tokens, session.has_failed,
-    )  # fmt: skip
     row = (
         no, session.version, kind, now, turn_id, seq, session.turn_count, session.event_no, None,
-        pack(head), body, pack_items(entry.items), None,
+        pack(head_values(session)), body, pack_items(entry.items), None,
     )  # fmt: skip
     writes: list[Ask] = [(sql.APPEND_ENTRY, row), (sql.FREE_LANE, (no,))]
     for item in entry.items:
@@ -186,6 +182,123 @@ def _with_journal(planned: Planned) -> Planned:
     if type(journal) is JournalAdded:
         add_journal(journal, planned.writes)
     return planned
+
+
+def plan_queued(command: cmd.Accept, now: float, lane: Lane) -> Planned | None:
+    """Plan the arrival of a turn that waits in a cached, busy lane; None if it is not plain."""
+    active, waiting = lane.active, lane.waiting
+    if active is None:
+        return None
+    decision = queue_plainly(command, lane.session, active, lane.queue, now)
+    if decision is None:
+        return None
+    change = decision.changes[0]
+    assert type(change) is LogAppended
+    session, turn = change.session, change.entries[0].turn
+    assert turn is not None
+    no, turn_id, position = session_no(session.id), turn.id, turn.position
+    packed = turn.input or b""
+    state = (*turn_values(turn), None, None, None)
+    row = (
+        no, session.version, ACCEPTED, now, turn_id, session.head_seq, session.turn_count,
+        session.event_no, None, pack(head_values(session)), pack((state, (), (), (_QUEUED,))), None,
+        turn.request,
+    )  # fmt: skip
+    writes: list[Ask] = [
+        (sql.APPEND_ENTRY, row),
+        (sql.ENQUEUE, (no, position, turn_id, turn.owner, packed)),
+    ]
+    queued = (*waiting, turn)
+    after = Lane(
+        session, active, lane.run, queued,
+        lane.waiting_bytes + LANE_BYTES + len(turn.request) + len(packed),
+        Waiting(len(queued), queued[0].position, position),
+    )  # fmt: skip
+    return Planned(decision, writes, after)
+
+
+def plan_hand_over(
+    decision: Decision[cmd.Ended], lane: Lane, no: int, kind: int, ended_body: bytes
+) -> Planned:
+    """Plan the end of a run, packed as `ended_body`, and the start of the first turn that waits."""
+    change = decision.changes[0]
+    assert type(change) is LogAppended
+    session, (ended, begun), now = change.session, change.entries, change.at
+    turn, run = begun.turn, begun.runs[0]
+    assert ended.turn is not None
+    assert turn is not None
+    turn_id, run_id, version, events = turn.id, run.id, session.version, session.event_no
+    head = pack(head_values(session))
+    began = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
+    state: tuple[Any, ...] = (*turn_values(turn), began, turn.ended_at, None)
+    if turn.merged_into is not None:
+        state += (turn.merged_into,)
+    attempt = (
+        "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, run.generation, run.epoch,
+        "", *run_values(run), SAME_TIME if now == turn.started_at else now, None, *run_result(run),
+    )  # fmt: skip
+    started = [("", True, begun.events[0].body)]
+    writes: list[Ask] = [
+        (
+            sql.APPEND_ENTRY,
+            (
+                no, version - 1, kind, now, ended.turn.id, ended.turn.last_seq, session.turn_count,
+                events - 1, None, head, ended_body, pack_items(ended.items), None,
+            ),
+        ),
+        (
+            sql.ADD_ENTRY,
+            (
+                no, version, STARTED, now, turn_id, session.head_seq, session.turn_count, events,
+                None, head, pack((state, (attempt,), (), started)), pack_items(begun.items), None,
+            ),
+        ),
+        (sql.HOLD_LANE, (no, turn_id, run_id, session.owner, None)),
+    ]  # fmt: skip
+    for item in (*ended.items, *begun.items):
+        if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
+            writes += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
+    writes.append((sql.DEQUEUE, (turn_id,)))
+    first, left = lane.waiting[0], lane.waiting[1:]
+    after = Lane(
+        session, turn, run, left,
+        lane.waiting_bytes - LANE_BYTES - len(first.request) - len(first.input or b""),
+        Waiting(len(left), left[0].position, left[-1].position) if left else _NOBODY,
+    )  # fmt: skip
+    return Planned(decision, writes, after)
+
+
+def plan_batch(command: cmd.AppendBatch, now: float, lanes: LaneCache) -> Planned | None:
+    """Plan a batch that only continues the last one of its run, which the command carries."""
+    decision = continue_plainly(command, now)
+    if decision is None:
+        return None
+    change = decision.changes[0]
+    assert type(change) is LogAppended
+    session, before, entry = change.session, change.before, change.entries[0]
+    turn, items = entry.turn, entry.items
+    assert turn is not None
+    assert before is not None
+    no, turn_id, seq = session_no(session.id), turn.id, session.head_seq
+    started = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
+    state: tuple[Any, ...] = (*turn_values(turn), started, now, turn.input)
+    if turn.merged_into is not None:
+        state += (turn.merged_into,)
+    # Without a detail, the event is about all items of the turn.
+    detail = None if items[0].seq == turn.first_seq else entry.events[0].body
+    row = (
+        no, session.version, ENDED, now, turn_id, seq, session.turn_count, session.event_no, None,
+        pack(head_values(session)), pack((state, (), (), ((_APPENDED, True, detail),))),
+        pack_items(items), None,
+    )  # fmt: skip
+    writes: list[Ask] = [(sql.APPEND_ENTRY, row)]
+    for item in items:
+        if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
+            writes += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
+    # A lane that is not cached as it was at the last batch stays unknown.
+    known = lanes.find(session.id)
+    is_known = known is not None and known[0].session.version == before.version
+    return Planned(decision, writes, Lane(session) if is_known and session.is_live else None)
 
 
 PLANNERS: dict[type[Command[Any]], Planner] = {

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ids import Key, RunId, SessionId
+from holdfast.core.ids import RunId
 from holdfast.core.transaction.commands import Accept, Command, Finish, Started
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.cache.lane_cache import Lane, LaneCache
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.optimistic.decisions import decide_from_cache
@@ -18,7 +18,7 @@ from holdfast.stores.sql.optimistic.plain_turns import (
     plan_start,
 )
 from holdfast.stores.sql.plan import Row
-from tests.unit.core.builders import KEY, NOW, a_session, an_accept
+from tests.unit.core.builders import NOW, a_session, an_accept
 from tests.unit.core.first_turns import OTHER_FIRSTS, PLAIN_FIRSTS
 from tests.unit.core.plain_commands import NAMED, SAID
 
@@ -98,27 +98,17 @@ def test_after_a_key_that_has_a_session_the_next_one_is_read_first() -> None:
     assert PLANNERS[Accept](an_accept(), NOW, lanes) is not None
 
 
-def test_a_key_whose_lane_is_detached_is_not_taken_for_new() -> None:
+def test_a_key_is_new_again_after_its_first_turn_was_rolled_back() -> None:
     lanes = LaneCache()
     lanes.begin()
     first = plan_start(an_accept(), NOW, lanes)
     assert first is not None
     assert first.lane is not None
     lanes.put(first.lane)
-    detached = lanes.detach_uncommitted()
-    assert PLANNERS[Accept](an_accept(), NOW, lanes) is None
-    assert PLANNERS[Accept](an_accept(key=Key("other")), NOW, lanes) is not None
-    lanes.drop(detached)
+    assert lanes.keys
+    lanes.rollback()
     assert not lanes.keys
     assert PLANNERS[Accept](an_accept(), NOW, lanes) is not None
-
-
-def test_lanes_that_were_not_committed_do_not_take_a_key_from_others() -> None:
-    lanes = LaneCache()
-    live = a_session(id=SessionId("ses_live"))
-    lanes.put(Lane(live))
-    lanes.drop([Lane(a_session())])
-    assert lanes.keys == {(live.tenant, KEY): live.id}
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

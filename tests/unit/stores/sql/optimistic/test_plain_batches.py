@@ -5,10 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.transaction.commands import Appended
+from holdfast.core.decisions.append import continue_turn
+from holdfast.core.transaction.commands import AppendBatch, Appended
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lane, LaneCache
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.command_plans import Planned
+from holdfast.stores.sql.optimistic.plain_turns import plan_batch
+from tests.unit.core.builders import NOW
 from tests.unit.core.plain_batch_commands import OTHER_BATCHES, PLAIN_BATCHES, a_batch, last_batch
 from tests.unit.core.plain_commands import NAMED
 from tests.unit.stores.sql.optimistic.comparison import compare_plans
@@ -22,9 +27,17 @@ def cached(known: Appended | None, **fields: Any) -> LaneCache:
     return lanes
 
 
-def check_general_path(fields: dict[str, Any], known: Appended | None) -> Planned | None:
+def plan_from_facts(command: AppendBatch, now: float, _: LaneCache) -> Planned:
+    """Return the plan of a batch after its session and turn were read."""
+    known = command.known
+    assert known is not None
+    decision = continue_turn(command, Facts(now=now, session=known.session, turn=known.turn))
+    return Planned(decision, writes(decision.changes))
+
+
+def check_general_path(fields: dict[str, Any], known: Appended) -> Planned | None:
     """Return the plan of a batch, compared with that of the general path."""
-    return compare_plans(a_batch(known, **fields), cached(known), cached(known))
+    return compare_plans(a_batch(known, **fields), cached(known), cached(known), plan_from_facts)
 
 
 @pytest.mark.parametrize(("fields", "known"), PLAIN_BATCHES)
@@ -38,11 +51,8 @@ def test_a_batch_that_continues_is_written_as_in_the_general_path(
 
 
 @pytest.mark.parametrize(("fields", "known"), OTHER_BATCHES)
-def test_any_other_batch_takes_the_general_path(
-    fields: dict[str, Any], known: Appended | None
-) -> None:
-    planned = check_general_path(fields, known)
-    assert planned is None or planned.lane is None
+def test_any_other_batch_is_read_first(fields: dict[str, Any], known: Appended | None) -> None:
+    assert plan_batch(a_batch(known, **fields), NOW, cached(known)) is None
 
 
 def test_ids_of_clients_are_indexed() -> None:
@@ -55,7 +65,7 @@ def test_ids_of_clients_are_indexed() -> None:
 def test_a_lane_that_is_cached_in_another_state_is_forgotten(fields: dict[str, Any]) -> None:
     known = last_batch()
     here, there = cached(known, **fields), cached(known, **fields)
-    planned = compare_plans(a_batch(known), here, there)
+    planned = compare_plans(a_batch(known), here, there, plan_from_facts)
     assert planned is not None
     assert planned.lane is None
     here.note(planned.decision.changes)

@@ -26,6 +26,7 @@ from holdfast.core.compaction.records import (
     Name,
     compaction_item,
     expand,
+    list_compactions,
     summary_capacity,
     truncate_output,
 )
@@ -38,7 +39,6 @@ from holdfast.core.compaction.summary_prompts import (
     with_first_request,
 )
 from holdfast.core.compaction.token_estimate import Scale, field_tokens
-from holdfast.core.compaction.views import list_compactions
 from holdfast.core.errors import (
     CompactionNotFound,
     ProviderFailure,
@@ -49,11 +49,10 @@ from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Compact, RecordHeal
-from holdfast.engine.context.model_limits import ModelLimits
-from holdfast.engine.context.summarizer import Summarizer, Summary
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt
-from holdfast.engine.model_call.context_fitter import CompactionResult
+from holdfast.engine.model_call.model_limits import ModelLimits
+from holdfast.engine.model_call.summarizer import Summarizer, Summary
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
@@ -89,8 +88,15 @@ class FittedInput(msgspec.Struct, frozen=True):
     preface: tuple[bytes, ...] = ()
 
 
+class CompactionResult(msgspec.Struct, frozen=True):
+    """A compaction: the item that represents it for a client, and its usage."""
+
+    item: bytes
+    usage: Usage | None = None
+
+
 class Compactor:
-    """Fits requests into context windows; see `engine.model_call.context_fitter`."""
+    """Keeps requests within the context windows of models."""
 
     def __init__(
         self,
@@ -126,7 +132,10 @@ class Compactor:
         return self.model_limits.of(attempt.provider.name, attempt.model).window is None
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
-        """Return the history to send, shortened if it would not fit."""
+        """Return the history to send, shortened if it would not fit; the same list if it fits.
+
+        A request that cannot be made to fit is not an error: its provider decides.
+        """
         options = read_context_options(attempt.request.fields)
         if options.truncation == "disabled" and not options.compacts:
             return attempt.history
@@ -141,7 +150,10 @@ class Compactor:
     async def shrink(
         self, attempt: CallAttempt, failure: ProviderFailure
     ) -> Sequence[StoredItem] | None:
-        """Return a shorter history than the rejected one, or None."""
+        """Return a strictly shorter history than the rejected one, or None if there is none.
+
+        The caller drops provider state that contains the longer history.
+        """
         size = sum(len(item.body) for item in attempt.history)
         if failure.is_about_bytes and size < SMALL_REQUEST_BYTES:
             return None
@@ -421,7 +433,7 @@ class Compactor:
         if made is None or compaction is None:
             text = transcript(history, SHORT_LOG_BYTES)
             item = compaction_item(name, text, (run.session.id, 0))
-            return CompactionResult(item, usage, is_recorded=False)
+            return CompactionResult(item, usage)
         # The run of this compaction counts its usage: the record must not count it again.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)

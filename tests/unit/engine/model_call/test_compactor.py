@@ -19,7 +19,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Command, Compact
-from holdfast.engine.context.model_limits import ModelLimits
+from holdfast.engine.model_call.model_limits import ModelLimits
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store

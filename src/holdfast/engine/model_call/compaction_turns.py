@@ -10,7 +10,7 @@ from holdfast.core.model.request import find_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
-from holdfast.engine.model_call.context_fitter import ContextFitter
+from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import completed_turn
 from holdfast.engine.sessions.gateway import Gateway
@@ -34,9 +34,9 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class CompactionTurns:
     """Compacts sessions, each in a turn of its own."""
 
-    def __init__(self, gateway: Gateway, fitter: ContextFitter) -> None:
+    def __init__(self, gateway: Gateway, compactor: Compactor) -> None:
         self._gateway = gateway
-        self._fitter = fitter
+        self._compactor = compactor
 
     async def compact(self, request: CompactionRequest) -> Session:
         """Compact a session's history if that makes it shorter, and return the session."""
@@ -83,7 +83,7 @@ class CompactionTurns:
     async def _compact(self, run: ActiveRun, request: CompactionRequest) -> Session:
         try:
             model = request.model or await self._last_model(run)
-            result = await self._fitter.compact(run, model=model, prompt=request.prompt)
+            result = await self._compactor.compact(run, model=model, prompt=request.prompt)
         except HoldfastError as error:
             if not run.is_lost:
                 failed = Finish(

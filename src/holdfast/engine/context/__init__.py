@@ -1,1 +1,0 @@
-"""Fitting a history into a model's context window by compaction."""
