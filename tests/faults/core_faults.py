@@ -412,6 +412,13 @@ PROJECTION = (
         ("tests/unit/core/projection/test_project.py", "tests/properties/test_valid_requests.py"),
     ),
     Fault(
+        "a call moves the output of the turn before it",
+        f"{CORE}/projection/project.py",
+        "if batch and not _is_same_turn(listed[batch[-1]], item):",
+        "if False:",
+        ("tests/unit/core/projection/test_project.py",),
+    ),
+    Fault(
         "reasoning is shown without the item that it led to",
         f"{CORE}/projection/project.py",
         "            if leads_to is None:\n                continue\n",

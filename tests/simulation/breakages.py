@@ -25,7 +25,7 @@ from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import RunId, TurnId
 from holdfast.core.model.delivery import gateway_key
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import ERASED_ITEM, StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence, Run
 from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
@@ -56,6 +56,7 @@ from holdfast.stores.sql import command_plans as planning
 from holdfast.stores.sql import erasure, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned, plan
+from holdfast.stores.sql.entries import Body, Items, pack
 from holdfast.stores.sql.plan import Ask, Plan, Statement
 from holdfast.stores.sql.search import follower
 from holdfast.stores.sql.search import statements as search
@@ -357,6 +358,21 @@ def _no_copies(*_: Any) -> Plan[tuple[int, ...]]:
     return ()
 
 
+def _packed_without_events(value: Any) -> bytes:
+    """Pack what an erasure leaves of an entry, without its events."""
+    return pack(
+        Body(value.turn, value.runs, value.records, []) if isinstance(value, Body) else value
+    )
+
+
+def _packed_without_items(value: Any) -> bytes:
+    """Pack what an erasure leaves of an entry, with all of its items blank."""
+    listed = value.listed if isinstance(value, Items) else ()
+    for item in listed:
+        item.body, item.fingerprint, item.call_id = ERASED_ITEM, b"", None
+    return pack(value)
+
+
 NOTHING = Statement("nothing", "delete from search_items where ?1 + ?2 + ?3 + ?4 + ?5 is null")
 
 
@@ -374,6 +390,8 @@ TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "journals kept": ((erasure, "ERASURES", ()),),
     "copies kept": ((record_queries, "_copies", _no_copies),),
+    "events erased with a summary": ((erasure, "pack", _packed_without_events),),
+    "neighbours erased": ((erasure, "pack", _packed_without_items),),
 }
 
 
@@ -435,4 +453,6 @@ BREAKAGES = (
     "erased words indexed",
     "journals kept",
     "copies kept",
+    "events erased with a summary",
+    "neighbours erased",
 )

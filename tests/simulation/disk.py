@@ -16,13 +16,14 @@ import msgspec
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import WorkerId
+from holdfast.core.model.items import ERASED_ITEM
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.entries import read_body
+from holdfast.stores.sql.entries import Items, ItemState, read_body, read_items
 from holdfast.stores.sql.plan import Plan
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
@@ -35,18 +36,19 @@ _names = itertools.count(1)
 # Committed history is only appended to. Any other change is recorded here, for the promises.
 WATCHES = """
 create table sim_touched (what text, session_id text, at integer);
-create trigger sim_items_updated after update of items on log
-  when old.items is not null and new.items is not old.items begin
-  insert into sim_touched select case when new.items is null then 'item deleted'
-    else 'item rewritten' end, id, old.seq from sessions where no = old.session; end;
+create trigger sim_items_updated after update of items on log when old.items is not null begin
+  insert into sim_touched select t.value ->> 0, s.id, t.value ->> 1
+    from sessions s, json_each(items_touched(old.items, new.items, old.seq)) t
+    where s.no = old.session; end;
 create trigger sim_entries_deleted after delete on log begin
   insert into sim_touched select 'item deleted', id, old.seq from sessions
     where no = old.session; end;
-create trigger sim_records_updated after update of body on log when old.record is not null begin
-  insert into sim_touched select 'record rewritten', id, old.record from sessions
-    where no = old.session; end;
-create trigger sim_entries_moved after update of session, n, turn, seq, turns, events, head on log
-  begin
+create trigger sim_bodies_updated after update of body on log begin
+  insert into sim_touched select t.value ->> 0, s.id, t.value ->> 1
+    from sessions s, json_each(body_touched(old.body, new.body, old.n)) t
+    where s.no = old.session; end;
+create trigger sim_entries_moved after update of pos, txid, session, n, kind, at, turn, seq, turns,
+  events, record, head, request on log begin
   insert into sim_touched select 'entry rewritten', id, old.n from sessions
     where no = old.session; end;
 create trigger sim_turns_ended after insert on log when new.turn is not null and exists (
@@ -69,6 +71,42 @@ create trigger sim_dead_rise after update on sessions
 """
 
 
+def _items_touched(old: bytes, new: bytes | None, last_seq: int) -> str:
+    """Return, as JSON, which items of an entry were changed; blanking leaves kind and id."""
+    before = read_items(old)
+    after = read_items(new) if new is not None else Items(before.turn_number, [])
+    first = last_seq - len(before.listed) + 1
+    if (before.turn_number, len(before.listed)) != (after.turn_number, len(after.listed)):
+        return _touched([("item deleted", last_seq)])
+    found: list[tuple[str, int]] = []
+    for seq, (one, other) in enumerate(zip(before.listed, after.listed, strict=True), first):
+        blank = ItemState(one.kind, one.item_id, None, b"", one.is_partial, ERASED_ITEM)
+        if one != other:
+            found.append(("item blanked" if other == blank else "item rewritten", seq))
+    return _touched(found)
+
+
+def _body_touched(old: bytes, new: bytes, n: int) -> str:
+    """Return, as JSON, what was changed of an entry: the input of its turn, a summary, or more."""
+    before, after = read_body(old), read_body(new)
+    found: list[tuple[str, int]] = []
+    turn = before.turn
+    if turn is not None and turn.input is not None and after.turn and after.turn.input is None:
+        found.append(("input blanked", turn.number))
+        turn.input = None
+    for one, other in zip(before.records, after.records, strict=False):
+        if one.kind == "compaction" and one.body is not None and other.body is None:
+            found.append(("summary blanked", one.no))
+            one.body = None
+    if before != after:
+        found.append(("entry rewritten", n))
+    return _touched(found)
+
+
+def _touched(found: list[tuple[str, int]]) -> str:
+    return msgspec.json.encode(found).decode()
+
+
 def _is_end_undone(old: bytes, new: bytes) -> bool:
     """Whether an entry replaces the final outcome of a turn or run by another one."""
     before, after = read_body(old), read_body(new)
@@ -88,6 +126,8 @@ def _epoch_of(head: bytes) -> int:
 def _add_functions(connection: sqlite3.Connection) -> None:
     """Add SQL functions with which the triggers read entries."""
     connection.create_function("is_end_undone", 2, _is_end_undone, deterministic=True)
+    connection.create_function("items_touched", 3, _items_touched, deterministic=True)
+    connection.create_function("body_touched", 3, _body_touched, deterministic=True)
     connection.create_function("epoch_of", 1, _epoch_of, deterministic=True)
 
 

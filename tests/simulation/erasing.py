@@ -32,7 +32,7 @@ class FoundItem(msgspec.Struct, frozen=True):
 
 
 async def erase(clients: "Clients", op: Op, rng: random.Random) -> None:
-    """Erase one of the last visible items of a session, as the API does."""
+    """Erase one of the last visible items of a session, or two at once, as the API does."""
 
     async def work(replica: Replica) -> ErasedItem | None:
         gateway, tenant = replica.gateway, Tenant(op.tenant)
@@ -43,9 +43,15 @@ async def erase(clients: "Clients", op: Op, rng: random.Random) -> None:
         own = [entry.item.seq for entry in listed if entry.item.session_id == view.session.id]
         if not own:
             return None
-        seq = own[-1 - op.choice % len(own)]
+        index = len(own) - 1 - op.choice % len(own)
+        seq = own[index]
         erasure = Hide(
-            tenant=tenant, session_id=view.session.id, from_seq=seq, to_seq=seq, erase=True
+            tenant=tenant,
+            session_id=view.session.id,
+            from_seq=seq,
+            to_seq=seq,
+            erase=True,
+            also=tuple(own[index - 1 : index]) if op.choice % 2 else (),
         )
         await gateway.submit(erasure)
         return ErasedItem(view.session.id, seq)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept
@@ -93,10 +94,20 @@ def copies_are_erased(story: Story) -> Breaches:
         items = image.items.get(session_id, [])
         for erased in (item for item in items if item.seq == seq):
             for other in items:
-                is_copy = (other.turn_number, other.body) == (erased.turn_number, erased.body)
+                is_equal = (other.turn_number, other.body) == (erased.turn_number, erased.body)
+                is_copy = is_equal and _is_written_again(story, erased, other)
                 is_text = "|" in text_of(other.body) or " run_" in text_of(other.body)
                 if is_copy and is_text and (session_id, other.seq) not in image.erased:
                     yield f"erasure {session_id}: item {seq} is gone, its copy {other.seq} is not"
+
+
+def _is_written_again(story: Story, one: StoredItem, other: StoredItem) -> bool:
+    """Whether two equal items of a turn are in different blocks of it, not two equal inputs."""
+    first, last = sorted((one.seq, other.seq))
+    return any(
+        record.kind in ("retry", "move") and record.from_seq <= first <= record.to_seq < last
+        for record in story.image.records.get(one.session_id, [])
+    )
 
 
 def nothing_erased_is_indexed(story: Story) -> Breaches:

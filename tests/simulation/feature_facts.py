@@ -109,7 +109,7 @@ def _hidden(command: cmd.Command[object], decision: Decision[object]) -> Iterato
     if len(logs) > 1:
         yield "an item was erased that a fork shared"
     told = [row for row in rows_of(logs[:1]) if isinstance(row, EventAdded)]
-    if len(told) > 1:
+    if len(told) > 1 + len(command.also):
         yield "an item was erased wherever its turn had been written"
 
 

@@ -188,12 +188,16 @@ class Erased:
         self._summaries: set[tuple[str, int]] = set()
         self._added: list[ItemsAdded] = []
         self._records: dict[tuple[str, int], Record] = {}
+        self._turns: set[tuple[str, int]] = set()
         for place, written in enumerate(journal):
             if isinstance(written.result, Decision):
                 self._add(written.result)
             if len(self.items) > len(self.gone[-1][1].items):
                 known = Gone(frozenset(self.items), frozenset(self._summaries))
                 self.gone.append((place, known))
+        for item in (item for row in self._added for item in row.items):
+            if (item.session_id, item.seq) in self.items:
+                self._turns.add((item.session_id, item.turn_number))
 
     def _add(self, decision: Decision[Any]) -> None:
         for change in rows_of(decision.changes):
@@ -229,12 +233,13 @@ class Erased:
                 records[place] = self._records.get((record.session_id, record.no), record)
 
     def explains(self, what: str, session_id: str, at: int) -> bool:
-        """Whether a change of the history is that of an erasure."""
-        if what == "record rewritten":
-            return (session_id, at) in self._summaries
-        if what != "item rewritten":
-            return False
-        block = next(
-            (row.items for row in self._added
-             if (row.items[-1].session_id, row.items[-1].seq) == (session_id, at)), ())  # fmt: skip
-        return any((session_id, item.seq) in self.items for item in block)
+        """Whether a change of the history is that of an erasure, and of nothing but content."""
+        match what:
+            case "item blanked":
+                return (session_id, at) in self.items
+            case "summary blanked":
+                return (session_id, at) in self._summaries
+            case "input blanked":
+                return (session_id, at) in self._turns
+            case _:
+                return False

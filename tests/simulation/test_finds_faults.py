@@ -33,6 +33,8 @@ BROKEN = {
     "erased words indexed": {"search"},
     "journals kept": {"erasure"},
     "copies kept": {"erasure"},
+    "events erased with a summary": {"I8"},
+    "neighbours erased": {"I8"},
 }
 
 
@@ -43,12 +45,17 @@ STOPPED = {
 }
 
 
+# Where a rare event that needs the guard comes soon.
+FIRST_SEEDS = {"events erased with a summary": 59, "neighbours erased": 46}
+
+
 def _worlds(name: str) -> Iterator[Plan]:
     if name in CALM:
         return iter([replace(CALM[name], breakage=name)])
     if name in STOPPED:
         return (replace(plan, breakage=name) for plan in stops(STOPPED[name]))
-    return (storm_of(seed, name) for seed in range(MAX_SEEDS))
+    first = FIRST_SEEDS.get(name, 0)
+    return (storm_of(seed, name) for seed in range(first, first + MAX_SEEDS))
 
 
 @pytest.mark.timeout(300)

@@ -53,6 +53,16 @@ def test_the_promises_hold_in_every_storm(first: int) -> None:
         keep(storm_of(seed), STORM.format(seed))
 
 
+@pytest.mark.parametrize("seed", [10507])
+def test_the_promises_hold_in_a_world_in_which_a_long_run_once_broke_one(seed: int) -> None:
+    keep_seeds(seed, 1)
+
+
+@pytest.mark.parametrize("seed", [12532, 12914])
+def test_the_promises_hold_in_a_storm_in_which_a_long_run_once_broke_one(seed: int) -> None:
+    keep(storm_of(seed), STORM.format(seed))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(10_000, 22_000, SOAK_CHUNK))
 def test_the_promises_hold_over_many_seeds(first: int) -> None:

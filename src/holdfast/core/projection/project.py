@@ -93,6 +93,9 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
     shown: list[ProjectedItem] = []
     batch: list[int] = []
     for index, item in enumerate(listed):
+        if batch and not _is_same_turn(listed[batch[-1]], item):
+            # What a model was shown of a turn that ended stays as it was.
+            shown += _answer(listed, batch, answers, names, gateway_items)
         if item.call_id is not None and _is_output(item):
             shown += _answer(listed, batch, answers, names, gateway_items)
             continue
@@ -158,6 +161,7 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
     batch = 0
     for index, item in enumerate(listed):
         name = item.call_id
+        batch += index > 0 and not _is_same_turn(listed[index - 1], item)
         if not name:
             batch += item.kind != "reasoning"
         elif not _is_output(item):
@@ -205,6 +209,10 @@ def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:
         return INTERRUPTED
     approvals = (each.body for each in gateway_items if each.kind == APPROVAL)
     return unanswered_output(own.body, approvals)
+
+
+def _is_same_turn(one: StoredItem, other: StoredItem) -> bool:
+    return (one.turn_number, one.session_id) == (other.turn_number, other.session_id)
 
 
 def _is_output(item: StoredItem) -> bool:

@@ -8,6 +8,7 @@ The entries stay with their numbers, ids and outcomes, so that no late write rev
 from collections.abc import Sequence
 from itertools import takewhile
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant
@@ -18,6 +19,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
 from holdfast.stores.sql.entries import (
     Body,
+    Items,
     ItemState,
     pack,
     read_body,
@@ -106,17 +108,30 @@ def _without_content(change: ch.LogAppended) -> ch.LogAppended:
 def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
     """Return the statements that blank the content that the changes erase."""
     asks: list[Ask] = []
+    blanked = _Blanked()
     for change in changes:
         match change:
             case ch.ContentErased():
                 asks += yield from _erase_content(change.session_id)
             case ch.ItemErased():
-                asks += yield from _erase_item(change)
+                asks += yield from _erase_item(change, blanked)
             case ch.SummariesErased():
-                asks += yield from _erase_summaries(change)
+                yield from _erase_summaries(change, blanked)
             case _:
                 pass
+    asks += [(sql.SAVE_ITEMS, (*name, pack(items))) for name, items in blanked.items.items()]
+    asks += [(sql.SAVE_BODY, (*name, pack(body))) for name, body in blanked.bodies.items()]
     return asks
+
+
+class _Blanked(msgspec.Struct):
+    """Entries with blanked content, by session and number.
+
+    Each is written once: several changes of a command may erase parts of one entry.
+    """
+
+    items: dict[tuple[int, int], Items] = msgspec.field(default_factory=dict)
+    bodies: dict[tuple[int, int], Body] = msgspec.field(default_factory=dict)
 
 
 def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
@@ -152,7 +167,7 @@ def _blank(body: Body) -> Body:
     return Body(turn, body.runs, [], [])
 
 
-def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
+def _erase_item(change: ch.ItemErased, blanked: _Blanked) -> Plan[list[Ask]]:
     """Blank an item, the input it came with if that waited, and the journal of its stream."""
     session, no = (yield from find_session(change.session_id)), session_no(change.session_id)
     if session is None:
@@ -161,41 +176,35 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     entry = yield from one(sql.ITEM_ENTRY, no, n)
     if entry is None:
         return []
-    items = read_items(bytes(entry[2]))
+    name = (no, entry[0])
+    items = blanked.items.get(name) or read_items(bytes(entry[2]))
     index = change.seq - (entry[1] - len(items.listed) + 1)
     if not 0 <= index < len(items.listed):
         return []
     old = items.listed[index]
     items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
-    asks: list[Ask] = [
-        (sql.SAVE_ITEMS, (no, entry[0], pack(items))),
-        (search.REMOVE_ITEMS, (no, entry[0], entry[0], change.seq, change.seq)),
-    ]
+    blanked.items[name] = items
+    asks: list[Ask] = [(search.REMOVE_ITEMS, (no, entry[0], entry[0], change.seq, change.seq))]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
         for _, packed, number in (yield from every(sql.TURN_ENTRIES, entry[3])):
-            body = read_body(bytes(packed))
+            body = blanked.bodies.get((no, number)) or read_body(bytes(packed))
             if body.turn is not None and body.turn.input is not None:
                 # It ended before it started, and was sent again.
                 body.turn.input = None
-                asks.append((sql.SAVE_BODY, (no, number, pack(body))))
+                blanked.bodies[no, number] = body
     return asks
 
 
-def _erase_summaries(change: ch.SummariesErased) -> Plan[list[Ask]]:
+def _erase_summaries(change: ch.SummariesErased, blanked: _Blanked) -> Plan[None]:
     no = session_no(change.session_id)
-    asks: list[Ask] = []
     for row in (yield from every(sql.RECORD_ENTRIES, no, 0)):
-        body = read_body(bytes(row[1]))
-        is_changed = False
+        body = blanked.bodies.get((no, row[2])) or read_body(bytes(row[1]))
         for record in body.records:
             is_about = record.from_seq <= change.to_seq and record.to_seq >= change.from_seq
             if record.kind == "compaction" and is_about and record.body is not None:
                 record.body = None
-                is_changed = True
-        if is_changed:
-            asks.append((sql.SAVE_BODY, (no, row[2], pack(body))))
-    return asks
+                blanked.bodies[no, row[2]] = body
 
 
 # ── retention ───────────────────────────────────────────────────────────────────────────────

@@ -339,6 +339,19 @@ class BlockContract:
         await caller.submit(replace(erase, again=True))
         assert await caller.texts(session) == ["b", "secret", "yes", "yes"]
 
+    async def test_a_text_that_a_moved_turn_has_twice_is_erased_wherever_it_was_written(
+        self, caller: StoreClient
+    ) -> None:
+        session = (await _add(caller, "A", 0, "secret", "secret")).session
+        await _add(caller, "B", 0, "b")
+        await _add(caller, "A", 1, "yes")
+        assert await caller.texts(session) == ["b", "secret", "secret", "yes"]
+        await caller.submit(
+            Hide(tenant=caller.tenant, session_id=session.id, from_seq=1, to_seq=1, erase=True)
+        )
+        log = await caller.read.items(await caller.session(session), _LOG)
+        assert [item.seq for item in log if item.body == ERASED_ITEM] == [1, 4, 5]
+
     async def test_a_forks_transcript_has_its_parents_part(self, caller: StoreClient) -> None:
         parent = (await _add(caller, "A", 0, *"abc")).session
         child = await caller.start("d", session_id=parent.id, is_internal=True)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import ItemNotFound, SessionBusy
 from holdfast.core.ids import SessionId
-from holdfast.core.model.items import read_item
+from holdfast.core.model.items import ERASED_ITEM, read_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
@@ -162,6 +162,13 @@ class TranscriptContract:
         assert b"secret" not in log[1].body
         assert (log[1].fingerprint, log[1].call_id) == (b"", None)
         assert await caller.texts(session) == ["a", "c"]
+
+    async def test_erasing_a_range_blanks_each_of_its_items(self, caller: StoreClient) -> None:
+        session = (await caller.append(*"abcd", key="k")).session
+        await _hide(caller, session, 1, 3, erase=True)
+        now = await caller.session(session)
+        log = await caller.read.items(now, ItemQuery(view="log"))
+        assert [item.seq for item in log if item.body == ERASED_ITEM] == [1, 2, 3]
 
     async def test_a_rewind_hides_what_its_turn_no_longer_wants_when_it_starts(
         self, caller: StoreClient

@@ -86,6 +86,26 @@ def test_parallel_calls_each_get_their_own_output() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("between", [[], [reasoning()]])
+def test_the_call_of_a_later_turn_leaves_what_was_shown_before_it_unchanged(
+    between: list[dict[str, Any]],
+) -> None:
+    """The later turn has no input any more: it was erased before the turn was run again."""
+    earlier = log(said("x", "user"), a_call("c1"))
+    later = log(*between, a_call("c2"), turn_number=2)
+    later = [msgspec.structs.replace(item, seq=item.seq + 2) for item in later]
+    before = shown(earlier)
+    assert before == [said("x", "user"), a_call("c1"), an_output("c1", INTERRUPTED)]
+    assert shown(earlier + later) == [*before, *between, a_call("c2"), an_output("c2", INTERRUPTED)]
+
+
+def test_an_output_belongs_to_the_call_of_the_nearest_turn() -> None:
+    earlier, later = log(a_call("c1")), log(a_call("c1"), an_output("c1"), turn_number=2)
+    later = [msgspec.structs.replace(item, seq=item.seq + 1) for item in later]
+    found = shown(earlier + later)
+    assert [value.get("output") for value in found] == [None, INTERRUPTED, None, "4"]
+
+
 def test_calls_that_waited_for_each_other_stay_apart() -> None:
     values = [a_call("c1"), an_output("c1"), a_call("c2"), an_output("c2")]
     assert shown(log(*values)) == values
