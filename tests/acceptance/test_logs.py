@@ -109,6 +109,19 @@ def test_a_request_about_a_session_or_turn_is_logged_with_its_id(
     assert "forged" not in log
 
 
+def test_a_request_that_is_not_http_is_logged_with_the_id_of_its_answer(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    address = httpx.URL(gateway.url)
+    with socket.create_connection((address.host, address.port), timeout=60) as client:
+        client.sendall(b"NONSENSE\r\n\r\n")
+        reply = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    [refused] = [one for one in events_of(gateway) if one["event"] == "request.refused"]
+    assert (refused["status"], refused["code"]) == (400, "invalid_http")
+    assert f"x-request-id: {refused['request_id']}\r\n" in reply
+
+
 def test_request_id_and_trace_are_passed_upstream(
     provider: ProviderSimulator, tmp_path: Path
 ) -> None:
