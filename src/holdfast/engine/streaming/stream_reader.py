@@ -60,7 +60,10 @@ class StreamReader:
         self.resume: Callable[[], Awaitable[object]] | None = None
         """Resumes the turn if it lost its worker."""
         self._resumes_left = MAX_RESUMES
-        self._cursor: LiveCursor | None = None
+        live = lives.get(name)
+        # From here on: a stream that is not stored is only in memory, and may end before the first
+        # read.
+        self._cursor = LiveCursor(live, after) if live is not None else None
 
     @property
     def position(self) -> int:
@@ -77,19 +80,18 @@ class StreamReader:
         if self.is_over:
             return None
         live, cursor = self._lives.get(self.name), self._cursor
-        if live is None:
-            self._after, self._cursor = self.position, None
-            return self._advance(await self._follow_record(seconds))
-        if cursor is None or cursor.live is not live:
+        if live is not None and (cursor is None or cursor.live is not live):
             cursor = self._cursor = LiveCursor(live, self.position)
+        if cursor is None:
+            return self._advance(await self._follow_record(seconds))
         events = await cursor.read(seconds, push)
         if events is not None:
             self.is_over = cursor.is_over
             return events
         self._after, self._cursor = cursor.position, None
         if cursor.is_behind:
-            return self._advance(await self._catch_up(live))
-        if live.is_ended:
+            return self._advance(await self._catch_up(cursor.live))
+        if cursor.live.is_ended:
             self.is_over = True
             return None
         return self._advance(await self._follow_record(seconds))
