@@ -1,6 +1,7 @@
 """Streams are independent of runs: readers disconnect, stall and resume; every stream ends."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -257,6 +258,35 @@ async def test_a_reset_during_a_stream_ends_it_as_cancelled() -> None:
         assert told[-1]["response"]["status"] == "cancelled"
         assert stream.is_complete
         assert (await get(gateway, told[0]["response"]["id"]))["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("options", [{}, {"background": True}, {"store": False}])
+async def test_deleting_the_session_of_a_stream_ends_it_as_cancelled(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    url, model = f"sqlite:///{tmp_path / 'holdfast.db'}", TalkingModel(is_gated=True)
+    async with (
+        open_gateway(model, store_url=url) as gateway,
+        open_gateway(TalkingModel(), store_url=url) as other,
+    ):
+        running = post(gateway, ask(**options), key="k")
+        model.allow(3)
+        first = await running.take(5)
+        name = first[0]["response"]["id"]
+        waiting = post(gateway, ask(**options), key="k")
+        streams = [running, waiting]
+        if "background" in options:
+            elsewhere = Stream(other.server, "GET", f"/v1/responses/{name}?stream=true")
+            assert await elsewhere.take(5) == first
+            streams.append(elsewhere)
+        await waiting.take(1)
+        session = running.headers["x-session-id"]
+        assert (await gateway.client.delete(f"/v1/sessions/{session}")).status_code == 200
+        for stream in streams:
+            told = await stream.rest()
+            assert told[-1]["type"] == "response.incomplete"
+            assert told[-1]["response"]["status"] == "cancelled"
+            assert stream.is_complete
 
 
 async def test_a_chat_stream_of_a_cancelled_turn_ends_with_its_error_code() -> None:
