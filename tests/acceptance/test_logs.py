@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -263,6 +264,24 @@ def test_a_websocket_is_logged_when_it_opens_and_closes_and_for_each_turn(
         ("completed", "gpt-4.1", "upstream")
     }
     assert SECRET not in log
+
+
+def test_a_refused_websocket_is_one_line_with_the_id_of_its_answer(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    base = gateway.url.replace("http://", "ws://")
+    ids = []
+    for path, headers in (("/v1/nowhere", {}), ("/v1/responses", {"X-On-Busy": "maybe"})):
+        with (
+            pytest.raises(InvalidStatus) as refused,
+            connect(f"{base}{path}", additional_headers=headers),
+        ):
+            """Not reached."""
+        ids.append(refused.value.response.headers["x-request-id"])
+    served = [one for one in events_of(gateway) if one["event"] == "request.served"]
+    assert [one["request_id"] for one in served] == ids
+    assert not [line for line in gateway.output if "ASGI" in line]
 
 
 def test_a_failed_turn_of_a_websocket_and_a_rejected_one_are_visible_by_default(
