@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -107,6 +108,19 @@ def test_a_request_about_a_session_or_turn_is_logged_with_its_id(
         ("/v1/sessions/{id}", None, None),
     ]
     assert "forged" not in log
+
+
+def test_a_request_that_is_not_http_is_logged_with_the_id_of_its_answer(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    address = httpx.URL(gateway.url)
+    with socket.create_connection((address.host, address.port), timeout=60) as client:
+        client.sendall(b"NONSENSE\r\n\r\n")
+        reply = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    [refused] = [one for one in events_of(gateway) if one["event"] == "request.refused"]
+    assert (refused["status"], refused["code"]) == (400, "invalid_http")
+    assert f"x-request-id: {refused['request_id']}\r\n" in reply
 
 
 def test_request_id_and_trace_are_passed_upstream(
@@ -250,6 +264,24 @@ def test_a_websocket_is_logged_when_it_opens_and_closes_and_for_each_turn(
         ("completed", "gpt-4.1", "upstream")
     }
     assert SECRET not in log
+
+
+def test_a_refused_websocket_is_one_line_with_the_id_of_its_answer(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    base = gateway.url.replace("http://", "ws://")
+    ids = []
+    for path, headers in (("/v1/nowhere", {}), ("/v1/responses", {"X-On-Busy": "maybe"})):
+        with (
+            pytest.raises(InvalidStatus) as refused,
+            connect(f"{base}{path}", additional_headers=headers),
+        ):
+            """Not reached."""
+        ids.append(refused.value.response.headers["x-request-id"])
+    served = [one for one in events_of(gateway) if one["event"] == "request.served"]
+    assert [one["request_id"] for one in served] == ids
+    assert not [line for line in gateway.output if "ASGI" in line]
 
 
 def test_a_failed_turn_of_a_websocket_and_a_rejected_one_are_visible_by_default(

@@ -387,6 +387,7 @@ class Application:
             rejection = error_reply(404, message, code="unknown_url")
         except HoldfastError as exc:
             rejection = reply_for_error(exc)
+        rejection.headers.append((b"x-request-id", request.id.encode()))
         seconds = time.monotonic() - request.started_at
         log_request(request, rejection, context, seconds=seconds, is_sent=True)
         await websocket.reject(rejection)

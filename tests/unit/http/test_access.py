@@ -122,6 +122,15 @@ async def test_every_answer_carries_a_request_id() -> None:
             assert (await gateway.client.get(path)).headers["x-request-id"].startswith("req_")
 
 
+async def test_two_api_keys_in_one_request_are_rejected() -> None:
+    async with open_gateway() as gateway:
+        mine, other = await _key(gateway, "acme"), await _key(gateway, "other")
+        both = [("Authorization", one["Authorization"]) for one in (mine, other)]
+        reply = await gateway.client.get("/v1/sessions", headers=both)
+        assert reply.status_code == 400
+        assert "authorization was sent more than once" in reply.json()["error"]["message"]
+
+
 async def test_a_revoked_key_loses_its_event_feed() -> None:
     async with open_gateway() as gateway:
         mine, other = await _key(gateway, "acme"), await _key(gateway, "other")

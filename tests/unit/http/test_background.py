@@ -189,7 +189,7 @@ async def _restarted(path: Path, check: Callable[[RunningGateway], Awaitable[Non
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_a_stream_is_resumed_at_every_number_from_memory_and_after_a_restart(
+async def test_a_stream_is_resumed_at_every_number_after_its_end_and_a_restart(
     tmp_path: Path, is_background: bool
 ) -> None:
     path = tmp_path / "holdfast.db"

@@ -290,6 +290,32 @@ async def test_erasing_an_item_removes_its_content() -> None:
         assert await texts(gateway, name) == ["b"]
 
 
+@pytest.mark.parametrize("how", ["deleted", "edited"])
+async def test_what_is_hidden_already_can_be_erased_once(how: str) -> None:
+    async with open_gateway() as gateway:
+        name = await begin(gateway, user("the secret"))
+        session, path = "ses_" + name.removeprefix("conv_"), f"/v1/conversations/{name}/items"
+        secret = (await listed(gateway, name))["first_id"]
+        if how == "deleted":
+            assert (await gateway.client.delete(f"{path}/{secret}")).status_code == 200
+        else:
+            headers = {"X-Session-Id": session, "X-Session-History": "whole"}
+            body = {"model": "scripted", "input": "another question"}
+            await gateway.client.post("/v1/responses", json=body, headers=headers)
+        seen = await texts(gateway, name)
+        assert "the secret" not in seen
+        statuses = [
+            (await gateway.client.delete(f"{path}/{secret}{query}")).status_code
+            for query in ("", "?erase=true", "?erase=true")
+        ]
+        assert statuses == [404, 200, 404]
+        log = await gateway.client.get(f"/v1/sessions/{session}/items?view=log")
+        assert "the secret" not in log.text
+        assert await texts(gateway, name) == seen
+        found = (await gateway.client.get(f"/v1/sessions/{session}")).json()
+        assert found["item_count"] == len(seen)
+
+
 async def test_items_wait_for_the_turn_that_runs() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)

@@ -1,6 +1,7 @@
 """Streams are independent of runs: readers disconnect, stall and resume; every stream ends."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,16 +37,18 @@ async def get(gateway: RunningGateway, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("is_background", [True, False])
 async def test_a_stalled_reader_misses_nothing_and_delays_nobody(is_background: bool) -> None:
     words = tuple(f"{number:05d}{BIG}" for number in range(200))
-    async with open_gateway(TalkingModel(*words)) as gateway:
+    model = TalkingModel(*words, is_gated=True)
+    async with open_gateway(model) as gateway:
         slow = post(gateway, ask(background=is_background))
         first = await slow.take(1)
         slow.may_read.clear()
         name = first[0]["response"]["id"]
-        quick = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
-        told = await quick.rest()
-        assert numbers(told) == list(range(len(told)))
         live = gateway.turn_service.live(name)
         assert live is not None
+        quick = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
+        model.allow_all()
+        told = await quick.rest()
+        assert numbers(told) == list(range(len(told)))
         assert live.held_bytes <= WINDOW_BYTES + 3 * 200 * len(BIG)  # the last events show it all
         assert live.first_held > 100
         slow.may_read.set()
@@ -257,6 +260,35 @@ async def test_a_reset_during_a_stream_ends_it_as_cancelled() -> None:
         assert (await get(gateway, told[0]["response"]["id"]))["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("options", [{}, {"background": True}, {"store": False}])
+async def test_deleting_the_session_of_a_stream_ends_it_as_cancelled(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    url, model = f"sqlite:///{tmp_path / 'holdfast.db'}", TalkingModel(is_gated=True)
+    async with (
+        open_gateway(model, store_url=url) as gateway,
+        open_gateway(TalkingModel(), store_url=url) as other,
+    ):
+        running = post(gateway, ask(**options), key="k")
+        model.allow(3)
+        first = await running.take(5)
+        name = first[0]["response"]["id"]
+        waiting = post(gateway, ask(**options), key="k")
+        streams = [running, waiting]
+        if "background" in options:
+            elsewhere = Stream(other.server, "GET", f"/v1/responses/{name}?stream=true")
+            assert await elsewhere.take(5) == first
+            streams.append(elsewhere)
+        await waiting.take(1)
+        session = running.headers["x-session-id"]
+        assert (await gateway.client.delete(f"/v1/sessions/{session}")).status_code == 200
+        for stream in streams:
+            told = await stream.rest()
+            assert told[-1]["type"] == "response.incomplete"
+            assert told[-1]["response"]["status"] == "cancelled"
+            assert stream.is_complete
+
+
 async def test_a_chat_stream_of_a_cancelled_turn_ends_with_its_error_code() -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model) as gateway:
@@ -302,6 +334,27 @@ async def test_a_second_reader_of_a_request_gets_the_same_stream() -> None:
         third = Stream(gateway.server, "POST", "/v1/responses", ask(), headers=headers)
         assert await third.rest() == told
         assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"background": True}, {"store": False}])
+async def test_an_erased_answer_is_not_streamed_again(options: dict[str, Any]) -> None:
+    async with open_gateway(TalkingModel()) as gateway:
+        headers = {"X-Session-Key": "k", "Idempotency-Key": "once"}
+        path, body = "/v1/responses", ask(**options)
+        told = await Stream(gateway.server, "POST", path, body, headers=headers).rest()
+        response = told[-1]["response"]
+        item = response["output"][0]
+        session = (await gateway.client.get("/v1/sessions")).json()["data"][0]["id"]
+        place = f"/v1/conversations/conv_{session.removeprefix('ses_')}/items/{item['id']}"
+        assert (await gateway.client.delete(f"{place}?erase=true")).status_code == 200
+        again = [await Stream(gateway.server, "POST", path, body, headers=headers).rest()]
+        if response["store"]:
+            stored = f"/v1/responses/{response['id']}?stream=true"
+            again.append(await Stream(gateway.server, "GET", stored).rest())
+        for events in again:
+            assert kinds(events)[-1] == "completed"
+            assert events[-1]["response"]["output"] == [{"type": "erased"}]
+            assert not [event for event in events if "text" in event or "delta" in event]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether encrypted reasoning is shown although the request did not ask for it."""
 
 
+def deleted_end(facts: ResponseFacts) -> ResponseFacts:
+    """Return the end of a response whose record was deleted before it ended."""
+    return replace(facts, status="cancelled", output=(), text=None, answer=None, error=None)
+
+
 _encode = msgspec.json.Encoder().encode
 encode_answer = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(RecordedAnswer).decode

@@ -12,7 +12,6 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.lru import SizedLru
 from holdfast.core.openai.response import (
     ResponseFacts,
     ResponseStatus,
@@ -41,8 +40,6 @@ WINDOW_BYTES = 256 * 1024
 """How many bytes of events are kept in memory for slow readers."""
 READ_BYTES = 64 * 1024
 """How many bytes a reader gets at once."""
-ENDED_BYTES = 32 * 1024 * 1024
-"""How many bytes of ended streams are kept in memory for readers that reconnect."""
 MAX_TEXT = 16 * 1024 * 1024
 """The most characters of all deltas of one response: 30 times a model's longest answer.
 
@@ -373,28 +370,24 @@ class LiveCursor:
 
 
 class LiveResponses:
-    """The streams of this process: those in progress, and a bounded cache of ended ones."""
+    """The streams in progress in this process.
 
-    def __init__(self, max_bytes: int = ENDED_BYTES) -> None:
+    Streams that have ended are read from the record, where an erased answer is gone.
+    """
+
+    def __init__(self) -> None:
         self._running: dict[str, LiveResponse] = {}
-        self._ended: SizedLru[str, LiveResponse] = SizedLru(max_bytes)
+        self.get = self._running.get
+        """Return the live response of an id, if this process has it."""
         self.is_closing = False
         """Whether this process is shutting down: readers of other processes' streams must
         disconnect."""
 
-    def get(self, name: str) -> LiveResponse | None:
-        """Return the live response of an id, if this process has it."""
-        return self._running.get(name) or self._ended.get(name)
-
     def add(self, live: LiveResponse) -> None:
         """Add a stream that starts."""
-        self._ended.pop(live.id)
         self._running[live.id] = live
 
     def retire(self, live: LiveResponse) -> None:
-        """Move an ended stream to the cache; drop one that was detached."""
-        if self._running.get(live.id) is not live:
-            return
-        del self._running[live.id]
-        if live.is_ended:
-            self._ended.put(live.id, live, live.held_bytes)
+        """Remove a stream that has ended or was detached; its present readers keep it."""
+        if self._running.get(live.id) is live:
+            del self._running[live.id]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
-from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.response import ResponseFacts, deleted_end
 from holdfast.core.openai.stream_events import (
     StreamEvent,
     prologue,
@@ -60,7 +60,12 @@ class StreamReader:
         self.resume: Callable[[], Awaitable[object]] | None = None
         """Resumes the turn if it lost its worker."""
         self._resumes_left = MAX_RESUMES
-        self._cursor: LiveCursor | None = None
+        self._facts: ResponseFacts | None = None
+        """The response as it was last read."""
+        live = lives.get(name)
+        # From here on: a stream that is not stored is only in memory, and may end before the first
+        # read.
+        self._cursor = LiveCursor(live, after) if live is not None else None
 
     @property
     def position(self) -> int:
@@ -77,19 +82,18 @@ class StreamReader:
         if self.is_over:
             return None
         live, cursor = self._lives.get(self.name), self._cursor
-        if live is None:
-            self._after, self._cursor = self.position, None
-            return self._advance(await self._follow_record(seconds))
-        if cursor is None or cursor.live is not live:
+        if live is not None and (cursor is None or cursor.live is not live):
             cursor = self._cursor = LiveCursor(live, self.position)
+        if cursor is None:
+            return self._advance(await self._follow_record(seconds))
         events = await cursor.read(seconds, push)
         if events is not None:
             self.is_over = cursor.is_over
             return events
-        self._after, self._cursor = cursor.position, None
+        self._after, self._cursor, self._facts = cursor.position, None, cursor.live.facts
         if cursor.is_behind:
-            return self._advance(await self._catch_up(live))
-        if live.is_ended:
+            return self._advance(await self._catch_up(cursor.live))
+        if cursor.live.is_ended:
             self.is_over = True
             return None
         return self._advance(await self._follow_record(seconds))
@@ -135,7 +139,8 @@ class StreamReader:
         view = await self._find()
         facts = await self._records.kept_facts(view) if view is not None else None
         if view is None or facts is None:
-            raise StreamLost(f"response {self.name} is gone")
+            return self._deleted_events()
+        self._facts = facts
         events = await self._records.events(view, facts, self._after)
         if events:
             return events
@@ -148,6 +153,13 @@ class StreamReader:
             return []
         self.is_over = True
         return await self._last_events(view, facts)
+
+    def _deleted_events(self) -> list[StreamEvent]:
+        """Return the end of a stream whose session or response was deleted while it was read."""
+        if self._facts is None or self._facts.status not in ("queued", "in_progress"):
+            raise StreamLost(f"response {self.name} is gone")
+        self.is_over = True
+        return [terminal_event(self._after + 1, deleted_end(self._facts))]
 
     async def _first_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
         """Return the events of a background stream that come before its journal."""

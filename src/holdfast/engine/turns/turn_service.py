@@ -29,7 +29,7 @@ from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.openai.response import ResponseFacts, decode_answer, error_value
+from holdfast.core.openai.response import ResponseFacts, decode_answer, deleted_end, error_value
 from holdfast.core.transaction.commands import Accept, Queued, Repeated, Started
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -331,12 +331,10 @@ class TurnService:
     async def _recorded_end(self, live: LiveResponse, turn: Turn) -> ResponseFacts | None:
         try:
             view = await self.records.find(turn.tenant, live.id)
-            facts = await self.records.facts(view) if view is not None else None
+            facts = await self.records.facts(view) if view else deleted_end(live.facts)
         except StoreUnavailable:
             return None
-        if facts is None or facts.status in ("queued", "in_progress"):
-            return None
-        return facts
+        return facts if facts.status not in ("queued", "in_progress") else None
 
     # ── repeated requests and recovered turns ───────────────────────────────────────────────
 
@@ -513,7 +511,7 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
 
 
 def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
-    """Return an end for a response whose record is gone or cannot be read."""
+    """Return an end for a response whose record has none or cannot be read."""
     return ResponseFacts(
         id=initial.id,
         request=initial.request,

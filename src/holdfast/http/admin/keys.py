@@ -39,7 +39,7 @@ class KeysApi:
         """Create an API key; the answer is the only one that shows it."""
         require_admin(request)
         fields = await read_optional_fields(request)
-        tenant = read_tenant(pop_field(fields, "tenant", str) or DEFAULT_TENANT)
+        tenant = read_tenant(pop_field(fields, "tenant", str, DEFAULT_TENANT))
         name = pop_field(fields, "name", str) or ""
         is_admin = bool(pop_field(fields, "admin", bool))
         reject_unknown(fields)

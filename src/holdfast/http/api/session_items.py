@@ -151,8 +151,11 @@ class SessionItems:
         return page(values, [entry.name for entry in entries], max(count, 1))
 
     async def hide(self, tenant: Tenant, session: Session, item_id: str, *, erase: bool) -> Session:
-        """Hide an item; with `erase`, also remove its content permanently."""
-        item = (await self.visible(session, item_id)).item
+        """Hide an item; with `erase`, also remove its content permanently, hidden or not."""
+        entry = await self.find(session, item_id) if erase else None
+        if entry is None or entry.item.body == ERASED_ITEM:
+            entry = await self.visible(session, item_id)
+        item = entry.item
         seq = item.seq
         if erase and seq <= session.parent_seq:
             raise InvalidInput(

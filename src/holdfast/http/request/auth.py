@@ -136,7 +136,7 @@ class Authenticator:
     async def authenticate(self, request: Request) -> None:
         """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
         if b"host" not in request.by_name or len(request.by_name) != len(request.headers):
-            _check_single_host(request)
+            _check_single_headers(request)
         if _WEBHOOK.fullmatch(request.path) and request.method == "POST":
             # The platform authenticates with a secret or signature, which the channel checks.
             request.tenant, request.is_admin = DEFAULT_TENANT, False
@@ -254,12 +254,12 @@ def require_admin(request: Request) -> None:
         raise NotAllowed("this path needs an admin key")
 
 
-def _check_single_host(request: Request) -> None:
-    """Reject HTTP/1.1 without a Host header, and duplicate ones, on which servers disagree."""
-    count = len(request.raw_headers(b"host"))
-    if count > 1:
-        raise InvalidInput("the Host header was sent more than once")
-    if not count and not request.is_http_1_0:
+def _check_single_headers(request: Request) -> None:
+    """Reject HTTP/1.1 without a Host header, and duplicates on which servers would disagree."""
+    for name in (b"host", b"authorization"):
+        if len(request.raw_headers(name)) > 1:
+            raise InvalidInput(f"{name.decode()} was sent more than once")
+    if b"host" not in request.by_name and not request.is_http_1_0:
         raise InvalidInput("an HTTP/1.1 request needs a Host header")
 
 

@@ -13,12 +13,15 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
+from holdfast.engine.clock import RandomIds
+from holdfast.engine.logging import log
 from holdfast.http.server.connection import STATUS_LINE, ClientSocket, WebSocketFactory
 from holdfast.http.server.errors import error_value
 from holdfast.http.server.exchange import MAX_BUFFERED_BYTES, Exchange
 from holdfast.http.server.types import Request
 
 _encode = msgspec.json.Encoder().encode
+_ids = RandomIds()
 MAX_CACHED_NAMES, MAX_CACHED_NAME_BYTES = 512, 64
 """Bounds of the cache of lower-case header names."""
 
@@ -475,11 +478,12 @@ class HttpProtocol(ClientSocket):
                 exchange.disconnected = True
                 exchange.notify()
         if running is None or not running.response_started:
-            body = _encode(error_value(status, message, code=code))
+            body, request_id = _encode(error_value(status, message, code=code)), _ids.new("req")
             head = (
-                b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
+                b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
+                b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body), request_id.encode())
             )
+            log.info("request.refused", request_id=request_id, status=status, code=code)
             self.transport.write(head + body)
         self._close()
 

@@ -42,7 +42,7 @@ def websocket_factory(
         ws=CountedWebSocket,
         ws_max_size=body_bytes,
     )
-    logging.getLogger("uvicorn.error").addFilter(_without_decoding_traceback)
+    logging.getLogger("uvicorn.error").addFilter(_without_client_errors)
 
     def connect(state: ServerState) -> asyncio.Protocol:
         return CountedWebSocket(config, state, {})  # type: ignore[arg-type] # has what it reads
@@ -50,8 +50,13 @@ def websocket_factory(
     return connect
 
 
-def _without_decoding_traceback(record: logging.LogRecord) -> bool:
-    """Take the traceback from uvicorn's report of text that is not UTF-8: clients cause it."""
+def _without_client_errors(record: logging.LogRecord) -> bool:
+    """Drop reports of refused handshakes, and tracebacks of text that is not UTF-8.
+
+    Clients cause both. A refused handshake is in the access log.
+    """
+    if "without completing handshake" in str(record.msg):
+        return False
     if record.exc_info and "Invalid UTF-8" in str(record.msg):
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"

@@ -16,7 +16,6 @@ from holdfast.engine.streaming.live_response import (
     WINDOW_BYTES,
     LiveCursor,
     LiveResponse,
-    LiveResponses,
 )
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
@@ -139,17 +138,3 @@ def test_unread_events_are_kept_where_the_model_waits_for_its_reader() -> None:
     assert response.held_bytes < 2 * WINDOW_BYTES
     response.release(1)
     assert response.first_held == 2
-
-
-def test_ended_streams_are_bounded_in_bytes() -> None:
-    lives = LiveResponses(max_bytes=10_000)
-    for number in range(5):
-        response = live(f"resp_{number}")
-        lives.add(response)
-        response.publish([delta("x" * 3000)])
-        response.end(msgspec.structs.replace(response.facts, status="completed"))
-        lives.retire(response)
-    held = [number for number in range(5) if lives.get(f"resp_{number}") is not None]
-    assert held
-    assert held[-1] == 4
-    assert len(held) < 4

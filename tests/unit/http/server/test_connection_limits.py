@@ -136,6 +136,7 @@ async def test_trailers_and_chunk_extensions_count_as_header_bytes(flood: bytes)
         writer.close()
         assert reply.startswith(b"HTTP/1.1 431 ")
         assert b'"code":"headers_too_large"' in reply
+        assert b"\r\nx-request-id: req_" in reply
 
 
 async def test_trailers_within_the_limit_are_dropped() -> None:
@@ -166,6 +167,7 @@ async def test_a_client_that_stops_sending_is_disconnected(sent: bytes, expected
         reply = await server.send(sent)
         assert reply.startswith(expected)
         assert bool(reply) == bool(expected)
+        assert reply.count(b"\r\nx-request-id: req_") == bool(expected)
         if server.app.requests:
             assert await server.app.disconnected.get() == "/"
 
@@ -300,6 +302,7 @@ async def test_connections_per_address_are_limited_and_released() -> None:
         reply = await server.send(b"")
         assert reply.startswith(b"HTTP/1.1 429 ")
         assert b'"code":"too_many_connections"' in reply
+        assert b"\r\nx-request-id: req_" in reply
         for _, writer in (first, second):
             writer.close()
         await until(lambda: not server.protocol.addresses)
