@@ -8,9 +8,14 @@ import httpx
 import pytest
 
 from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.provider import ModelCall
+from holdfast.ports.store import Store
+from holdfast.schedules.service import Scheduler
 from tests.in_process import Item, RunningGateway, open_gateway
+from tests.integration.chat_room import open_chat_room
+from tests.loop_clock import stopped_loop_clock
 from tests.streaming import Stream, TalkingModel
 from tests.tools.test_steered_responses import Repeats
 
@@ -170,6 +175,45 @@ async def test_a_client_that_left_before_any_output_is_not_superseded(talk: _Tal
 async def test_a_background_stream_is_not_superseded(talk: _Talk) -> None:
     talk.more = {"background": True}
     await (await talk.start(_user("count"))).leave()
+    await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def _watch(gateway: RunningGateway, key: str) -> None:
+    """Read a word of a key's running turn, as somebody who watches it, and leave."""
+    [session] = (await gateway.client.get("/v1/sessions", params={"key": key})).json()["data"]
+    name = session["active_turn_id"].replace("turn_", "resp_")
+    stream = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
+    while (event := await stream.next()) and event["type"] != "response.output_text.delta":
+        pass
+    assert event is not None
+    await stream.leave()
+
+
+async def test_a_turn_of_a_channel_is_not_superseded(store_url: str) -> None:
+    model, key = TalkingModel(*WORDS, is_gated=True), "agent:main:telegram:direct:7"
+    async with open_chat_room("telegram", model, store_url=store_url) as room:
+        room.telegram.say("count")
+        model.allow(4)
+        await room.until_text("one")
+        await _watch(room.gateway, key)
+        history = [_user("count"), _assistant("one two"), _user("and then?")]
+        asked = asyncio.create_task(room.gateway.respond(history, key))
+        await room.gateway.until_queued(1, key)
+        model.allow_all()
+        assert (await asked).status_code == 200
+        await room.until_text(WHOLE)
+        assert await room.gateway.log(key) == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def test_a_turn_of_a_schedule_is_not_superseded(talk: _Talk) -> None:
+    scheduler = Scheduler(talk.gateway.engine, talk.gateway.turn_service)
+    schedule = {"name": "s", "prompt": "count", "model": "scripted", "every": "1h", "session": "k"}
+    await scheduler.save(DEFAULT_TENANT, schedule)
+    await scheduler.run_now(DEFAULT_TENANT, "s")
+    await scheduler.run_due()
+    await talk.model.entered.acquire()
+    talk.model.allow(4)
     await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
     assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
 
@@ -343,6 +387,64 @@ async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its
         assert (await other.respond(history)).status_code == 200
         assert await talk.log() == ["count", "one two ", "enough", "re:enough"]
         assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+class _BusyOwner:
+    """A store, and its reader, of a process that does not see who asks it to stop until it may."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.may_see = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store if hasattr(self._store, name) else self._store.read, name)
+
+    @property
+    def read(self) -> Any:
+        return self
+
+    async def stop_requests(self) -> Any:
+        await self.may_see.wait()
+        return await self._store.read.stop_requests()
+
+
+async def test_a_replica_that_does_not_reply_in_time_counts_as_connected(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, owners, waits = TalkingModel(*WORDS), list[_BusyOwner](), asyncio.Event()
+
+    def wrap(store: Store) -> Any:
+        owners.append(_BusyOwner(store))
+        return owners[0]
+
+    async with (
+        open_gateway(model, store_url=store_url, wrap=wrap) as gateway,
+        open_gateway(store_url=store_url) as other,
+    ):
+        talk = _Talk(gateway, model)
+        await talk.begin()
+        await (await talk.start(_user("count"))).leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        wait_until_ended = other.engine.wait_until_ended
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            waits.set()
+            return await wait_until_ended(*args, **more)
+
+        monkeypatch.setattr(other.engine, "wait_until_ended", wait)
+        with stopped_loop_clock() as clock:
+            asked = asyncio.create_task(other.respond(history))
+            await waits.wait()
+            clock.advance(0.249)
+            for _ in range(20):  # time enough to accept the turn, if it did not wait for a reply
+                [session] = (await other.client.get("/v1/sessions?key=k")).json()["data"]
+                assert session["queued_turns"] == 0
+            clock.advance(0.001)
+            await other.until_queued(1)
+        owners[0].may_see.set()
+        model.allow_all()
+        assert (await asked).status_code == 200
+        assert await talk.log() == ["count", WHOLE, "enough", "re:enough"]
 
 
 async def test_regenerate_at_another_replica_right_after_a_stop_gives_one_answer(
