@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.transaction.commands import Accept
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
@@ -320,7 +322,7 @@ async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
 
 
 @pytest.mark.parametrize("on_busy", ["enqueue", "interrupt"])
-@pytest.mark.parametrize("status", [400, 409])
+@pytest.mark.parametrize("status", [400, 409, 429])
 async def test_a_request_that_is_refused_supersedes_nothing(
     talk: _Talk, on_busy: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +331,8 @@ async def test_a_request_that_is_refused_supersedes_nothing(
     headers = {"X-On-Busy": on_busy}
     if status == 400:
         monkeypatch.setattr(talk.model, "check", _refuse)
+    elif status == 429:
+        talk.gateway.engine.storage = StorageQuota(talk.gateway.engine.read, 1)
     else:
         headers["X-Expected-Session-Id"] = "ses_other"
     items = [*talk.history, _user("count"), _assistant("one"), _user("enough")]
@@ -337,6 +341,69 @@ async def test_a_request_that_is_refused_supersedes_nothing(
     talk.model.allow_all()
     await talk.gateway.until_idle()
     assert await talk.log() == ["count", WHOLE]
+
+
+async def test_the_first_question_sent_again_is_refused_before_it_supersedes(talk: _Talk) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    await _stop_first_question(talk, body)
+    talk.gateway.engine.storage = StorageQuota(talk.gateway.engine.read, 1)
+    again = await talk.gateway.client.post(
+        "/v1/responses", json=body, headers={"X-Session-Key": "new"}
+    )
+    assert again.status_code == 429, again.text
+    talk.model.allow_all()
+    await talk.gateway.until_idle("new")
+    assert await talk.gateway.log("new") == ["first", WHOLE]
+
+
+async def test_an_interruption_that_is_refused_ends_no_turn_of_another_replica(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"))
+        other.engine.storage = StorageQuota(other.engine.read, 1)
+        reply = await other.respond("stop", headers={"X-On-Busy": "interrupt"})
+        assert reply.status_code == 429, reply.text
+        talk.model.allow_all()
+        assert (await stream.rest())[-1]["type"] == "response.completed"
+        assert await talk.log() == ["count", WHOLE]
+
+
+@pytest.mark.parametrize(
+    ("has_history", "is_elsewhere"), [(True, False), (True, True), (False, True)]
+)
+async def test_a_request_takes_the_place_of_the_turn_that_it_ends(
+    talk: _Talk,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_replies: None,
+    *,
+    has_history: bool,
+    is_elsewhere: bool,
+) -> None:
+    """A turn of another session that comes in between must not take the only place."""
+    async with open_gateway(store_url=store_url) as other:
+        asker, rival = (other, talk.gateway) if is_elsewhere else (talk.gateway, other)
+        accept, rivals = asker.engine.accept, list[asyncio.Task[httpx.Response]]()
+        other.model.gate.clear()
+
+        async def accept_later(command: Accept) -> Any:
+            rivals.append(asyncio.create_task(rival.respond("hi", "another")))
+            await rival.model.entered.acquire()
+            try:
+                return await accept(command)
+            finally:
+                other.model.gate.set()
+                talk.model.allow_all()
+
+        await (await talk.start(_user("count"))).leave()
+        monkeypatch.setattr(asker.engine, "accept", accept_later)
+        asker.engine.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        more: Item = {} if has_history else {"headers": {"X-On-Busy": "interrupt"}}
+        reply = await asker.respond(history if has_history else "enough", **more)
+        assert reply.status_code == 200, reply.text
+        assert [(await each).status_code for each in rivals] == [200]
 
 
 @pytest.mark.parametrize("has_history", [False, True])
