@@ -21,7 +21,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
-from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, TurnId, session_of_name
 from holdfast.core.model.items import NewItem, read_item, read_role
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -570,13 +570,10 @@ def hash_request(request: Request) -> bytes:
 
 def session_id_of(name: str) -> SessionId:
     """Return the session id of a conversation id."""
-    if "\0" in name:
+    session_id = session_of_name(name)
+    if "\0" in name or not session_id.startswith("ses_"):
         raise ConversationNotFound(name)
-    if name.startswith("conv_"):
-        return SessionId("ses_" + name.removeprefix("conv_"))
-    if name.startswith("ses_"):
-        return SessionId(name)
-    raise ConversationNotFound(name)
+    return session_id
 
 
 def target_from_headers(headers: SessionHeaders) -> SessionTarget:
