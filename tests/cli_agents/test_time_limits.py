@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,8 @@ class _Turn:
         directory = provider.directories.session(name)
         directory.create()
         self._gate = directory.work / "gate"
-        os.mkfifo(self._gate)
+        if not self._gate.exists():
+            os.mkfifo(self._gate)
         self.lock = directory.path / "lock"
         """The file that it locks when its call has begun."""
         self.sink = _Sink()
@@ -67,19 +69,19 @@ class _Turn:
         return await self.task
 
 
-def _provider(root: Path) -> CliAgentProvider:
+def _provider(root: Path, **more: Any) -> CliAgentProvider:
     programs.bubblewrap()
-    settings = UpstreamSettings(
-        name="asking",
-        api="acp",
-        command=str(PROGRAM),
-        models=("acp/asking",),
-        sandbox=True,
-        max_processes=1,
-        turn_seconds=TURN_SECONDS,
-        runtime=AgentRuntime(root=root, environment={"PATH": "/usr/local/bin:/usr/bin:/bin"}),
-    )
-    return open_agent(settings, lambda prefix: f"{prefix}_1")
+    settings = {
+        "name": "asking",
+        "api": "acp",
+        "command": str(PROGRAM),
+        "models": ("acp/asking",),
+        "sandbox": True,
+        "max_processes": 1,
+        "turn_seconds": TURN_SECONDS,
+        "runtime": AgentRuntime(root=root, environment={"PATH": "/usr/local/bin:/usr/bin:/bin"}),
+    }
+    return open_agent(UpstreamSettings(**{**settings, **more}), lambda prefix: f"{prefix}_1")
 
 
 async def test_a_turn_that_waited_for_a_process_has_its_whole_time(
@@ -116,3 +118,27 @@ async def test_a_turn_that_gets_no_process_says_so(
         assert (await first.finish()).items
     finally:
         await provider.close()
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_turns_in_a_shared_working_directory_run_one_after_the_other(
+    root: Path, tmp_path: Path, gateways: int
+) -> None:
+    work = {"workdir": str(tmp_path / "work"), "shared": True, "max_processes": 2}
+    providers = [_provider(root, **work) for _ in range(gateways)]
+    elsewhere = _provider(root, name="elsewhere")
+    try:
+        first = _Turn(providers[0], "one")
+        await first.sink.begun.wait()
+        second = _Turn(providers[-1], "two")
+        # A whole turn in another directory takes longer than the beginning of one.
+        other = _Turn(elsewhere, "three")
+        await other.sink.begun.wait()
+        assert (await other.finish()).items
+        assert not second.sink.begun.is_set()
+        assert (await first.finish()).items
+        await second.sink.begun.wait()
+        assert (await second.finish()).items
+    finally:
+        for provider in (*providers, elsewhere):
+            await provider.close()

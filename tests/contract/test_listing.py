@@ -1,16 +1,23 @@
 """Items by name, on every store: each entry of a log can be found again, forks included."""
 
+from functools import partial
+from typing import Any, TypeVar, cast
+
 import msgspec
 
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Fork, Hide
-from holdfast.ports.store import ItemQuery
+from holdfast.ports.store import ItemQuery, SessionQuery
 from holdfast.stores.sql.plan import Plan, Statement, every
+from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.store import SqlStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.search_contract import index
 from holdfast.testing.store_client import StoreClient
 
+ResultT = TypeVar("ResultT")
 ITEM_IDS = Statement("all_item_ids", "select seq, item_id from item_ids order by seq")
 
 
@@ -176,3 +183,70 @@ async def test_a_fork_finds_what_an_id_says_in_its_own_line(caller: StoreClient)
     assert await caller.read.item(parent, "d000004") is None
     await check_every_name_is_found(caller, child)
     await check_every_name_is_found(caller, parent)
+
+
+def _noting(plan: Plan[ResultT], names: set[str]) -> Plan[ResultT]:
+    """Run a plan, and note the statements that it asks for."""
+    rows = None
+    while True:
+        try:
+            asked = next(plan) if rows is None else plan.send(rows)
+        except StopIteration as end:
+            return cast("ResultT", end.value)
+        names.add(asked[0].name)
+        rows = yield asked
+
+
+def _given(plan: Plan[ResultT], _now: float) -> Plan[ResultT]:
+    return plan
+
+
+async def _by_activity(
+    caller: StoreClient, names: set[str] | None = None, **more: Any
+) -> list[SessionId]:
+    """Return all sessions in the order of their activity, by pages of two."""
+    found: list[SessionId] = []
+    seen = set() if names is None else names
+    store = caller.store
+    assert isinstance(store, SqlStore)
+    while True:
+        after = found[-1] if found else None
+        query = SessionQuery(sort="activity", limit=2, after=after, **more)
+        plan = _noting(sessions_by_activity(caller.tenant, query), seen)
+        views = await store.query(partial(_given, plan))
+        if not views:
+            return found
+        found += [view.session.id for view in views]
+
+
+async def test_running_sessions_by_activity_are_found_by_their_lanes(
+    caller: StoreClient, clock: ManualClock
+) -> None:
+    started: list[SessionId] = []
+    for number in range(8):
+        clock.advance(1)
+        await caller.append("hi", key=f"idle {number}")
+        if number % 2:
+            started.append((await caller.start("hi", key=f"running {number}")).session.id)
+        if number == 4:
+            await index(caller)
+    names: set[str] = set()
+    assert await _by_activity(caller, names, status="running") == started[::-1]
+    # The other statements are tested with the plans; this one reads idle sessions too.
+    assert "list_sessions_by_activity" not in names
+
+
+async def test_no_session_is_missed_behind_the_latest_activity_of_others(
+    caller: StoreClient, clock: ManualClock
+) -> None:
+    other = StoreClient(caller.store, "other", tenant="other")
+    await other.enlist()
+    mine: list[SessionId] = []
+    for number in range(5):
+        clock.advance(1)
+        mine.append((await caller.append("hi", key=f"mine {number}")).session.id)
+        for each in range(3):
+            await other.append("hi", key=f"other {number} {each}")
+        if number == 1:
+            await index(caller)
+    assert await _by_activity(caller) == mine[::-1]

@@ -10,7 +10,7 @@ from holdfast.channels.service import ChannelService, MessageFormats
 from holdfast.channels.settings import ChannelSettings
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
-from holdfast.ports.channel import Transcriber
+from holdfast.ports.channel import Channel, Transcriber
 from holdfast.ports.tools import Toolbox
 from holdfast.providers.http.plain_calls import PlainHttpCaller
 from holdfast.simulator.platforms.signal import ACCOUNT
@@ -25,12 +25,14 @@ class ChatRoom:
         self,
         gateway: RunningGateway,
         service: ChannelService,
+        channel: Channel,
         slack: SlackSimulator,
         telegram: TelegramSimulator,
         signal: SignalSimulator,
     ) -> None:
         self.gateway = gateway
         self.service = service
+        self.channel = channel
         self.slack = slack
         self.telegram = telegram
         self.signal = signal
@@ -84,7 +86,7 @@ async def open_chat_room(
             )  # fmt: skip
             await service.start()
             try:
-                yield ChatRoom(gateway, service, slack, telegram, signal)
+                yield ChatRoom(gateway, service, channel, slack, telegram, signal)
             finally:
                 if model is not None:
                     model.gate.set()

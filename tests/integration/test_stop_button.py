@@ -8,9 +8,16 @@ import httpx
 import pytest
 
 from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.transaction.commands import Accept
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.provider import ModelCall
+from holdfast.ports.store import Store
+from holdfast.schedules.service import Scheduler
 from tests.in_process import Item, RunningGateway, open_gateway
+from tests.integration.chat_room import open_chat_room
+from tests.loop_clock import stopped_loop_clock
 from tests.streaming import Stream, TalkingModel
 from tests.tools.test_steered_responses import Repeats
 
@@ -174,6 +181,45 @@ async def test_a_background_stream_is_not_superseded(talk: _Talk) -> None:
     assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
 
 
+async def _watch(gateway: RunningGateway, key: str) -> None:
+    """Read a word of a key's running turn, as somebody who watches it, and leave."""
+    [session] = (await gateway.client.get("/v1/sessions", params={"key": key})).json()["data"]
+    name = session["active_turn_id"].replace("turn_", "resp_")
+    stream = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
+    while (event := await stream.next()) and event["type"] != "response.output_text.delta":
+        pass
+    assert event is not None
+    await stream.leave()
+
+
+async def test_a_turn_of_a_channel_is_not_superseded(store_url: str) -> None:
+    model, key = TalkingModel(*WORDS, is_gated=True), "agent:main:telegram:direct:7"
+    async with open_chat_room("telegram", model, store_url=store_url) as room:
+        room.telegram.say("count")
+        model.allow(4)
+        await room.until_text("one")
+        await _watch(room.gateway, key)
+        history = [_user("count"), _assistant("one two"), _user("and then?")]
+        asked = asyncio.create_task(room.gateway.respond(history, key))
+        await room.gateway.until_queued(1, key)
+        model.allow_all()
+        assert (await asked).status_code == 200
+        await room.until_text(WHOLE)
+        assert await room.gateway.log(key) == ["count", WHOLE, "and then?", WHOLE]
+
+
+async def test_a_turn_of_a_schedule_is_not_superseded(talk: _Talk) -> None:
+    scheduler = Scheduler(talk.gateway.engine, talk.gateway.turn_service)
+    schedule = {"name": "s", "prompt": "count", "model": "scripted", "every": "1h", "session": "k"}
+    await scheduler.save(DEFAULT_TENANT, schedule)
+    await scheduler.run_now(DEFAULT_TENANT, "s")
+    await scheduler.run_due()
+    await talk.model.entered.acquire()
+    talk.model.allow(4)
+    await talk.queue(_user("count"), _assistant("one two"), _user("and then?"))
+    assert await talk.log() == ["count", WHOLE, "and then?", WHOLE]
+
+
 async def test_another_api_key_supersedes_nothing(talk: _Talk) -> None:
     await (await talk.start(_user("count"), Authorization="Bearer one")).leave()
     headers = {"Authorization": "Bearer two"}
@@ -276,7 +322,7 @@ async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
 
 
 @pytest.mark.parametrize("on_busy", ["enqueue", "interrupt"])
-@pytest.mark.parametrize("status", [400, 409])
+@pytest.mark.parametrize("status", [400, 409, 429])
 async def test_a_request_that_is_refused_supersedes_nothing(
     talk: _Talk, on_busy: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +331,8 @@ async def test_a_request_that_is_refused_supersedes_nothing(
     headers = {"X-On-Busy": on_busy}
     if status == 400:
         monkeypatch.setattr(talk.model, "check", _refuse)
+    elif status == 429:
+        talk.gateway.engine.storage = StorageQuota(talk.gateway.engine.read, 1)
     else:
         headers["X-Expected-Session-Id"] = "ses_other"
     items = [*talk.history, _user("count"), _assistant("one"), _user("enough")]
@@ -293,6 +341,69 @@ async def test_a_request_that_is_refused_supersedes_nothing(
     talk.model.allow_all()
     await talk.gateway.until_idle()
     assert await talk.log() == ["count", WHOLE]
+
+
+async def test_the_first_question_sent_again_is_refused_before_it_supersedes(talk: _Talk) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    await _stop_first_question(talk, body)
+    talk.gateway.engine.storage = StorageQuota(talk.gateway.engine.read, 1)
+    again = await talk.gateway.client.post(
+        "/v1/responses", json=body, headers={"X-Session-Key": "new"}
+    )
+    assert again.status_code == 429, again.text
+    talk.model.allow_all()
+    await talk.gateway.until_idle("new")
+    assert await talk.gateway.log("new") == ["first", WHOLE]
+
+
+async def test_an_interruption_that_is_refused_ends_no_turn_of_another_replica(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"))
+        other.engine.storage = StorageQuota(other.engine.read, 1)
+        reply = await other.respond("stop", headers={"X-On-Busy": "interrupt"})
+        assert reply.status_code == 429, reply.text
+        talk.model.allow_all()
+        assert (await stream.rest())[-1]["type"] == "response.completed"
+        assert await talk.log() == ["count", WHOLE]
+
+
+@pytest.mark.parametrize(
+    ("has_history", "is_elsewhere"), [(True, False), (True, True), (False, True)]
+)
+async def test_a_request_takes_the_place_of_the_turn_that_it_ends(
+    talk: _Talk,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_replies: None,
+    *,
+    has_history: bool,
+    is_elsewhere: bool,
+) -> None:
+    """A turn of another session that comes in between must not take the only place."""
+    async with open_gateway(store_url=store_url) as other:
+        asker, rival = (other, talk.gateway) if is_elsewhere else (talk.gateway, other)
+        accept, rivals = asker.engine.accept, list[asyncio.Task[httpx.Response]]()
+        other.model.gate.clear()
+
+        async def accept_later(command: Accept) -> Any:
+            rivals.append(asyncio.create_task(rival.respond("hi", "another")))
+            await rival.model.entered.acquire()
+            try:
+                return await accept(command)
+            finally:
+                other.model.gate.set()
+                talk.model.allow_all()
+
+        await (await talk.start(_user("count"))).leave()
+        monkeypatch.setattr(asker.engine, "accept", accept_later)
+        asker.engine.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        more: Item = {} if has_history else {"headers": {"X-On-Busy": "interrupt"}}
+        reply = await asker.respond(history if has_history else "enough", **more)
+        assert reply.status_code == 200, reply.text
+        assert [(await each).status_code for each in rivals] == [200]
 
 
 @pytest.mark.parametrize("has_history", [False, True])
@@ -343,6 +454,64 @@ async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its
         assert (await other.respond(history)).status_code == 200
         assert await talk.log() == ["count", "one two ", "enough", "re:enough"]
         assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+class _BusyOwner:
+    """A store, and its reader, of a process that does not see who asks it to stop until it may."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.may_see = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store if hasattr(self._store, name) else self._store.read, name)
+
+    @property
+    def read(self) -> Any:
+        return self
+
+    async def stop_requests(self) -> Any:
+        await self.may_see.wait()
+        return await self._store.read.stop_requests()
+
+
+async def test_a_replica_that_does_not_reply_in_time_counts_as_connected(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, owners, waits = TalkingModel(*WORDS), list[_BusyOwner](), asyncio.Event()
+
+    def wrap(store: Store) -> Any:
+        owners.append(_BusyOwner(store))
+        return owners[0]
+
+    async with (
+        open_gateway(model, store_url=store_url, wrap=wrap) as gateway,
+        open_gateway(store_url=store_url) as other,
+    ):
+        talk = _Talk(gateway, model)
+        await talk.begin()
+        await (await talk.start(_user("count"))).leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        wait_until_ended = other.engine.wait_until_ended
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            waits.set()
+            return await wait_until_ended(*args, **more)
+
+        monkeypatch.setattr(other.engine, "wait_until_ended", wait)
+        with stopped_loop_clock() as clock:
+            asked = asyncio.create_task(other.respond(history))
+            await waits.wait()
+            clock.advance(0.249)
+            for _ in range(20):  # time enough to accept the turn, if it did not wait for a reply
+                [session] = (await other.client.get("/v1/sessions?key=k")).json()["data"]
+                assert session["queued_turns"] == 0
+            clock.advance(0.001)
+            await other.until_queued(1)
+        owners[0].may_see.set()
+        model.allow_all()
+        assert (await asked).status_code == 200
+        assert await talk.log() == ["count", WHOLE, "enough", "re:enough"]
 
 
 async def test_regenerate_at_another_replica_right_after_a_stop_gives_one_answer(

@@ -54,3 +54,10 @@ def _read_name(raw: str, what: str, error: type[InvalidInput]) -> str:
     if _CONTROL.search(raw) is not None:
         raise error(f"{what} has no control characters")
     return raw
+
+
+def session_of_name(name: str) -> SessionId:
+    """Return the id of the session that a session or conversation id names."""
+    if name.startswith("conv_"):
+        return SessionId("ses_" + name.removeprefix("conv_"))
+    return SessionId(name)

@@ -336,6 +336,8 @@ class Application:
                         if request.query_string and request.method in methods:
                             check_query(request)
                     reply = await endpoint(request)
+                    if request.answer_headers:
+                        reply.headers.extend(request.answer_headers)
             except HoldfastError as exc:
                 reply = reply_for_error(exc)
                 release_frames(exc)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.ids import SessionId
+from holdfast.core.ids import SessionId, session_of_name
 from holdfast.core.model.session import Session
 from holdfast.ports.store import SessionQuery, SessionReader, SessionView
 from holdfast.ports.tools import ToolCaller
@@ -54,7 +54,7 @@ class SessionScope:
 
     async def find(self, caller: ToolCaller, session_id: str | None) -> SessionView | None:
         """Return a session by id, by default the caller's own; None if it may not be seen."""
-        name = SessionId(session_id) if session_id else caller.session.id
+        name = session_of_name(session_id) if session_id else caller.session.id
         if "\0" in name:
             return None
         view = await self._read.session(caller.tenant, session_id=name)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.decisions.accept import CUT_IN_CODES, SUPERSEDED
 from holdfast.core.errors import HoldfastError
@@ -18,7 +19,7 @@ from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
-from holdfast.core.transaction.commands import Accept, Cancel, RequestStop
+from holdfast.core.transaction.commands import Accept, Cancel, LaneLimits, RequestStop
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -30,7 +31,7 @@ STOP_SECONDS = 0.3
 """How long the worker of a run may take to end it with what was shown."""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class Arrival(msgspec.Struct, kw_only=True):
     """A request that sends a history while a turn of its session is in flight."""
 
     tenant: Tenant
@@ -43,6 +44,22 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int = 0
     expected_id: SessionId | None = None
     """The session that the caller expects to be live."""
+    limits: LaneLimits
+    """The limits of its acceptance."""
+    has_ended_turn: bool = False
+    """Whether a turn was ended for it, whose place among the open turns it takes."""
+
+    def accept_limits(self) -> LaneLimits:
+        """Return the limits of its acceptance: none for open turns, if it has ended one.
+
+        A request that ended a turn must not be refused because another one was faster.
+        """
+        return without_turn_limit(self.limits) if self.has_ended_turn else self.limits
+
+
+def without_turn_limit(limits: LaneLimits) -> LaneLimits:
+    """Return the limits for a request that takes the place of an open turn."""
+    return replace(limits, max_tenant_turns=0)
 
 
 class SameRequest(msgspec.Struct, frozen=True):
@@ -89,18 +106,19 @@ class RunsInFlight:
         has_waiters = await self._has_waiters(session.tenant, session.id)
         may_supersede = not has_waiters and not arrival.is_forced
         # What another process has shown is stored with a delay: ask that process first.
-        if may_supersede and await self._end_stopped(turn, arrival.caller):
+        if may_supersede and await self._end_stopped(turn, arrival):
             return "superseded"
         if turn.body_hash == arrival.body_hash and not await self._has_output(turn):
             return SameRequest(turn.id, turn.step)
         if not arrival.is_forced:
             return "queue"
-        return await self._supersede(turn, has_waiters=has_waiters)
+        return await self._supersede(turn, arrival, has_waiters=has_waiters)
 
-    async def _supersede(self, turn: Turn, *, has_waiters: bool) -> Meeting:
+    async def _supersede(self, turn: Turn, arrival: Arrival, *, has_waiters: bool) -> Meeting:
         """End a turn for a request that cuts in; if others wait, one of them would start next."""
         if has_waiters:
             return "rolled_back"
+        arrival.has_ended_turn = True
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
 
@@ -110,18 +128,22 @@ class RunsInFlight:
         Such a request asks for another answer, even if it has no history that would show it.
         """
         view = await self._gateway.read.turn(arrival.tenant, TurnId(turn_id))
-        if view is None or view.status != "running":
+        if view is None or view.status != "running" or arrival.limits.full_bytes:
             return False
         if await self._has_waiters(view.turn.tenant, view.turn.session_id):
             return False
-        return await self._end_stopped(view.turn, arrival.caller)
+        return await self._end_stopped(view.turn, arrival)
 
-    async def _end_stopped(self, turn: Turn, caller: bytes) -> bool:
+    async def _end_stopped(self, turn: Turn, arrival: Arrival) -> bool:
         """End a run if its client has stopped reading; ask its owner if that is another process."""
         if self._find(turn) is None:
-            return await self._ask_owner(turn, SUPERSEDED, caller, ASK_SECONDS)
-        if not self._has_stopped(turn, caller):
+            arrival.has_ended_turn = await self._ask_owner(
+                turn, SUPERSEDED, arrival.caller, ASK_SECONDS
+            )
+            return arrival.has_ended_turn
+        if not self._has_stopped(turn, arrival.caller):
             return False
+        arrival.has_ended_turn = True
         await self.end(turn, code=SUPERSEDED)
         return True
 
@@ -130,7 +152,7 @@ class RunsInFlight:
 
         The turn was read before its key is looked up, so that a repeat never ends its own turn.
         """
-        if arrival.expected_id not in (None, turn.session_id):
+        if arrival.expected_id not in (None, turn.session_id) or arrival.limits.full_bytes:
             return False
         if arrival.idempotency_key is not None:
             channels = self._gateway.store.channels
@@ -142,7 +164,7 @@ class RunsInFlight:
         if not arrival.is_forced:
             return "queue"
         has_waiters = await self._has_waiters(session.tenant, session.id)
-        return await self._supersede(turn, has_waiters=has_waiters)
+        return await self._supersede(turn, arrival, has_waiters=has_waiters)
 
     async def _has_output(self, turn: Turn) -> bool:
         """Return whether any output was shown, or for another process's run, is stored."""
@@ -188,15 +210,15 @@ class RunsInFlight:
         except TimeoutError:
             return None
 
-    async def _interrupt_elsewhere(self, accept: Accept, session: Session) -> None:
+    async def _interrupt_elsewhere(self, accept: Accept, session: Session) -> bool:
+        """Ask the owner of a session's run to end it; return whether it did."""
         turn_id = session.active_turn_id
         view = None
         if turn_id is not None and session.active_run_id is not None:
             view = await self._gateway.read.turn(session.tenant, turn_id)
-        if view is None or view.status != "running":
-            return
-        if await self._may_end(accept, view.turn):
-            await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
+        if view is None or view.status != "running" or not await self._may_end(accept, view.turn):
+            return False
+        return await self._ask_owner(view.turn, CUT_IN_CODES["interrupt"], None, STOP_SECONDS)
 
     def _on_woken(self, woken: Sequence[SessionId], _: Sequence[RunId]) -> None:
         """Check for stop requests if a session with a run of this process was woken."""
@@ -228,24 +250,26 @@ class RunsInFlight:
     # ── interrupting ────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def held(self, accept: Accept) -> AsyncIterator[None]:
+    async def held(self, accept: Accept) -> AsyncIterator[Accept]:
         """Hold back the output of a session's run while a turn that interrupts it is accepted.
 
-        What was shown so far is stored, so that it is not lost with the run.
+        What was shown so far is stored, so that it is not lost with the run. The command to send is
+        returned: if another process has ended the run for it, it takes that turn's place.
         """
         view = await self._gateway.read.session(
             accept.tenant, key=accept.key, session_id=accept.session_id
         )
         run = self.runs.get(view.session.id) if view is not None else None
-        if view is not None and run is None and not view.queued_turns:
-            # If other turns are queued, one of them would start before this one.
-            await self._interrupt_elsewhere(accept, view.session)
+        # If other turns are queued, one of them would start before this one.
+        is_alone = view is not None and run is None and not view.queued_turns
+        if view and is_alone and await self._interrupt_elsewhere(accept, view.session):
+            accept = replace(accept, limits=without_turn_limit(accept.limits))
         if run is None or run.writer is None:
-            yield
+            yield accept
             return
         await run.writer.hold()
         try:
-            yield
+            yield accept
         finally:
             run.writer.release()
 

@@ -168,8 +168,8 @@ class TurnService:
         """
         await self._executor.check(accept.tenant, request, accept.items, accept.source)
         if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
-            async with self.in_flight.held(accept):
-                admission = await self._gateway.accept(accept)
+            async with self.in_flight.held(accept) as command:
+                admission = await self._gateway.accept(command)
         else:
             admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):

@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.core.compaction.records import CompactionView, compaction_item, list_compactions
 from holdfast.core.errors import CompactionNotFound, InvalidInput, SessionNotFound
-from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
@@ -109,10 +108,9 @@ class CompactionsApi:
         return await self.get(request)
 
     async def _session(self, request: Request) -> Session:
-        name = request.params["id"]
-        view = await self._items.session(request.tenant, SessionId(name))
+        view = await self._items.named(request)
         if view is None:
-            raise SessionNotFound(f"no session {name}")
+            raise SessionNotFound(f"no session {request.params['id']}")
         return view.session
 
     # ── requests ────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,8 @@ from holdfast.http.api.session_items import SessionItems, item_value
 from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import read_flag, read_page
-from holdfast.http.request.session_headers import read_session_headers
-from holdfast.http.request.submit_turn import ConversationNotFound, session_id_of
+from holdfast.http.request.session_headers import name_session, read_session_headers
+from holdfast.http.request.submit_turn import ConversationNotFound
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_ITEMS = 20
@@ -41,6 +41,7 @@ class ConversationsApi:
                     metadata=metadata,
                 )
             )
+            name_session(request, session)
             return json_reply(conversation_value(session))
         appended = await self._items.append(request, items, metadata=metadata)
         return json_reply(conversation_value(appended.session))
@@ -99,12 +100,9 @@ class ConversationsApi:
         return json_reply(conversation_value(changed))
 
     async def _find(self, request: Request) -> Session:
-        name = request.params["id"]
-        view = None
-        if name.startswith("conv_"):
-            view = await self._items.session(request.tenant, session_id_of(name))
+        view = await self._items.named(request)
         if view is None:
-            raise ConversationNotFound(name)
+            raise ConversationNotFound(request.params["id"])
         return view.session
 
 

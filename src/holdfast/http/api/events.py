@@ -59,10 +59,10 @@ class EventsApi:
 
     async def of_session(self, request: Request) -> AnyReply:
         """Stream the events of one session until it is erased."""
-        cursor, session_id = _cursor(request), SessionId(request.params["id"])
-        view = await self._items.session(request.tenant, session_id)
+        cursor, view = _cursor(request), await self._items.named(request)
         if view is None:
-            raise SessionNotFound(f"no session {session_id}")
+            raise SessionNotFound(f"no session {request.params['id']}")
+        session_id = view.session.id
         newest = view.session.event_no
         after = newest if cursor == LATEST else parse_event_number(cursor)
         if after > newest:

@@ -20,8 +20,8 @@ from holdfast.http.request.responses_request import (
 )
 from holdfast.http.request.session_headers import (
     SessionHeaders,
-    answer_headers,
     check_expectable,
+    name_session,
     read_session_headers,
 )
 from holdfast.http.request.session_target import TargetResolver
@@ -125,7 +125,7 @@ class ResponsesApi:
     async def get(self, request: Request) -> AnyReply:
         """Return a response, or its events from the start or after a sequence number."""
         name, query = request.params["id"], request.query()
-        view = await self._view(request, name)
+        view = await self._named(request)
         after = _starting_after(query)
         if not read_flag(query, "stream"):
             if after is not None:
@@ -136,12 +136,11 @@ class ResponsesApi:
             return Reply(write_response(facts))
         first = -1 if after is None else after
         reader = self._turns.turn_service.reader(request.tenant, name, first)
-        headers = answer_headers(view.session, view.turn.id)
-        return EventReply(reader, self._turns.streams.keep_alive_seconds, headers)
+        return EventReply(reader, self._turns.streams.keep_alive_seconds)
 
     async def cancel(self, request: Request) -> AnyReply:
         """Cancel a background response; one that has ended stays unchanged."""
-        view = await self._view(request, request.params["id"])
+        view = await self._named(request)
         if not read_request(view.turn.request).is_background:
             raise InvalidInput("Only responses created with background=true can be cancelled.")
         facts = await self._facts(view)
@@ -152,7 +151,7 @@ class ResponsesApi:
 
     async def delete(self, request: Request) -> AnyReply:
         """Delete a response; the session's history stays unchanged."""
-        view = await self._view(request, request.params["id"])
+        view = await self._named(request)
         await self._turns.gateway.submit(
             DropResponse(tenant=request.tenant, turn_id=view.turn.id, step=view.step)
         )
@@ -160,7 +159,7 @@ class ResponsesApi:
 
     async def input_items(self, request: Request) -> AnyReply:
         """Return a page of a response's input: the history it continued, then its own items."""
-        view = await self._view(request, request.params["id"])
+        view = await self._named(request)
         page_request = read_page(request, order="desc")
         session = await self._turns.turn_service.records.given(view)
         if session is None:
@@ -185,6 +184,12 @@ class ResponsesApi:
         if facts is None:
             raise _not_found(response_id(view.turn.id, view.step))
         return facts
+
+    async def _named(self, request: Request) -> ResponseView:
+        """Return the stored response that the path names; the answer names its turn."""
+        view = await self._view(request, request.params["id"])
+        name_session(request, view.session, view.turn.id)
+        return view
 
     async def _view(self, request: Request, name: str) -> ResponseView:
         """Return the stored response with this id."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
-from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.ids import SessionId, Tenant, TurnId, session_of_name
 from holdfast.core.model.gateway_items import CALL, COMPLETION, is_listed, shown_call
 from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
@@ -18,7 +18,7 @@ from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.item_references import ReferenceResolver
 from holdfast.http.request.pagination import PageRequest, UnknownCursor, page
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import name_session, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, body_hash
 from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
@@ -36,12 +36,19 @@ class SessionItems:
         self._gateway = gateway
         self._references = ReferenceResolver(gateway.read)
 
-    async def session(self, tenant: Tenant, session_id: SessionId) -> SessionView | None:
-        """Return a session; `None` if it does not exist or is internal."""
-        if "\0" in session_id:
+    async def session(self, tenant: Tenant, name: str) -> SessionView | None:
+        """Return a session by its id, or as a conversation; `None` if it is internal or unknown."""
+        if "\0" in name:
             return None
-        view = await self._gateway.read.session(tenant, session_id=session_id)
+        view = await self._gateway.read.session(tenant, session_id=session_of_name(name))
         return view if view is not None and view.session.is_visible else None
+
+    async def named(self, request: Request) -> SessionView | None:
+        """Return the session that a path names; the answer names it too."""
+        view = await self.session(request.tenant, request.params["id"])
+        if view is not None:
+            name_session(request, view.session)
+        return view
 
     async def page(
         self, session: Session, request: PageRequest, *, is_log: bool = False
@@ -131,6 +138,7 @@ class SessionItems:
         )
         appended = await append_items(gateway, command, on_busy=headers.on_busy or "enqueue")
         gateway.storage.note(request.tenant, sum(len(item.body) for item in items))
+        name_session(request, appended.session, appended.turn.id)
         return appended
 
     async def reply(self, request: Request, appended: Appended, count: int) -> Reply:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
-from holdfast.core.ids import SessionId, read_key
+from holdfast.core.ids import read_key, session_of_name
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
 from holdfast.engine.sessions.gateway import Gateway
@@ -30,6 +30,7 @@ from holdfast.http.request.pagination import (
 from holdfast.http.request.session_headers import (
     check_expectable,
     check_session,
+    name_session,
     read_session_headers,
 )
 from holdfast.http.request.submit_turn import body_hash
@@ -66,7 +67,7 @@ class SessionsApi:
             key=read_key(key) if key is not None else None,
             status=STATUSES[status] if status is not None else None,
             generations=read_flag(query, "generations"),
-            after=SessionId(after) if after else None,
+            after=session_of_name(after) if after else None,
             limit=page_request.limit + 1,
             order=page_request.order,
             sort="activity" if sort == "activity" else "created",
@@ -144,7 +145,7 @@ class SessionsApi:
             tenant=request.tenant,
             session_id=session.id,
             new_id=self._gateway.new_session_id(),
-            expected_id=SessionId(expected) if expected is not None else None,
+            expected_id=session_of_name(expected) if expected is not None else None,
             reason=reason,
             idempotency_key=read_session_headers(request).idempotency_key,
             body_hash=await body_hash(request),
@@ -200,10 +201,11 @@ class SessionsApi:
         view = await self._visible(request, session.id)
         if view is None:
             raise SessionNotFound(f"no session {session.id}")
+        name_session(request, view.session)
         return json_reply(session_value(view))
 
     async def _visible(self, request: Request, session_id: str) -> SessionView | None:
-        return await self._items.session(request.tenant, SessionId(session_id))
+        return await self._items.session(request.tenant, session_id)
 
     async def _find_to_change(self, request: Request, *, is_live: bool = True) -> Session:
         """Return a session that a request changes; one to restore is not expected to be live."""
@@ -215,8 +217,7 @@ class SessionsApi:
         return session
 
     async def _find(self, request: Request) -> SessionView:
-        session_id = request.params["id"]
-        view = await self._visible(request, session_id)
+        view = await self._items.named(request)
         if view is None:
-            raise SessionNotFound(f"no session {session_id}")
+            raise SessionNotFound(f"no session {request.params['id']}")
         return view

@@ -19,6 +19,7 @@ from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
 from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
+from holdfast.http.request.session_headers import name_session
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import CompletionQuery, ItemQuery
 
@@ -113,6 +114,9 @@ class CompletionsApi:
         row = await self._row(request, name)
         if row is None:
             raise CompletionNotFound(f"no stored completion {name}")
+        view = await self._gateway.read.session(request.tenant, session_id=row.session_id)
+        if view is not None:
+            name_session(request, view.session, row.turn_id)
         return row
 
     async def _answer(

@@ -29,6 +29,7 @@ from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.session_headers import (
     SessionHeaders,
     check_expectable,
+    name_session,
     read_session_headers,
 )
 from holdfast.http.request.submit_turn import body_hash
@@ -77,6 +78,7 @@ class TranscriptApi:
         )
         if transcript is None:
             return json_reply({"object": "transcript", "session_id": None, "data": []})
+        name_session(request, transcript.session)
         body = b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":%s}' % (
             _encode(transcript.session.id),
             transcript.session.head_seq,
@@ -100,6 +102,7 @@ class TranscriptApi:
             if headers.expected_id not in (None, session_id):
                 raise SessionChanged(str(headers.expected_id), session_id)
             await held.add(items, once)
+            name_session(request, held.run.session, held.run.turn.id)
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items and place.replaces_upto is None:
             return await self._reserve(request, headers)
@@ -109,6 +112,7 @@ class TranscriptApi:
             result = await append_batch(self._gateway, batch)
         else:
             result = await self._gateway.submit(batch)
+        name_session(request, result.session, result.turn.id)
         return json_reply(
             {
                 "object": "transcript.added",
@@ -154,6 +158,7 @@ class TranscriptApi:
                 key=headers.key,
             )
         )
+        name_session(request, session)
         return json_reply({"object": "transcript.added", "session_id": session.id})
 
     async def pop(self, request: Request) -> AnyReply:
@@ -176,6 +181,7 @@ class TranscriptApi:
                 again=headers.retry_count > 0,
             )
         )
+        name_session(request, popped.session)
         item = msgspec.Raw(popped.item.body) if popped.item is not None else None
         return json_reply({"object": "transcript.popped", "item": item})
 
@@ -202,6 +208,7 @@ class TranscriptApi:
         done = await lane.acquire()
         if done is not None:
             return json_reply({"object": "lane", "done": done})
+        name_session(request, lane.run.session, lane.run.turn.id)
         reply = IteratorReply(self._hold(request.tenant, _HeldLane(lane)), headers=(NDJSON,))
         reply.until_ended = self._until_revoked
         return reply

@@ -11,6 +11,7 @@ from holdfast.http.formats.projection import projection_value
 from holdfast.http.formats.sessions import turn_value
 from holdfast.http.request.body import read_no_fields
 from holdfast.http.request.pagination import read_flag
+from holdfast.http.request.session_headers import name_session
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.provider import Upstreams
 from holdfast.ports.store import TurnView
@@ -101,6 +102,10 @@ class TurnsApi:
         view = await find_turn(self._gateway, request.tenant, name)
         if view is None:
             raise TurnNotFound(f"no turn {name}")
+        turn = view.turn
+        found = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
+        if found is not None:
+            name_session(request, found.session, turn.id)
         return view
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidSessionKey, SessionChanged
-from holdfast.core.ids import Key, SessionId, read_key
+from holdfast.core.ids import Key, SessionId, read_key, session_of_name
 from holdfast.core.model.schedule import RESERVED_PREFIX
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
@@ -115,11 +115,15 @@ def _key_text(raw: bytes) -> str:
         raise InvalidSessionKey(_NOT_TEXT) from exc
 
 
-def _expected_id(raw: bytes) -> str:
+def _session_id(raw: bytes) -> SessionId:
+    return session_of_name(header_text(raw))
+
+
+def _expected_id(raw: bytes) -> SessionId:
     text = header_text(raw)
     if not text or "\0" in text or len(text) > MAX_ID:
         raise InvalidInput("X-Expected-Session-Id must be a session id")
-    return text
+    return session_of_name(text)
 
 
 def _idempotency_key(raw: bytes) -> str:
@@ -166,7 +170,7 @@ def _is_present(_: bytes) -> bool:
 _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-session-key": ("key", bytes),
     b"x-openclaw-session-key": ("openclaw", bytes),
-    b"x-session-id": ("session_id", header_text),
+    b"x-session-id": ("session_id", _session_id),
     b"x-expected-session-id": ("expected_id", _expected_id),
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
@@ -208,6 +212,11 @@ def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]
     if key is not None:
         headers.append((b"x-session-key", key.encode() if key.isascii() else echo_key(key)))
     return headers
+
+
+def name_session(request: Request, session: Session, turn_id: str | None = None) -> None:
+    """Name a session, and a turn of it, in the answer to a request that is not a turn."""
+    request.answer_headers = answer_headers(session, turn_id)
 
 
 def echo_key(key: str) -> bytes:

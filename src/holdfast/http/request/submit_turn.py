@@ -21,7 +21,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
-from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, TurnId, session_of_name
 from holdfast.core.model.items import NewItem, read_item, read_role
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -35,7 +35,7 @@ from holdfast.core.tools.approval_words import (
     read_answer,
 )
 from holdfast.core.tools.requested import add_tools, redact_tools
-from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
+from holdfast.core.transaction.commands import Accept, ImportedPrefix, LaneLimits, Parent
 from holdfast.engine.model_call.compactor import as_stored_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
@@ -173,16 +173,18 @@ class TurnSubmitter:
         is_compared: bool,
     ) -> tuple[TurnTicket, Sequence[NewItem]]:
         """Accept what is new in the items; compare again if the session changed meanwhile."""
-        storage = self.gateway.storage
+        storage, limits = self.gateway.storage, self.gateway.limits
+        limits = await storage.limits(request.tenant, limits) if storage.is_bounded else limits
+        arrival = None if is_new else self._arrival(request, headers, digest, limits)
         is_whole = not is_new and headers.is_whole
         for _ in range(MAX_MATCH_ATTEMPTS):
-            matched = (
-                MatchedInput(tuple(items))
-                if is_new
-                else await self._match(
-                    request, turn_request, headers, target, items, digest, is_whole=is_whole
+            if arrival is None:
+                matched = MatchedInput(tuple(items))
+            else:
+                matched = await self._match(
+                    request, turn_request, headers, target, items, arrival, is_whole=is_whole
                 )
-            )
+                limits = arrival.accept_limits()
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -191,8 +193,7 @@ class TurnSubmitter:
             accept = self._accept(
                 request, turn_request, headers, target, matched, digest, is_compared=is_compared
             )
-            if storage.is_bounded:
-                limits = await storage.limits(request.tenant, accept.limits)
+            if limits is not accept.limits:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
@@ -202,9 +203,9 @@ class TurnSubmitter:
                     accept, turn_request, is_live=is_live, is_deferred=is_deferred
                 )
             except ComparisonNeeded as exc:
-                is_new, is_compared = False, True
+                is_compared = True
+                arrival = arrival or self._arrival(request, headers, digest, limits)
                 if exc.active_turn_id is not None:
-                    arrival = self._arrival(request, headers, digest)
                     # A client that stopped reading and resends the same request wants a new answer.
                     is_whole |= await self.turn_service.in_flight.supersede_stopped(
                         arrival, exc.active_turn_id
@@ -313,14 +314,13 @@ class TurnSubmitter:
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
-        digest: bytes,
+        arrival: Arrival,
         *,
         is_whole: bool,
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
-        arrival = self._arrival(request, headers, digest)
         return await match_input(
             self.gateway.read,
             request.tenant,
@@ -331,7 +331,9 @@ class TurnSubmitter:
             meet=partial(self.turn_service.meet, arrival, turn_request),
         )
 
-    def _arrival(self, request: Request, headers: SessionHeaders, digest: bytes) -> Arrival:
+    def _arrival(
+        self, request: Request, headers: SessionHeaders, digest: bytes, limits: LaneLimits
+    ) -> Arrival:
         return Arrival(
             tenant=request.tenant,
             body_hash=digest,
@@ -340,6 +342,7 @@ class TurnSubmitter:
             idempotency_key=headers.idempotency_key,
             retry_count=headers.retry_count,
             expected_id=headers.expected_id,
+            limits=limits,
         )
 
     def _accept(
@@ -567,13 +570,10 @@ def hash_request(request: Request) -> bytes:
 
 def session_id_of(name: str) -> SessionId:
     """Return the session id of a conversation id."""
-    if "\0" in name:
+    session_id = session_of_name(name)
+    if "\0" in name or not session_id.startswith("ses_"):
         raise ConversationNotFound(name)
-    if name.startswith("conv_"):
-        return SessionId("ses_" + name.removeprefix("conv_"))
-    if name.startswith("ses_"):
-        return SessionId(name)
-    raise ConversationNotFound(name)
+    return session_id
 
 
 def target_from_headers(headers: SessionHeaders) -> SessionTarget:

@@ -57,6 +57,8 @@ class Request:
     params: Mapping[str, str] = MappingProxyType({})
     session_headers: Sequence[Header] = ()
     """Reply headers that name the request's session and turn, once they are known."""
+    answer_headers: Sequence[Header] = ()
+    """Headers to add to an answer without error; those of turns are in their replies already."""
     content = b""
     """The body, once it has been read."""
     digest = b""

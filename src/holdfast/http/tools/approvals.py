@@ -4,15 +4,16 @@ import re
 from typing import Any
 
 from holdfast.core.errors import ApprovalNotFound, InvalidInput
-from holdfast.core.ids import Key, SessionId
+from holdfast.core.ids import Key, SessionId, session_of_name
 from holdfast.core.tools.approval_words import ApprovalAnswer
 from holdfast.engine.turns.approvals import ApprovalService, Approver, PendingApproval
 from holdfast.http.request.body import pop_field, read_fields, reject_unknown
 from holdfast.http.request.pagination import read_limit
+from holdfast.http.request.session_headers import name_session
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_LIMIT = 1000
-_SESSION_ID = re.compile(r"ses_[\w-]{1,64}", re.ASCII)
+_SESSION_ID = re.compile(r"(?:ses|conv)_[\w-]{1,64}", re.ASCII)
 
 
 class ApprovalsApi:
@@ -35,7 +36,7 @@ class ApprovalsApi:
         page = await self._approvals.page(
             request.tenant,
             key=Key(key) if key is not None else None,
-            session_id=SessionId(session_id) if session_id is not None else None,
+            session_id=session_of_name(session_id) if session_id is not None else None,
             limit=limit,
             after=SessionId(after) if after is not None else None,
         )
@@ -61,6 +62,7 @@ class ApprovalsApi:
         ticket = await self._approvals.answer(
             request.tenant, ApprovalAnswer(name, approve, reason), approver_of(request)
         )
+        name_session(request, ticket.session, ticket.turn.id)
         return json_reply(
             {
                 "id": name,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.errors import InvalidInput, NotFound
-from holdfast.core.ids import SessionId, read_key
+from holdfast.core.ids import read_key, session_of_name
 from holdfast.core.search.item_text import ROLES
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.pagination import UnknownCursor, read_flag, read_limit
@@ -41,7 +41,7 @@ class SearchApi:
                 text=query["q"],
                 key=read_key(key) if key is not None else None,
                 key_prefix=_read_prefix(query.get("key_prefix")),
-                session_id=SessionId(session_id) if session_id is not None else None,
+                session_id=session_of_name(session_id) if session_id is not None else None,
                 roles=_read_roles(request.query_list("role")),
                 since=_read_time(query, "since"),
                 until=_read_time(query, "until"),

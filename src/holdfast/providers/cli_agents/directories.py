@@ -71,6 +71,7 @@ class SessionDirectory:
         account: UnixAccount | None,
         *,
         owns_work: bool = False,
+        shares_work: bool = False,
         owns_account: bool = False,
     ) -> None:
         self.path = path
@@ -79,6 +80,8 @@ class SessionDirectory:
         self.account = account
         self._owns_work = owns_work
         """Whether this session alone uses its configured working directory."""
+        self._shares_work = shares_work
+        """Whether every session uses this working directory."""
         self.owns_account = owns_account
         """Whether this session alone uses its account."""
         self.is_temporary = path.name.startswith(_TEMPORARY)
@@ -187,13 +190,16 @@ class SessionDirectory:
 
     @asynccontextmanager
     async def locked(self, seconds: float) -> AsyncIterator[None]:
-        """Lock the session against every other gateway on this machine."""
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            await _lock(descriptor, seconds)
+        """Lock the session, and a shared working directory, against other gateways of a machine."""
+        with contextlib.ExitStack() as stack:
+            locks = [(self.path / "lock", os.O_RDWR | os.O_CREAT)]
+            if self._shares_work:
+                locks.append((self.work, os.O_DIRECTORY))
+            for path, flags in locks:
+                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, descriptor)
+                await _lock(descriptor, seconds)
             yield
-        finally:
-            os.close(descriptor)
 
 
 async def _lock(descriptor: int, seconds: float) -> None:
@@ -206,7 +212,7 @@ async def _lock(descriptor: int, seconds: float) -> None:
                 await asyncio.sleep(LOCK_POLL_SECONDS)
     except TimeoutError as exc:
         raise ProviderFailure(
-            "another gateway runs a turn of this session",
+            "another gateway runs a turn of this session, or in its working directory",
             failure_class="busy",
             status=503,
             provider_code="agent_session_locked",
@@ -224,7 +230,9 @@ class AgentDirectories:
         self._accounts = accounts
         self._owns_accounts = accounts is not None and accounts[0] != accounts[1]
         parts = Path(workdir).parts
-        self._owns_work = ".." not in parts and any("{session}" in part for part in parts)
+        has_session = any("{session}" in part for part in parts)
+        self._owns_work = ".." not in parts and has_session
+        self._shares_work = bool(workdir) and not has_session
 
     def session(self, session_id: str) -> SessionDirectory:
         """Return the directory of a session."""
@@ -244,6 +252,7 @@ class AgentDirectories:
             self._work(name),
             self._account(path),
             owns_work=self._owns_work,
+            shares_work=self._shares_work,
             owns_account=self._owns_accounts,
         )
 

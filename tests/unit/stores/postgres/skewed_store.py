@@ -215,6 +215,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "list_sessions_down_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", 5, ""),
     "listed_session": lambda n: ("big", 1, "", "", n + 1),
     "listed_session_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", n * 10 + 1),
+    "busy_sessions_with": lambda n: ("big", f"item_{n + 2}_1"),
     "list_sessions_by_activity": lambda n: ("big", 1, "", "", 2e3 + n, 0, 5),
     "list_sessions_by_activity_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", 1e18, 0, 5),
     "hold_lane": lambda n: (n + 1, f"turn_{n + 1}_3", "run", "w1", None),

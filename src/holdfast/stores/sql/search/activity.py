@@ -3,9 +3,11 @@
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.ports.store import SessionQuery, SessionView
 from holdfast.stores.sql.entries import session_no
+from holdfast.stores.sql.lookups import EVERYTHING
 from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
-from holdfast.stores.sql.queries import session_view, sessions
+from holdfast.stores.sql.queries import RUNNING, session_view, sessions
 from holdfast.stores.sql.search import statements as sql
+from holdfast.stores.sql.statements import LAST_ID, LIST_SESSIONS_DOWN
 
 TAIL = 1000
 """How many entries the view may lag behind and still be used."""
@@ -34,7 +36,7 @@ def sessions_by_activity(tenant: Tenant, query: SessionQuery) -> Plan[list[Sessi
                 found.append(view)
             if len(found) == query.limit:
                 break
-        if len(rows) < query.limit:
+        if len(rows) < query.limit or query.status == "running":
             break
     return found
 
@@ -60,25 +62,49 @@ def _rank(session_id: SessionId | None, tail: dict[int, float]) -> Plan[Rank]:
     return (row[0] if row else NEVER), no
 
 
+def _running(
+    tenant: Tenant, query: SessionQuery, tail: dict[int, float], before: Rank
+) -> Plan[list[tuple[Row, Rank]]]:
+    """Return the sessions whose lane is taken with their ranks: they are few among all sessions."""
+    times = {no: at for no, at in (yield from every(sql.ACTIVITY_OF_LANES)) if at is not None}
+    times.update(tail)
+    listed = RUNNING[LIST_SESSIONS_DOWN]
+    filters = (int(query.generations), "", LAST_ID, EVERYTHING, "running")
+    found: list[tuple[Row, Rank]] = []
+    for row in (yield from every(listed, tenant, *filters)):
+        no = session_no(row[0])
+        found.append((row, (times.get(no, NEVER), no)))
+    return sorted((one for one in found if one[1] < before), key=_rank_of, reverse=True)
+
+
+def _rank_of(found: tuple[Row, Rank]) -> Rank:
+    return found[1]
+
+
 def _rows(
     tenant: Tenant, query: SessionQuery, tail: dict[int, float], before: Rank
 ) -> Plan[list[tuple[Row, Rank]]]:
     """Return the next sessions with their ranks: some from the tail, the others from the view."""
+    if query.status == "running" and not query.key:
+        return (yield from _running(tenant, query, tail, before))
     wants_all = int(query.generations or query.status == "retired")
     filters = (tenant, wants_all, query.key or "", query.status or "")
     rows: list[tuple[Row, Rank]] = []
     recent = sorted(((at, no) for no, at in tail.items() if (at, no) < before), reverse=True)
-    for at, no in recent[: query.limit]:
+    for at, no in recent:
+        # The tail has the sessions of all tenants and states.
         row = yield from one(_of(query, sql.LISTED_SESSION), *filters, no)
         if row is not None:
             rows.append((row, (at, no)))
+        if len(rows) == query.limit:
+            break
     limit = query.limit + len(tail)
     listed = _of(query, sql.LIST_BY_ACTIVITY)
     for row in (yield from every(listed, *filters, *before, limit)):
         no = session_no(row[0])
         if no not in tail:
             rows.append((row[:-1], (row[-1], no)))
-    rows.sort(key=lambda pair: pair[1], reverse=True)
+    rows.sort(key=_rank_of, reverse=True)
     return rows[: query.limit]
 
 

@@ -99,6 +99,11 @@ ACTIVITY_TAIL = Statement(
     "group by session",
 )
 ACTIVITY_OF = Statement("activity_of", "select at from activity where session = ?1")
+ACTIVITY_OF_LANES = Statement(
+    "activity_of_lanes",
+    # Not a join: it might read the whole view.
+    "select a.session, (select v.at from activity v where v.session = a.session) from lanes a",
+)
 # Sessions by last activity; ties are broken by the session's number.
 _LISTED = LISTED.replace("?6", "?4")
 _ANY_KEY = ("?3 = ''", "s.key = ?3")
