@@ -12,9 +12,8 @@ from holdfast.ports.clock import Clock
 from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import FileTokens, ProcessTokens
-from holdfast.stores.sqlite.connection import DatabaseFile, connect_to_read
+from holdfast.stores.sqlite.connection import DatabaseFile, check_usable, connect_to_read
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.stores.sqlite.schema import check_usable
 
 MEMORY = "memory:"
 

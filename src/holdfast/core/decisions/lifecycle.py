@@ -96,7 +96,7 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
         return refuse(
             IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
         )
-    created = facts.made
+    created = facts.created
     if created is None or not created.exists_for(command.tenant):
         return refuse(SessionDeleted("the session that this request made was deleted"))
     return Decision(created)

@@ -503,11 +503,11 @@ def _is_clients_mistake(error: HoldfastError) -> bool:
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
     """Log that a turn failed after its heals; a failed attempt alone is not logged here."""
-    given = error.provider_code if isinstance(error, ProviderFailure) else None
+    code = error.provider_code if isinstance(error, ProviderFailure) else None
     request = current_request.get()
     log.warning(
         "turn.failed",
-        code=plain_code(given) or error.code,
+        code=plain_code(code) or error.code,
         **ids,
         **({"request_id": request.request_id} if request is not None else {}),
     )

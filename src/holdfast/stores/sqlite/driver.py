@@ -31,9 +31,9 @@ from holdfast.stores.sqlite.connection import (
     FILE_IS_GONE,
     Connect,
     ManagedConnection,
+    applied_steps,
 )
 from holdfast.stores.sqlite.inline_commit import NOTABLE_SECONDS, DiskLatencyGate, is_short
-from holdfast.stores.sqlite.schema import applied_steps
 
 ResultT = TypeVar("ResultT")
 
