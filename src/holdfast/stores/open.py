@@ -91,7 +91,7 @@ def sqlite_path(url: str) -> Path:
     except UnicodeEncodeError:
         is_possible = False
     if not is_possible:
-        raise InvalidSetting(f"store url {url!r} names no file that could be")
+        raise InvalidSetting(f"store url {url!r} names an impossible file")
     return Path(path)
 
 

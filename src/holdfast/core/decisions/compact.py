@@ -26,7 +26,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     if command.compaction is not None and is_changed(
         session, facts.heads, command.shown_records, command.to_seq
     ):
-        return refuse(SessionMoved("what was summed up was changed in the meantime"))
+        return refuse(SessionMoved("the summarized range was changed in the meantime"))
     if not _is_possible(command, facts, session):
         return refuse(ItemNotFound(f"session {session.id} cannot be compacted up to that item"))
     draft = Draft(session, now=facts.now)

@@ -320,7 +320,7 @@ class Gateway:
 
         A turn of a dead worker does if others run it again. A turn of this worker does although its
         lease is over: the store never takes a lane from the worker that asks, so a repeat could
-        only wait. Its run ends it, or the worker notices that it was taken for dead.
+        only wait. Its run ends it, or the worker notices that it was declared dead.
         """
         turn = view.turn
         if view.status in ("queued", "running"):

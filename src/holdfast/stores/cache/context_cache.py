@@ -172,7 +172,7 @@ class ContextCache:
         self.held_bytes = 0
 
     def _begin(self, session: Session) -> None:
-        """Know a session that was created here: empty, or a fork of a known context."""
+        """Cache a session that was created here: empty, or a fork of a cached context."""
         if session.record_no:
             return
         if session.parent_id is None:
@@ -206,7 +206,7 @@ class ContextCache:
 
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:
-    """Whether items are shown the way they are stored, as long as no record speaks of them."""
+    """Whether items are shown the way they are stored, as long as no record applies to them."""
     return _NOT_AS_STORED.isdisjoint([item.kind for item in items])
 
 

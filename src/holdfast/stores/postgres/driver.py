@@ -177,7 +177,7 @@ class PostgresDriver(SqlDriver):
                 break
             try:
                 results.append(await self._transact_single(command))
-            except Exception as exc:  # noqa: BLE001 - out of reach: unreachable: the others would fail too
+            except Exception as exc:  # noqa: BLE001 - unreachable: the others would fail too
                 return results + _answers(exc, len(commands) - len(results))
         late = StoreUnavailable("the store is too slow now; nothing was done")
         return results + _answers(late, len(commands) - len(results))

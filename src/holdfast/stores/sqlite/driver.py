@@ -1,8 +1,8 @@
 """SQLite: one writer, grouped commits; a reader beside it.
 
 Every write begins with BEGIN IMMEDIATE, so that a second process on the same file waits its turn,
-for a bounded time. Short ones are made on the event loop itself while the disk is quick; nothing is
-waited for there but the disk.
+for a bounded time. Short ones run on the event loop itself while the disk is fast; they wait for
+nothing but the disk.
 """
 
 import asyncio
