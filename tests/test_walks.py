@@ -103,7 +103,7 @@ def test_the_commands_of_a_page_do_what_it_says(
         walking.walk(page, EXTRAS, TARGETS)
 
 
-def test_what_is_not_run_is_said_to_be() -> None:
+def test_blocks_that_are_not_run_are_marked() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         notes = {block.note for block in blocks_of(page) if block.language == "sh"}
         assert notes <= {"", NOT_RUN}

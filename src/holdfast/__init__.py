@@ -10,9 +10,8 @@ from holdfast._version import __version__
 if TYPE_CHECKING:
     from holdfast.app import open  # noqa: A004
     from holdfast.core.errors import HoldfastError
-    from holdfast.core.model.provider_state import ProviderState
     from holdfast.core.model.reset_policy import ResetPolicy
-    from holdfast.core.model.session import Usage
+    from holdfast.core.model.session import ProviderState, Usage
     from holdfast.engine.embedded.api import Holdfast, SessionHandle
     from holdfast.engine.embedded.turn_handle import TurnHandle
     from holdfast.engine.settings import LaneSettings
@@ -22,7 +21,7 @@ _HOMES = {
     "Holdfast": "holdfast.engine.embedded.api",
     "HoldfastError": "holdfast.core.errors",
     "LaneSettings": "holdfast.engine.settings",
-    "ProviderState": "holdfast.core.model.provider_state",
+    "ProviderState": "holdfast.core.model.session",
     "ResetPolicy": "holdfast.core.model.reset_policy",
     "SessionHandle": "holdfast.engine.embedded.api",
     "TurnHandle": "holdfast.engine.embedded.turn_handle",

@@ -31,7 +31,7 @@ def _kinds(events: Iterator[dict[str, Any]], count: int) -> list[str]:
     return [next(events)["type"] for _ in range(count)]
 
 
-def test_what_one_process_does_another_tells_and_nothing_is_told_twice(store_url: str) -> None:
+def test_events_of_one_process_reach_another_once(store_url: str) -> None:
     with running_gateway(store_url) as first, running_gateway(store_url) as second:
         session = _say(first, "I am Ada").headers["x-session-id"]
         own = f"{second.url}/v1/sessions/{session}/events"

@@ -63,7 +63,7 @@ async def check_every_name_is_found(caller: StoreClient, session: Session) -> No
         assert await caller.read.item(session, one.name) == one
 
 
-async def test_shared_ids_are_told_apart_and_found_again(caller: StoreClient) -> None:
+async def test_shared_ids_are_distinguished_and_found_again(caller: StoreClient) -> None:
     session = await session_of(caller, "a", "b", "a", "a")
     assert (await names(caller, session))[:4] == ["a", "b", "a.3", "a.4"]
     await check_every_name_is_found(caller, session)
@@ -116,7 +116,7 @@ async def test_pages_have_the_same_names_as_the_whole(caller: StoreClient) -> No
         assert one.name == whole[seq - 1]
 
 
-async def test_every_page_of_a_line_of_forks_has_the_items_of_its_place(
+async def test_every_page_of_a_chain_of_forks_has_the_items_of_its_place(
     caller: StoreClient,
 ) -> None:
     session, expected = (await caller.append("0", key="k")).session, ["0"]
@@ -173,7 +173,7 @@ async def test_ids_that_end_with_a_place_are_found_there_and_elsewhere(
     await check_every_name_is_found(caller, session)
 
 
-async def test_a_fork_finds_what_an_id_says_in_its_own_line(caller: StoreClient) -> None:
+async def test_a_fork_finds_the_item_of_an_id_in_its_own_lineage(caller: StoreClient) -> None:
     parent = await session_of(caller, "a", "b000002", "c000003")
     child = await fork(caller, parent, 2)
     started = await caller.start(session_id=child.id, items=named("b000002", "d000004"))

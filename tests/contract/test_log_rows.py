@@ -59,7 +59,7 @@ async def test_text_in_progress_is_gone_once_its_run_has_ended(
     assert await _content(store, PARTIALS) == b""
 
 
-async def test_the_log_of_an_erased_session_has_nothing_that_was_said(
+async def test_the_log_of_an_erased_session_has_no_content(
     store: SqlStore, caller: StoreClient
 ) -> None:
     run = await caller.start("running words", key="a", request=b'{"model": "secret model"}')

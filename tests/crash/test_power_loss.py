@@ -185,7 +185,7 @@ def test_a_weaker_setting_would_lose_acknowledged_turns(synchronous: str, tmp_pa
     assert sum(count > 0 for count in losses) > len(losses) / 4
 
 
-def test_the_check_notices_what_was_told_before_it_was_synced(full: Disk, tmp_path: Path) -> None:
+def test_the_check_notices_an_acknowledgement_before_the_sync(full: Disk, tmp_path: Path) -> None:
     too_early = [
         check(tmp_path, images, told_by(full, at + 40)).lost
         for at, images in full.power_losses("nothing", every=7)

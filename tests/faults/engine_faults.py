@@ -26,8 +26,8 @@ RUNS = (
     Fault(
         "calls of an answer that is not whole are waited for",
         f"{ENGINE}/turns/executor.py",
-        "if item.kind in CLIENT_CALLS and is_completed:",
-        "if item.kind in CLIENT_CALLS:",
+        "if item.kind in OUTPUT_OF and is_completed:",
+        "if item.kind in OUTPUT_OF:",
         ("tests/integration/test_unsound_answers.py",),
     ),
     Fault(

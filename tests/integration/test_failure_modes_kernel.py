@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.core.errors import ProviderFailure, SessionBusy, SessionRetired, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 from holdfast.core.transaction.commands import Delete
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item, TurnHandle

@@ -306,7 +306,7 @@ async def test_f63_an_answer_without_its_end_is_no_answer(api: str, ending: str)
             assert text_of(again).endswith("Last text: and now?")
 
 
-async def test_what_was_healed_is_told_by_the_turn_the_events_and_the_metrics() -> None:
+async def test_heals_are_in_the_turn_the_events_and_the_metrics() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(*three(simulator), heals=QUICK) as gateway:
             simulator.add_fault("error", status=500, message="oh no", when={"model": "gpt-4.1"})

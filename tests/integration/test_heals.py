@@ -194,7 +194,7 @@ async def test_what_a_retry_cannot_help_is_not_tried_again(kind: str) -> None:
 
 @pytest.mark.parametrize("ending", ["clean", "eof", "reset"])
 @pytest.mark.parametrize("api", ["responses", "chat"])
-async def test_an_answer_that_breaks_off_is_a_failure_and_what_was_said_is_kept(
+async def test_an_answer_that_breaks_off_is_a_failure_and_its_output_is_stored(
     ending: str, api: str
 ) -> None:
     cut = {"kind": "cut", "event": 9, "ending": ending, "times": 1}

@@ -151,7 +151,9 @@ ODD_ITEMS: list[Json] = [
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_what_an_odd_server_said_is_taken_by_every_other(api: str, is_stream: bool) -> None:
+async def test_items_of_an_odd_server_are_accepted_by_every_other(
+    api: str, is_stream: bool
+) -> None:
     with ProviderSimulator() as simulator:
         async with (
             odd_server(lambda path, body: whole(*ODD_ITEMS, saying("done"))) as server,

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 

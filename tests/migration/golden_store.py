@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 
 from holdfast._version import __version__
 from holdfast.core.ids import SessionId
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.transaction.commands import Delete, Fork
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql import migrations

@@ -136,7 +136,7 @@ def picture_of_store(old: Picture) -> Plan[Picture]:
     return new
 
 
-async def test_the_new_store_says_what_the_old_tables_said(
+async def test_the_new_store_has_the_content_of_the_old_tables(
     path: Path, places: Places, clock: ManualClock
 ) -> None:
     old = picture_of_file(path)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.compaction.budget import TokenBudget, plan
+from holdfast.core.compaction.budget import TokenBudget, plan_compaction
 from holdfast.core.compaction.records import (
     SUMMARY_OPENING,
     CompactionRecord,
@@ -47,7 +47,7 @@ SESSION = SessionId("s")
 
 def records_of(log: list[StoredItem], shown: Shown, room: TokenBudget) -> Shown | None:
     """Return the records after one more compaction."""
-    made = plan(show(_kept(log, shown), shown), room)
+    made = plan_compaction(show(_kept(log, shown), shown), room)
     if made is None:
         return None
     compaction, head = shown.compaction, shown.in_force.compaction
@@ -166,7 +166,7 @@ def _begins_with_its_first_request(log: list[StoredItem], request: list[bytes]) 
 @given(logs(), st.integers(0, 200))
 def test_a_compaction_is_made_only_where_it_shows_less(log: list[StoredItem], tokens: int) -> None:
     room = TokenBudget(tokens=tokens, scale=DEFAULT_SCALE, turn_number=99, summary_tokens=5)
-    made = plan(log, room)
+    made = plan_compaction(log, room)
     if made is not None:
         assert made.tokens_after < made.tokens_before
         assert made.tokens_before == estimate_tokens([item.body for item in log], {})
@@ -183,7 +183,9 @@ def test_a_quoted_request_survives_any_number_of_summaries(text: str, rounds: in
     body = msgspec.json.encode({"type": "message", "role": "user", "content": asked})
     items = [StoredItem("s", 1, 1, "message", None, None, b"", False, body)]
     for number in range(min(rounds, 5)):
-        made = plan(items, TokenBudget(tokens=1, scale=DEFAULT_SCALE, turn_number=9, is_whole=True))
+        made = plan_compaction(
+            items, TokenBudget(tokens=1, scale=DEFAULT_SCALE, turn_number=9, is_whole=True)
+        )
         if made is None:
             break
         told = with_first_request(made, f"{number} {text}", 100)

@@ -38,7 +38,7 @@ def test_ids_annotations_and_outer_blanks_do_not_change_who_said_what(
 
 
 @given(roles, roles, words, words)
-def test_other_roles_and_other_words_are_told_apart(
+def test_other_roles_and_other_words_are_distinguished(
     role: str, other_role: str, text: str, other_text: str
 ) -> None:
     assume((role, text.strip()) != (other_role, other_text.strip()))

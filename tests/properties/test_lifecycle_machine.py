@@ -9,8 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.core.errors import RunFenced, SessionChanged, SessionNotFound, SessionRetired
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands import (
     Claim,

@@ -20,7 +20,7 @@ from holdfast.core.decisions import compact as compacting
 from holdfast.core.decisions import idempotency as repeats
 from holdfast.core.decisions import recovery as succession
 from holdfast.core.decisions import run as run_end
-from holdfast.core.decisions.channels import stop as stopping
+from holdfast.core.decisions.channels import turns as stopping
 from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import RunId, TurnId

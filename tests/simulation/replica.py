@@ -25,10 +25,9 @@ from holdfast.core.errors import (
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.delivery import Delivery
 from holdfast.core.model.items import NewItem, message
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest as DeskRequest
 from holdfast.core.model.request import write_request
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.model.turn import RUN_AGAIN, OnBusy, Source, Turn
 from holdfast.core.transaction.commands import (
     Accept,

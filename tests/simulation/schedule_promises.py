@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.decisions.channels.stop import STOPPED_CODE
+from holdfast.core.decisions.channels.turns import STOPPED_CODE
 from holdfast.core.model.schedule import ScheduleClaim, ScheduleRow
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction import commands as cmd

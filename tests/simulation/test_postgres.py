@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.transaction.commands import IndexLog
-from holdfast.stores.postgres.open import open_postgres
+from holdfast.stores.postgres.driver import open_postgres
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient

@@ -15,9 +15,8 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import NewItem, message
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult

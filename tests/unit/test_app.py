@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidInput, InvalidSetting
 from holdfast.engine.settings import LaneSettings
 
 
-async def test_what_was_said_is_there_after_closing_and_opening(tmp_path: Path) -> None:
+async def test_items_survive_closing_and_opening(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     for expected in (0, 1, 2):
         async with holdfast.open(url) as hf:

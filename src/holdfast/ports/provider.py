@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.model.items import NewItem
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.openai.stream_events import Delta
 
 

@@ -8,9 +8,8 @@ import msgspec
 from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
-from holdfast.core.model.session import Session, SessionStatus
+from holdfast.core.model.session import ProviderState, Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
 from holdfast.core.transaction.changes import (
     ApiKeyRow,

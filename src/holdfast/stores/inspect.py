@@ -8,9 +8,8 @@ from holdfast.core.errors import ForeignDatabase, StoreUnavailable
 from holdfast.stores.open import MEMORY, check_access, check_known, sqlite_path
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.schema_info import StoreInspection, missing_from, steps_left
-from holdfast.stores.sqlite.connection import connect_to_read
+from holdfast.stores.sqlite.connection import applied_steps, connect_to_read
 from holdfast.stores.sqlite.driver import DIALECT
-from holdfast.stores.sqlite.schema import applied_steps
 
 
 async def inspect_store(url: str) -> StoreInspection:

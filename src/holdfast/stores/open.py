@@ -12,9 +12,8 @@ from holdfast.ports.clock import Clock
 from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import FileTokens, ProcessTokens
-from holdfast.stores.sqlite.connection import DatabaseFile, connect_to_read
+from holdfast.stores.sqlite.connection import DatabaseFile, check_usable, connect_to_read
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.stores.sqlite.schema import check_usable
 
 MEMORY = "memory:"
 
@@ -92,7 +91,7 @@ def sqlite_path(url: str) -> Path:
     except UnicodeEncodeError:
         is_possible = False
     if not is_possible:
-        raise InvalidSetting(f"store url {url!r} names no file that could be")
+        raise InvalidSetting(f"store url {url!r} names an impossible file")
     return Path(path)
 
 

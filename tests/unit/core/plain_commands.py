@@ -8,9 +8,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.items import message, write_item
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.reset_policy import ResetPolicy
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.model.turn import Successor
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import (

@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int = 0
 
 
-def plan(items: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
+def plan_compaction(items: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
     """Return a plan that brings items within or close to a budget, or None if it saves nothing."""
     sizes = [budget.scale.item(item.body) for item in items]
     before = sum(sizes)

@@ -337,16 +337,16 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
     for record in records:
         if record.body is None or record.kind not in ("compaction", "elision"):
             continue
-        made = read_compaction(record.body) if record.kind == "compaction" else None
+        summary = read_compaction(record.body) if record.kind == "compaction" else None
         elision = read_elision(record.body) if record.kind == "elision" else None
-        body = made or elision
+        body = summary or elision
         assert body is not None
         is_in_force = force.compaction is not None and force.compaction.no == record.no
         is_in_force = is_in_force or any(head.no == record.no for head in force.elisions)
         status: CompactionStatus = "in_force" if is_in_force else "superseded"
         if record.no in undone:
             status = "undone"
-        elif made is not None and (record.session_id, record.no) not in force.standing:
+        elif summary is not None and (record.session_id, record.no) not in force.standing:
             status = "void"
         before = found.get(body.id)
         found[body.id] = CompactionView(
@@ -355,8 +355,8 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
             status=before.status if before is not None else status,
             created_at=record.created_at,
             turn_id=record.turn_id,
-            to_seq=record.to_seq if made is not None else before.to_seq if before else None,
-            compaction=made or (before.compaction if before else None),
+            to_seq=record.to_seq if summary is not None else before.to_seq if before else None,
+            compaction=summary or (before.compaction if before else None),
             elision=elision or (before.elision if before else None),
         )
     return list(found.values())

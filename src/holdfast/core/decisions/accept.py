@@ -144,14 +144,14 @@ def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
     """Return an error if the log has changed since the request was compared with it, or None."""
     session = facts.session
     if session is not None and command.after_turn not in (None, session.turn_count):
-        return SessionMoved("another turn came between this one and its parent")
+        return SessionMoved("another turn was added after the parent; compare again")
     if command.seen_seq is None:
         return None
     settled = settled_seq(session, facts.active) if session is not None else 0
     active_id = facts.active.id if facts.active is not None else None
     if command.seen_seq == settled and command.supersedes in (None, active_id):
         return None
-    return SessionMoved("the session moved on while the request was compared with it")
+    return SessionMoved("the session changed while the request was compared with it; retry")
 
 
 def _accept_child(
@@ -299,7 +299,7 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
     if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:
-        return LaneFull(f"{waiting.count} turns wait in session {session.id}, no more may")
+        return LaneFull(f"{waiting.count} turns wait in session {session.id}; no more are accepted")
     return None
 
 

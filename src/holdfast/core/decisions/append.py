@@ -104,7 +104,7 @@ def _refusal(command: AppendBatch, facts: Facts) -> HoldfastError | None:
     if facts.active is not None or facts.waiting.count:
         return SessionBusy(f"session {session.id} is busy")
     if command.replaces_upto is not None and command.replaces_upto != session.head_seq:
-        return SessionMoved("the session moved on while it was compacted")
+        return SessionMoved("the session changed while it was compacted; retry")
     return None
 
 

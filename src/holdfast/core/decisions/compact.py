@@ -26,31 +26,31 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     if command.compaction is not None and is_changed(
         session, facts.heads, command.shown_records, command.to_seq
     ):
-        return refuse(SessionMoved("what was summed up was changed in the meantime"))
+        return refuse(SessionMoved("the summarized range was changed in the meantime"))
     if not _is_possible(command, facts, session):
         return refuse(ItemNotFound(f"session {session.id} cannot be compacted up to that item"))
     draft = Draft(session, now=facts.now)
-    made, short = command.compaction, command.elision
+    summary, elision = command.compaction, command.elision
     turn_id = facts.active.id if facts.active else None
-    if made is not None:
-        draft.record("compaction", (1, command.to_seq), turn_id=turn_id, body=write_body(made))
-        if made.usage is not None:
-            count_usage(draft, made.usage)
-    if short is not None:
-        span = (min(seq for seq, _ in short.cuts), max(seq for seq, _ in short.cuts))
-        draft.record("elision", span, turn_id=turn_id, body=write_body(short))
+    if summary is not None:
+        draft.record("compaction", (1, command.to_seq), turn_id=turn_id, body=write_body(summary))
+        if summary.usage is not None:
+            count_usage(draft, summary.usage)
+    if elision is not None:
+        span = (min(seq for seq, _ in elision.cuts), max(seq for seq, _ in elision.cuts))
+        draft.record("elision", span, turn_id=turn_id, body=write_body(elision))
     # The provider's state holds the log as it was shown before.
     draft.add(ProviderStateDropped(session.id))
-    compaction = made or short
+    compaction = summary or elision
     assert compaction is not None
     draft.add_event(
         "session.compacted",
         facts.active,
         compaction_id=compaction.id,
         reason=compaction.reason,
-        mode=made.mode if made is not None else "elide",
+        mode=summary.mode if summary is not None else "elide",
         to_seq=command.to_seq or None,
-        shortened=len(short.cuts) if short is not None else 0,
+        shortened=len(elision.cuts) if elision is not None else 0,
         tokens_before=compaction.tokens_before,
         tokens_after=compaction.tokens_after,
     )
@@ -61,21 +61,21 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
 
 def _is_possible(command: Compact, facts: Facts, session: Session) -> bool:
     """Whether the ranges are in the log, continue the last compaction, and save tokens."""
-    made, short = command.compaction, command.elision
-    if made is None and short is None:
+    summary, elision = command.compaction, command.elision
+    if summary is None and elision is None:
         return False
-    if made is not None:
+    if summary is not None:
         current = in_force(facts.heads).compaction
         covered = current.to_seq if current is not None else 0
         if not max(covered, 1) <= command.to_seq <= session.head_seq:
             return False
-        if not all(1 <= seq <= command.to_seq for seq in made.keeps):
+        if not all(1 <= seq <= command.to_seq for seq in summary.keeps):
             return False
-        if made.tokens_after >= made.tokens_before:
+        if summary.tokens_after >= summary.tokens_before:
             return False
-    if short is None:
+    if elision is None:
         return True
-    return bool(short.cuts) and all(1 <= seq <= session.head_seq for seq, _ in short.cuts)
+    return bool(elision.cuts) and all(1 <= seq <= session.head_seq for seq, _ in elision.cuts)
 
 
 def _requested_id(command: Compact) -> str | None:

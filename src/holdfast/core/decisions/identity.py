@@ -69,8 +69,11 @@ def new_draft(command: Accept | Append | AppendBatch | Reserve, facts: Facts) ->
 def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
     """Return an error if a tenant may not store more or open another turn, or None."""
     if limits.full_bytes:
-        return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
-    most = limits.max_tenant_turns
-    if not most or facts.tenant_turns < most:
+        limit = limits.full_bytes
+        return StorageFull(f"the tenant has reached its limit of {limit} stored bytes; delete some")
+    limit = limits.max_tenant_turns
+    if not limit or facts.tenant_turns < limit:
         return None
-    return TenantFull(f"{facts.tenant_turns} turns are open, {most} may be")
+    return TenantFull(
+        f"the tenant has {facts.tenant_turns} open turns; its limit is {limit}, retry later"
+    )

@@ -96,9 +96,9 @@ def _answer_repeat(command: Reset | Fork, facts: Facts) -> Decision[Session] | N
         return refuse(
             IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
         )
-    created = facts.made
+    created = facts.created
     if created is None or not created.exists_for(command.tenant):
-        return refuse(SessionDeleted("the session that this request made was deleted"))
+        return refuse(SessionDeleted("the session that this request created was deleted"))
     return Decision(created)
 
 
@@ -108,7 +108,7 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
-        return refuse(SessionNotKeyed(f"session {session.id} has no key to live under"))
+        return refuse(SessionNotKeyed(f"session {session.id} has no key to restore it under"))
     if session.is_live:
         return Decision(session)
     back = Draft(session, now=facts.now)
@@ -146,7 +146,7 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
             return Decision(session)
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if command.idle_seconds is not None and not _is_idle(facts, session, command.idle_seconds):
-        return refuse(SessionBusy(f"session {session.id} was spoken to in the meantime"))
+        return refuse(SessionBusy(f"session {session.id} was used in the meantime"))
     visible_forks = [fork for fork in facts.forks if fork.is_visible]
     if visible_forks and not command.cascade:
         return refuse(

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.channels.bursts import burst_of, collects, merge, ready_at
+from holdfast.core.decisions.channels.turns import burst_of, collects, merge, ready_at
 from holdfast.core.decisions.lane import (
     CLOCK_TOLERANCE_SECONDS,
     WORKER_LOST,

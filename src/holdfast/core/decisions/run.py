@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decisions.channels.bursts import collects
+from holdfast.core.decisions.channels.turns import collects
 from holdfast.core.decisions.hide import is_changed, without_hidden
 from holdfast.core.decisions.lane import (
     end_turn,
@@ -20,9 +20,8 @@ from holdfast.core.decisions.lane import (
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals, write_heals
 from holdfast.core.model.items import NewItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Span, merge_spans
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.model.turn import Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
     CompletionRow,
@@ -205,10 +204,11 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
 
 def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
     """Write what later requests look up, and queue the messages that a channel sends."""
-    kept, session = command.completion, draft.before
-    if kept is not None:
+    completion, session = command.completion, draft.before
+    if completion is not None:
         row = CompletionRow(
-            turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
+            turn.id, turn.step, session.tenant, session.id, completion.model, completion.metadata,
+            facts.now,
         )  # fmt: skip
         draft.add(row)
     if command.history_hash:
@@ -340,14 +340,14 @@ def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
     if command.drops_state:
         draft.add(ProviderStateDropped(session.id, command.slot))
     heal = command.heal
-    told = {"next_model": heal.next_model} if heal.next_model else {}
+    fallback = {"next_model": heal.next_model} if heal.next_model else {}
     draft.add_event(
         "turn.healed",
         facts.active,
         failure=heal.failure_class,
         action=heal.action,
         code=heal.code,
-        **told,
+        **fallback,
     )
     if heal.items:
         _set_aside(draft, run, heal)

@@ -85,11 +85,11 @@ def find_refused_input(
     if outputs:
         # An output cannot be sent without its call, so nothing before it can be left out.
         return RefusedInput(outputs[-1].seq)
-    asked = input_from
+    first = input_from
     for item in takewhile(
         lambda item: _is_from_user(item) and not _is_instruction(item), reversed(own)
     ):
-        asked = item.seq
+        first = item.seq
     # Instructions are shown first, wherever they were given: sort by sequence number.
     earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
     recent = list(takewhile(lambda item: not _is_from_model(item), reversed(earlier)))
@@ -98,7 +98,7 @@ def find_refused_input(
     if unanswered:
         # A client may have sent the answer that it has; leave it out together with its question.
         unanswered += takewhile(_is_from_model, own)
-    return RefusedInput(asked, tuple(sorted(item.seq for item in unanswered)), instructions)
+    return RefusedInput(first, tuple(sorted(item.seq for item in unanswered)), instructions)
 
 
 def _role(item: StoredItem) -> str | None:

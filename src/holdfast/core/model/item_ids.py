@@ -126,13 +126,13 @@ def _spelled_out(item: StoredItem, fields: dict[str, msgspec.Raw]) -> dict[str, 
         added["type"] = "message"
     if _text(fields.get("status")) is None:
         added["status"] = "incomplete" if item.is_partial else "completed"
-    said = _text(fields.get("content"))
-    if said is None:
+    text = _text(fields.get("content"))
+    if text is None:
         return added
     if _text(fields.get("role")) == "assistant":
-        added["content"] = [{"type": "output_text", "text": said, "annotations": []}]
+        added["content"] = [{"type": "output_text", "text": text, "annotations": []}]
     else:
-        added["content"] = [{"type": "input_text", "text": said}]
+        added["content"] = [{"type": "input_text", "text": text}]
     return added
 
 

@@ -167,10 +167,10 @@ def message(role: str, text: str, body: bytes | None = None, item_id: str | None
             body = _encode(value)
         except (TypeError, UnicodeEncodeError) as exc:
             raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
-    said = f"{role}\0{text.strip()}"
-    if "\r" in said or not said.isascii():
-        said = comparable_text(said)
-    fingerprint = blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    comparable = f"{role}\0{text.strip()}"
+    if "\r" in comparable or not comparable.isascii():
+        comparable = comparable_text(comparable)
+    fingerprint = blake2b(comparable.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return NewItem(body, "message", item_id, None, fingerprint)
 
 
@@ -188,8 +188,8 @@ def _fingerprint(kind: str, head: _Head) -> bytes:
     elif kind.endswith(OUTPUT_SUFFIX):
         text = f"{kind}\0{_text(head.output)}"
     else:
-        asked = _arguments(head.arguments) + _more_arguments(head)
-        text = f"{kind}\0{head.name}\0{asked}\0{_text(head.content)}"
+        arguments = _arguments(head.arguments) + _more_arguments(head)
+        text = f"{kind}\0{head.name}\0{arguments}\0{_text(head.content)}"
     return _hashed(text)
 
 

@@ -138,3 +138,21 @@ def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
 def subtract_usage(known: Usage, last: Usage) -> Usage:
     """Return the usage before the last call."""
     return Usage(*map(sub, astuple(known), astuple(last)))
+
+
+class ProviderState(msgspec.Struct, frozen=True, gc=False):
+    """An opaque value that may be sent only to the provider that made it.
+
+    It is committed together with the completed response that made it, or not at all.
+    """
+
+    provider: str
+    account: str
+    model: str
+    value: bytes
+    covers_seq: int = 0
+
+    @property
+    def slot(self) -> str:
+        """The key of this owner's state within a session."""
+        return msgspec.json.encode([self.provider, self.account, self.model]).decode()

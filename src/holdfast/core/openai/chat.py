@@ -271,7 +271,7 @@ def _add_parts(item: Item, texts: list[str], refusals: list[str]) -> None:
 
 def streamed_text(items: Iterable[bytes]) -> str:
     """Return all text of an answer as a chat stream shows it; a tool call starts a paragraph."""
-    said, is_after_tool = "", False
+    text_so_far, is_after_tool = "", False
     for body in items:
         item = msgspec.json.decode(body)
         text = ""
@@ -282,9 +282,9 @@ def streamed_text(items: Iterable[bytes]) -> str:
         elif item.get("type") == "mcp_approval_request":
             text, is_after_tool = approval_text(item, item.get("approval_code") or ""), True
         if text:
-            said += f"\n\n{text}" if said and is_after_tool else text
+            text_so_far += f"\n\n{text}" if text_so_far and is_after_tool else text
             is_after_tool = False
-    return said
+    return text_so_far
 
 
 def call_of(item: Item) -> dict[str, Any]:

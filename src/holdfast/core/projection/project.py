@@ -189,17 +189,17 @@ def _answer(
     gateway_items: Sequence[StoredItem],
 ) -> list[ProjectedItem]:
     """Return the outputs of a batch of parallel calls, and empty the batch."""
-    given: list[ProjectedItem] = []
+    outputs: list[ProjectedItem] = []
     for index in batch:
         call, output = listed[index], answers.get(index)
         if output is not None:
-            given.append(ProjectedItem(names.of_output(call, output), output.seq, call))
+            outputs.append(ProjectedItem(names.of_output(call, output), output.seq, call))
         elif call.kind in OUTPUT_OF:
             text = _unanswered(call, gateway_items)
             synthetic = interrupted_output(call.kind, names.id_of(call), text)
-            given.append(ProjectedItem(synthetic, None, call))
+            outputs.append(ProjectedItem(synthetic, None, call))
     batch.clear()
-    return given
+    return outputs
 
 
 def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:

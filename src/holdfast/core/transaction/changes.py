@@ -22,10 +22,9 @@ from holdfast.core.model.channels import (
 )
 from holdfast.core.model.delivery import OutboxRow
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import HiddenRanges, Record
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.model.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")

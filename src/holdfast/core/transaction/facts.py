@@ -60,7 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completion: CompletionRow | None = None
     imported_turns: int = 0
     """How many turns of the session, or of the key's live session, were imported."""
-    made: Session | None = None
+    created: Session | None = None
     """The session that an earlier request with the same idempotency key created."""
     next_generation: int = 1
     live_id: SessionId | None = None

@@ -16,8 +16,6 @@ from holdfast.core.errors import (
     RunFenced,
     RunStateUsed,
     StoreUnavailable,
-    TurnCancelled,
-    TurnFailed,
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, StoredItem
@@ -35,7 +33,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.engine.sessions.active_run import ActiveRun, Batch
 from holdfast.engine.sessions.appending import append_batch
-from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway, ended_error
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 EXTEND_TRIES = 4
@@ -186,13 +184,9 @@ class ExternalLane:
         if not repeated.is_settled:
             view = await gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
             turn, is_interrupted = view.turn, view.status == "interrupted"
-        if turn.outcome == "cancelled":
-            raise TurnCancelled(turn.id, turn.error_code)
-        if turn.outcome == "failed" and not turn.is_retryable:
-            raise TurnFailed(
-                turn.error_message or "the run failed",
-                failure_code=turn.error_code or TurnFailed.code,
-            )
+        is_over = turn.outcome == "failed" and not turn.is_retryable
+        if turn.outcome == "cancelled" or is_over:
+            raise ended_error(turn)
         if is_interrupted or turn.outcome == "failed":
             return None
         runs = await gateway.read.runs(turn.id)

@@ -14,13 +14,11 @@ from holdfast.core.errors import (
     RunFenced,
     TurnAlreadyDone,
     TurnCancelled,
-    TurnFailed,
     TurnInterrupted,
 )
 from holdfast.core.ids import RunId
 from holdfast.core.model.items import NewItem, item_value
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Accept, Finish, Queued, Repeated, Started
 from holdfast.engine.embedded.validation import (
@@ -30,7 +28,7 @@ from holdfast.engine.embedded.validation import (
     require_usage,
 )
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway, ended_error
 from holdfast.ports.store import ItemQuery
 
 Item: TypeAlias = dict[str, Any]
@@ -111,13 +109,8 @@ class TurnHandle:
             view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
             turn = view.turn
             is_interrupted = view.status == "interrupted"
-        if turn.outcome == "cancelled":
-            raise TurnCancelled(turn.id, turn.error_code)
-        if turn.outcome == "failed":
-            raise TurnFailed(
-                turn.error_message or "the turn failed",
-                failure_code=turn.error_code or "turn_failed",
-            )
+        if turn.outcome in ("cancelled", "failed"):
+            raise ended_error(turn)
         if is_interrupted and (turn.outcome is None or turn.is_retryable):
             return False
         self._done = turn

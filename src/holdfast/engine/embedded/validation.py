@@ -7,8 +7,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidItem
 from holdfast.core.model.items import ROLES, NewItem, message, read_item, write_item
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 
 ValueT = TypeVar("ValueT")
 MAX_COUNT = 2**62

@@ -7,8 +7,8 @@ import msgspec
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.refused_items import poison_candidates
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import ProviderState
 from holdfast.core.projection.project import continue_after, show
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.ports.provider import Provider, StateUse

@@ -103,7 +103,7 @@ class CompactionTurns:
             run.session.id, after=run.turn.number, limit=_SEARCHED_TURNS, order="desc"
         )
         for view in turns:
-            asked = find_request(view.turn.request)
-            if asked is not None:
-                return asked.model
+            request = find_request(view.turn.request)
+            if request is not None:
+                return request.model
         return None

@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.budget import Plan, TokenBudget, plan, role_of
+from holdfast.core.compaction.budget import Plan, TokenBudget, plan_compaction, role_of
 from holdfast.core.compaction.context_options import (
     ContextOptions,
     max_output_tokens,
@@ -176,8 +176,8 @@ class Compactor:
         records = await self._gateway.read.records(run.session)
         later = [r for r in records if r.no > after_record and r.turn_id == run.turn.id]
         for view in reversed(list_compactions(run.session, later)):
-            made = view.compaction or view.elision
-            if made is not None and made.reason == "overflow":
+            plan = view.compaction or view.elision
+            if plan is not None and plan.reason == "overflow":
                 with suppress(CompactionNotFound, SessionNotFound):  # erased meanwhile
                     await run.undo_compaction(view.id)
 
@@ -236,8 +236,10 @@ class Compactor:
     def _truncated(self, attempt: CallAttempt, bounds: Bounds) -> Sequence[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
         history = attempt.history
-        made = plan(history, replace(self._budget(attempt, bounds.limit), summary_tokens=0))
-        return history if made is None else truncated(history, made)
+        plan = plan_compaction(
+            history, replace(self._budget(attempt, bounds.limit), summary_tokens=0)
+        )
+        return history if plan is None else truncated(history, plan)
 
     async def _shorten(
         self, attempt: CallAttempt, bounds: Bounds, reason: CompactionReason
@@ -250,9 +252,9 @@ class Compactor:
         budget = self._budget(attempt, bounds.goal)
         for is_last in (False, True):
             elides_first = budget.elides_first or is_last
-            made = plan(attempt.history, replace(budget, elides_first=elides_first))
+            plan = plan_compaction(attempt.history, replace(budget, elides_first=elides_first))
             try:
-                if made is None or not await self._record(attempt, made, budget, reason):
+                if plan is None or not await self._record(attempt, plan, budget, reason):
                     break
             except SessionMoved:
                 log.info("session.compaction_outdated", session_id=attempt.run.session.id)
@@ -263,32 +265,32 @@ class Compactor:
         return history
 
     async def _record(
-        self, attempt: CallAttempt, made: Plan, budget: TokenBudget, reason: CompactionReason
+        self, attempt: CallAttempt, plan: Plan, budget: TokenBudget, reason: CompactionReason
     ) -> bool:
         assert attempt.run is not None
         model, prompt = self.settings.model or attempt.model, self.settings.prompt
         summary = None
-        if made.to_seq and self.settings.mode == "model":
-            summary = await self._summarize(made, budget, model, prompt, attempt.run)
+        if plan.to_seq and self.settings.mode == "model":
+            summary = await self._summarize(plan, budget, model, prompt, attempt.run)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, made, budget, reason, summary)
-        if made.to_seq and compaction is None:
+        compaction = _compaction(name, plan, budget, reason, summary)
+        if plan.to_seq and compaction is None:
             return False
-        record = await self._write(attempt.run, made, name, reason, compaction)
+        record = await self._write(attempt.run, plan, name, reason, compaction)
         if compaction is not None and read_context_options(attempt.request.fields).compacts:
-            text = standalone_summary(attempt.history, made.keeps, compaction.text)
+            text = standalone_summary(attempt.history, plan.keeps, compaction.text)
             attempt.run.preface = (compaction_item(name, text, record),)
         return True
 
     async def _summarize(
-        self, made: Plan, budget: TokenBudget, model: str, prompt: str, run: ActiveRun | None = None
+        self, plan: Plan, budget: TokenBudget, model: str, prompt: str, run: ActiveRun | None = None
     ) -> Summary | None:
         """Return a model's summary; a failure is recorded with the run, if there is one."""
         window = self._windows(model)
         reserve = 2 * budget.summary_tokens
-        readable = max(window - reserve, window // 2) if window else made.tokens_before // 2
+        readable = max(window - reserve, window // 2) if window else plan.tokens_before // 2
         found = await self._summarizer.summarize(
-            made,
+            plan,
             model=model,
             prompt=prompt,
             input_tokens=readable,
@@ -306,23 +308,23 @@ class Compactor:
         return None
 
     async def _write(
-        self, run: ActiveRun, made: Plan, name: str, reason: CompactionReason,
+        self, run: ActiveRun, plan: Plan, name: str, reason: CompactionReason,
         compaction: CompactionRecord | None,
     ) -> Name:  # fmt: skip
         """Record a plan, and return the name of its summary's record."""
         elision = None
-        if made.cuts:
+        if plan.cuts:
             elision = Elision(
-                id=name, reason=reason, cuts=made.cuts, tokens_before=made.tokens_before,
-                tokens_after=made.tokens_after,
+                id=name, reason=reason, cuts=plan.cuts, tokens_before=plan.tokens_before,
+                tokens_after=plan.tokens_after,
             )  # fmt: skip
         session = await run.compact(
-            Compact(fence=run.fence, to_seq=made.to_seq, compaction=compaction, elision=elision)
+            Compact(fence=run.fence, to_seq=plan.to_seq, compaction=compaction, elision=elision)
         )
         mode = compaction.mode if compaction is not None else "elide"
         log.info("session.compacted", session_id=run.session.id, reason=reason, mode=mode)
         self._gateway.meter.compacted(mode, reason)
-        return session.id, session.record_no - bool(made.cuts)
+        return session.id, session.record_no - bool(plan.cuts)
 
     # ── requests of which nothing is stored ─────────────────────────────────────────────────
 
@@ -352,19 +354,19 @@ class Compactor:
         """Replace the oldest part of a stateless request by a summary, which the client keeps."""
         history, budget = attempt.history, self._budget(attempt, bounds.goal)
         unchanged = FittedInput([item.body for item in history])
-        made = plan(history, budget)
-        if made is None or not made.to_seq:
+        plan = plan_compaction(history, budget)
+        if plan is None or not plan.to_seq:
             return unchanged
         summary = None
         if self.settings.mode == "model":
             model = self.settings.model or attempt.model
-            summary = await self._summarize(made, budget, model, self.settings.prompt)
+            summary = await self._summarize(plan, budget, model, self.settings.prompt)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, made, budget, "threshold", summary)
+        compaction = _compaction(name, plan, budget, "threshold", summary)
         if compaction is None:
             return unchanged
-        item = compaction_item(name, standalone_summary(history, made.keeps, compaction.text))
-        rest = truncated(history, made, keeps=False)
+        item = compaction_item(name, standalone_summary(history, plan.keeps, compaction.text))
+        rest = truncated(history, plan, keeps=False)
         return FittedInput([expand(item), *(each.body for each in rest)], (item,))
 
     async def summarize_items(
@@ -420,24 +422,24 @@ class Compactor:
     ) -> CompactionResult:
         history = await run.items()
         budget = self._whole_budget(history, run.turn.number)
-        made = plan(history, budget)
+        plan = plan_compaction(history, budget)
         name = self._gateway.ids.new("cmp")
         summary, compaction = None, None
-        if made is not None:
+        if plan is not None:
             writer = self.settings.model or model
             if self.settings.mode != "elide" and writer is not None:
                 text = prompt or self.settings.prompt
-                summary = await self._summarize(made, budget, writer, text, run)
-            compaction = _compaction(name, made, budget, reason, summary)
+                summary = await self._summarize(plan, budget, writer, text, run)
+            compaction = _compaction(name, plan, budget, reason, summary)
         usage = summary.usage if summary is not None else None
-        if made is None or compaction is None:
+        if plan is None or compaction is None:
             text = transcript(history, SHORT_LOG_BYTES)
             item = compaction_item(name, text, (run.session.id, 0))
             return CompactionResult(item, usage)
         # The run of this compaction counts its usage: the record must not count it again.
         compaction = replace(compaction, usage=None)
-        record = await self._write(run, made, name, reason, compaction)
-        text = standalone_summary(history, made.keeps, compaction.text)
+        record = await self._write(run, plan, name, reason, compaction)
+        text = standalone_summary(history, plan.keeps, compaction.text)
         return CompactionResult(compaction_item(name, text, record), usage)
 
     def _whole_budget(self, items: Sequence[StoredItem], turn_number: int) -> TokenBudget:
@@ -453,31 +455,31 @@ class Compactor:
 
 
 def _compaction(
-    name: str, made: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
+    name: str, plan: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
 ) -> CompactionRecord | None:
     """Return the compaction of a plan, if it replaces a range and the result is shorter."""
-    if not made.to_seq:
+    if not plan.to_seq:
         return None
     size = int(budget.summary_tokens * budget.scale.bytes_per_token)
     # If everything is replaced, quote its beginning and its end: nothing else describes it.
-    texts = [transcript(made.replaced, size) if budget.is_whole else elision_note(made, size)]
+    texts = [transcript(plan.replaced, size) if budget.is_whole else elision_note(plan, size)]
     if summary is not None:
         texts.insert(0, summary.text)
     for text in texts:
-        full = with_first_request(made, text, size // 2)
+        full = with_first_request(plan, text, size // 2)
         shown_tokens = budget.scale.item(message("user", SUMMARY_OPENING + full).body)
-        after = made.tokens_after + max(shown_tokens - budget.summary_tokens, 0)
-        if after < made.tokens_before:
+        after = plan.tokens_after + max(shown_tokens - budget.summary_tokens, 0)
+        if after < plan.tokens_before:
             is_model = summary is not None and text == summary.text
             return CompactionRecord(
                 id=name,
                 mode="model" if is_model else "elide",
                 reason=reason,
                 text=full,
-                keeps=made.keeps,
-                left_out=len(made.replaced),
+                keeps=plan.keeps,
+                left_out=len(plan.replaced),
                 model=summary.model if summary is not None and is_model else None,
-                tokens_before=made.tokens_before,
+                tokens_before=plan.tokens_before,
                 tokens_after=after,
                 usage=summary.usage if summary is not None else None,
             )
@@ -486,8 +488,8 @@ def _compaction(
 
 def quote_answers(items: Sequence[StoredItem]) -> str:
     """Return a short history as text, without the user's messages, which the client keeps."""
-    said = [item for item in items if role_of(item) not in ("user", "system", "developer")]
-    texts = (standing_instructions(items), transcript(said, SHORT_LOG_BYTES))
+    answers = [item for item in items if role_of(item) not in ("user", "system", "developer")]
+    texts = (standing_instructions(items), transcript(answers, SHORT_LOG_BYTES))
     return "\n\n".join(text for text in texts if text) or NOTHING_ELSE
 
 
@@ -507,12 +509,12 @@ def as_stored_items(items: Iterable[NewItem]) -> list[StoredItem]:
     return found
 
 
-def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) -> list[StoredItem]:
+def truncated(items: Sequence[StoredItem], plan: Plan, *, keeps: bool = True) -> list[StoredItem]:
     """Return the items that a plan keeps, without any replacement for those left out."""
-    cuts = dict(made.cuts)
-    kept = set(made.keeps) if keeps else set()
+    cuts = dict(plan.cuts)
+    kept = set(plan.keeps) if keeps else set()
     return [
         truncate_output(item, cuts[item.seq]) if item.seq in cuts else item
         for item in items
-        if item.seq > made.to_seq or item.seq in kept
+        if item.seq > plan.to_seq or item.seq in kept
     ]

@@ -18,9 +18,8 @@ from holdfast.core.healing.refused_items import RefusedInput, find_refused_input
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import SentRequest, TurnRequest
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.model.turn import Fence, Run
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import (

@@ -10,9 +10,6 @@ from holdfast.core.errors import (
     StoreClosed,
     StoreError,
     StoreUnavailable,
-    TurnCancelled,
-    TurnFailed,
-    TurnInterrupted,
 )
 from holdfast.core.ids import RunId
 from holdfast.core.model.turn import OnBusy, Turn
@@ -24,7 +21,7 @@ from holdfast.core.transaction.commands import (
     Finish,
     Repeated,
 )
-from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway, ended_error
 from holdfast.engine.sessions.submission import SUBMIT_TRIES, resubmit
 
 BUSY_SECONDS = 0.02
@@ -107,9 +104,4 @@ async def completed_turn(gateway: Gateway, repeated: Repeated) -> Turn:
         turn = (await gateway.wait_until_ended(turn.tenant, turn.id)).turn
     if turn.outcome == "completed":
         return turn
-    if turn.outcome == "cancelled":
-        raise TurnCancelled(turn.id, turn.error_code)
-    if turn.outcome == "failed":
-        message = turn.error_message or "the turn failed"
-        raise TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
-    raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
+    raise ended_error(turn)

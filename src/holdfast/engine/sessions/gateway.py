@@ -12,6 +12,7 @@ from holdfast.core.errors import (
     SessionDeleted,
     StoreUnavailable,
     TurnCancelled,
+    TurnFailed,
     TurnInterrupted,
     TurnNotFound,
 )
@@ -56,6 +57,16 @@ RECOVERED_AT_ONCE = 32
 """How many recovered turns run in parallel: a crash may leave a large number."""
 
 _ADMISSIONS = {Started: "started", Queued: "queued", Repeated: "repeated"}
+
+
+def ended_error(turn: Turn) -> HoldfastError:
+    """Return the error for a caller whose turn ended without completing."""
+    if turn.outcome == "cancelled":
+        return TurnCancelled(turn.id, turn.error_code)
+    if turn.outcome == "failed":
+        message = turn.error_message or "the turn failed"
+        return TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
+    return TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
 
 class Gateway:
@@ -309,7 +320,7 @@ class Gateway:
 
         A turn of a dead worker does if others run it again. A turn of this worker does although its
         lease is over: the store never takes a lane from the worker that asks, so a repeat could
-        only wait. Its run ends it, or the worker notices that it was taken for dead.
+        only wait. Its run ends it, or the worker notices that it was declared dead.
         """
         turn = view.turn
         if view.status in ("queued", "running"):

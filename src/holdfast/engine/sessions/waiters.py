@@ -78,7 +78,7 @@ class Waiter:
         return future
 
     def wake(self) -> None:
-        """Make it look, now or as soon as it waits."""
+        """Make it look again: now, or as soon as it waits."""
         self.is_woken = True
         future, timer = self._future, self._timer
         if future is not None and not future.done():
@@ -88,7 +88,7 @@ class Waiter:
             self._timer = None
 
     def stop_timer(self) -> None:
-        """Have the alarm end only by a wake-up."""
+        """Cancel the timer: from now on only a wake-up ends the alarm."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,7 +125,7 @@ class WaiterRegistry:
         self._woken_at: dict[SessionId, int] = {}
         self._all_woken_at = 0
         self.stopped_early: dict[RunId, None] = {}
-        """Runs that were told to stop before they were in `running`; whoever adds one tells it."""
+        """Runs that have to stop but were not in `running` yet; they are stopped when added."""
 
     # ── turns that a task of this process is responsible for ────────────────────────────────
 

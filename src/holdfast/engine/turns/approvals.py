@@ -287,10 +287,10 @@ class ApprovalService:
         for _ in range(MAX_JOINS):
             found = await self._find(tenant, answer.name, waits=waits)
             item = self.item_for(found, approver, answer)
-            said = () if words is None else (words_item(self._new("gww"), "user", words),)
+            spoken = () if words is None else (words_item(self._new("gww"), "user", words),)
             try:
                 return await self._join(
-                    tenant, found, (item, *said), is_stream=is_stream,
+                    tenant, found, (item, *spoken), is_stream=is_stream,
                     idempotency_key=idempotency_key,
                 )  # fmt: skip
             except ApprovalNotFound:

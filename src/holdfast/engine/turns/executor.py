@@ -20,6 +20,7 @@ from holdfast.core.model.gateway_items import ATTACHMENT
 from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import SentRequest, TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
+from holdfast.core.model.synthetic_outputs import OUTPUT_OF
 from holdfast.core.model.turn import RUN_AGAIN, Source, Turn
 from holdfast.core.openai.response import (
     RecordedAnswer,
@@ -56,13 +57,6 @@ from holdfast.ports.tools import Toolbox
 
 _NOT_SENT = frozenset({"item_reference", "compaction_trigger", ATTACHMENT})
 """Kinds of items that are never sent to a model as they are."""
-CLIENT_CALLS = frozenset(
-    {
-        "function_call", "custom_tool_call", "local_shell_call", "shell_call",
-        "apply_patch_call", "computer_call",
-    }
-)  # fmt: skip
-"""Kinds of calls that the client's own tools answer."""
 INLINE_ITEMS = 500
 """How many items are checked on the event loop; more are checked in a thread."""
 NO_REPLY = "NO_REPLY"
@@ -304,7 +298,7 @@ class TurnExecutor:
         """Return the end of a run with what only some turns need: calls, tools, deliveries."""
         items, is_completed = command.items, answer.status == "completed"
         for item in items:
-            if item.kind in CLIENT_CALLS and is_completed:
+            if item.kind in OUTPUT_OF and is_completed:
                 command = replace(command, pending_calls=_pending_calls(items))
                 break
         if tool_turn is not None:
@@ -503,11 +497,11 @@ def _is_clients_mistake(error: HoldfastError) -> bool:
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
     """Log that a turn failed after its heals; a failed attempt alone is not logged here."""
-    given = error.provider_code if isinstance(error, ProviderFailure) else None
+    code = error.provider_code if isinstance(error, ProviderFailure) else None
     request = current_request.get()
     log.warning(
         "turn.failed",
-        code=plain_code(given) or error.code,
+        code=plain_code(code) or error.code,
         **ids,
         **({"request_id": request.request_id} if request is not None else {}),
     )
@@ -537,7 +531,7 @@ def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     return tuple(
         item.call_id
         for item in items
-        if item.kind in CLIENT_CALLS and item.call_id and item.call_id not in answered
+        if item.kind in OUTPUT_OF and item.call_id and item.call_id not in answered
     )
 
 

@@ -174,8 +174,8 @@ async def _repeated_failure(
         return None
     query = ItemQuery(after=first - 1, limit=len(items) + 1, view="log")
     stored = await read.items(session, query)
-    asked = [item.fingerprint for item in stored[: len(items)]]
-    if asked != [item.fingerprint for item in items]:
+    stored_prints = [item.fingerprint for item in stored[: len(items)]]
+    if stored_prints != [item.fingerprint for item in items]:
         return None
     rest = [_sent(item.as_new()) for item in stored[len(items) :]]
     if any(item.role is not None and item.role != ASSISTANT for item in rest):

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import read_elision
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import HIDING, Record, in_force, quarantined
 from holdfast.core.model.request import (
     DIGEST_BYTES,
@@ -24,7 +23,7 @@ from holdfast.core.model.request import (
     hash_items,
     read_request,
 )
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import decode_answer
 from holdfast.core.projection.project import ProjectedItem, continue_after, show

@@ -174,13 +174,13 @@ def chat_words(
     if request.api != "chat":
         return []
     shown = client_output([*earlier, *(item.body for item in items)])
-    told = message_of(shown)["content"] or ""
+    text = message_of(shown)["content"] or ""
     if request.is_stream:
-        told = streamed_text(shown)
+        text = streamed_text(shown)
     last = items[-1] if items else None
-    words = words_item(new_id("gww"), "assistant", told)
+    words = words_item(new_id("gww"), "assistant", text)
     is_said = last is not None and last.fingerprint == words.fingerprint
-    return [] if is_said or not told else [words]
+    return [] if is_said or not text else [words]
 
 
 async def commit_step(

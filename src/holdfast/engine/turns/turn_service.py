@@ -21,7 +21,6 @@ from holdfast.core.errors import (
     SessionDeleted,
     StoreUnavailable,
     TurnCancelled,
-    TurnFailed,
     TurnInterrupted,
     release_frames,
 )
@@ -33,7 +32,7 @@ from holdfast.core.openai.response import ResponseFacts, decode_answer, deleted_
 from holdfast.core.transaction.commands import Accept, Queued, Repeated, Started
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway, ended_error
 from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
 from holdfast.engine.streaming.response_records import ResponseRecords, conversation_of
 from holdfast.engine.streaming.resume import resume_live
@@ -524,25 +523,18 @@ def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
 
 def _unanswered(turn: Turn, run: Run | None, now: float) -> HoldfastError:
     """Return the error that the first caller of a turn got."""
-    if turn.outcome == "cancelled":
-        return TurnCancelled(turn.id, turn.error_code)
-    if turn.outcome == "failed":
-        return _failed(turn, run, now)
-    return TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
-
-
-def _failed(turn: Turn, run: Run | None, now: float) -> HoldfastError:
-    message, code = turn.error_message or "the turn failed", turn.error_code
+    error = ended_error(turn)
     recorded = decode_answer(run.result).failure if run is not None and run.result else None
-    if recorded is None:
-        return TurnFailed(message, failure_code=code or TurnFailed.code)
+    if turn.outcome != "failed" or recorded is None:
+        return error
     if not recorded.is_providers:
-        return TurnFailed(message, failure_code=code or TurnFailed.code, param=recorded.param)
+        error.param = recorded.param
+        return error
     return ProviderFailure(
-        message,
+        error.message,
         failure_class="terminal",
         status=recorded.status,
-        provider_code=code,
+        provider_code=turn.error_code,
         provider_type=recorded.provider_type,
         param=recorded.param,
         # The rest of the time that the provider asked to wait.

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 from holdfast.core.model.turn import Turn
 from holdfast.engine.turns.sent_requests import (
     Attempt,

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ProviderFailure
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn, TurnInput
 from holdfast.providers.cli_agents.directories import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 
 _MARK = "hf1."
 _SIZE = 16

@@ -10,11 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
+from holdfast.core.lru import SizedLru
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import HIDING
 from holdfast.core.model.session import Session
@@ -26,7 +28,6 @@ from holdfast.core.transaction.changes import (
     LogAppended,
     SummariesErased,
 )
-from holdfast.stores.cache.transcript_cache import TranscriptCache
 
 MAX_BYTES = 128 * 1024 * 1024
 """Enough for 8,000 sessions of 25 short messages."""
@@ -171,7 +172,7 @@ class ContextCache:
         self.held_bytes = 0
 
     def _begin(self, session: Session) -> None:
-        """Know a session that was created here: empty, or a fork of a known context."""
+        """Cache a session that was created here: empty, or a fork of a cached context."""
         if session.record_no:
             return
         if session.parent_id is None:
@@ -205,7 +206,7 @@ class ContextCache:
 
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:
-    """Whether items are shown the way they are stored, as long as no record speaks of them."""
+    """Whether items are shown the way they are stored, as long as no record applies to them."""
     return _NOT_AS_STORED.isdisjoint([item.kind for item in items])
 
 
@@ -216,3 +217,71 @@ def _fits(entry: CachedContext, session: Session) -> bool:
 def _size(items: Sequence[StoredItem]) -> int:
     """Return about the bytes that items take here and, as text, in a request to an upstream."""
     return sum([2 * len(item.body) + ITEM_BYTES for item in items])
+
+
+# ── transcripts as clients read them ──────────────────────────────────────────────────────────
+
+MAX_TRANSCRIPT_BYTES = 16 * 1024 * 1024
+NOTHING = b"[]"
+
+
+class CachedTranscript(NamedTuple):
+    """The visible items of a session at a head, as a JSON list."""
+
+    record_no: int
+    head_seq: int
+    listed: bytes
+
+
+class TranscriptCache:
+    """Whole transcripts as bytes, bounded, so that a later read only fetches the new items.
+
+    An entry stays valid by the rule of contexts: as long as the session has no new record, its
+    transcript at a later head is the cached one with the new items appended.
+    """
+
+    def __init__(self, max_bytes: int = MAX_TRANSCRIPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._readings: SizedLru[SessionId, CachedTranscript] = SizedLru(max_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all transcripts in bytes."""
+        return self._readings.held
+
+    def find(self, session: Session) -> CachedTranscript | None:
+        """Return the cached transcript if it is still valid; may be called from any thread."""
+        known = self._readings.peek(session.id)
+        if known is None or known.record_no != session.record_no:
+            return None
+        return known if known.head_seq <= session.head_seq else None
+
+    def keep(self, session: Session, listed: bytes) -> None:
+        """Add a transcript, except a fork's: its inherited items may be erased elsewhere."""
+        if session.parent_id is not None:
+            return
+        known = self._readings.get(session.id)
+        if known is not None and known[:2] >= (session.record_no, session.head_seq):
+            # The cached one is as new or newer: a later read finished first.
+            return
+        self.drop(session.id)
+        if len(listed) * 2 <= self._max_bytes:
+            reading = CachedTranscript(session.record_no, session.head_seq, listed)
+            self._readings.put(session.id, reading, len(listed))
+
+    def drop(self, session_id: SessionId) -> None:
+        """Remove a session's transcript."""
+        self._readings.pop(session_id)
+
+
+def listed(bodies: Sequence[bytes], before: bytes = NOTHING) -> bytes:
+    """Return items as a JSON list, appended to the list `before`; everything is copied once."""
+    if not bodies:
+        return before
+    pieces: list[bytes | memoryview] = [*bodies]
+    pieces[-1] = bodies[-1] + b"]"
+    if before == NOTHING:
+        pieces[0] = b"[" + pieces[0]
+    else:
+        pieces.insert(0, memoryview(before)[:-1])
+    return b",".join(pieces)

@@ -65,7 +65,7 @@ class LaneCache:
     def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
         """Return the facts of a session's lane.
 
-        Whether another owner still lives is not known here; who asks does.
+        None if another worker has the lane: whether it is alive is not known here.
         """
         known = self._lanes.get(session_id)
         if known is None:

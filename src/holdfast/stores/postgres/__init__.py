@@ -1,5 +1,5 @@
 """PostgreSQL 14 and later: a pool, group commit, notifications and worker locks."""
 
-from holdfast.stores.postgres.open import open_postgres
+from holdfast.stores.postgres.driver import open_postgres
 
 __all__ = ["open_postgres"]

@@ -117,7 +117,7 @@ def _error_text(output: Iterable[str]) -> str:
     """Return a tool's error message, without its name and other output."""
     lines = [line.partition(": ")[2] for line in output]
     errors = [line for line in lines if line.startswith(("error: ", "detail: "))]
-    return "; ".join(line.partition(": ")[2] for line in errors) or "it did not say why"
+    return "; ".join(line.partition(": ")[2] for line in errors) or "no reason was given"
 
 
 def _verify(pg_restore: str, copy: Path, tables: set[str]) -> None:

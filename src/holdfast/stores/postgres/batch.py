@@ -74,8 +74,8 @@ async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Pl
     for index in range(len(plans)):
         advance(index, None)
     while asks:
-        asked, asks = asks, {}
-        for index, rows in (await _answers(connection, asked)).items():
+        current, asks = asks, {}
+        for index, rows in (await _answers(connection, current)).items():
             advance(index, rows)
     return [ends[index] for index in range(len(plans))]
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
@@ -10,12 +11,14 @@ import asyncpg
 
 from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.clock import Clock
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.postgres.batch import carry_out, waves, write_from_cache
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
-from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
+from holdfast.stores.postgres.connect import ANSWER_SECONDS, CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
+from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain, meaning
 from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
 from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
@@ -23,7 +26,7 @@ from holdfast.stores.postgres.optimistic_batch import decide_batch_from_cache
 from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.store import SqlDriver
+from holdfast.stores.sql.store import SqlDriver, SqlStore
 
 ResultT = TypeVar("ResultT")
 
@@ -174,7 +177,7 @@ class PostgresDriver(SqlDriver):
                 break
             try:
                 results.append(await self._transact_single(command))
-            except Exception as exc:  # noqa: BLE001 - out of reach: unreachable: the others would fail too
+            except Exception as exc:  # noqa: BLE001 - unreachable: the others would fail too
                 return results + _answers(exc, len(commands) - len(results))
         late = StoreUnavailable("the store is too slow now; nothing was done")
         return results + _answers(late, len(commands) - len(results))
@@ -350,3 +353,36 @@ async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> 
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
+
+
+async def open_postgres(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    settings: Mapping[str, str] | None = None,
+    answer_seconds: float = ANSWER_SECONDS,
+    is_read_only: bool = False,
+) -> SqlStore:
+    """Return the store of a PostgreSQL database; to read only, its schema must be current.
+
+    Time is the database's, unless a test passes a `clock`. `settings` are PostgreSQL's own
+    (`statement_timeout`, `lock_timeout`, …) and override the defaults.
+    """
+    settings = settings or {}
+    if is_read_only:
+        settings = {**settings, "default_transaction_read_only": "on"}
+    connector = Connector(target=read_target(url), settings=settings, answer_seconds=answer_seconds)
+    server_clock = ServerClock(clock)
+    origin = secrets.token_hex(8)
+    listener = NotificationListener(connector, server_clock, origin=origin)
+    driver = PostgresDriver(connector, server_clock, listener, origin=origin)
+    store = SqlStore(driver, listener)
+    try:
+        await driver.open(is_read_only=is_read_only)
+        announce = None if is_read_only else store.announce
+        await listener.start(announce, store.announce_outbox)
+        store.tell_outbox = listener.tell_outbox
+    except BaseException:
+        await driver.close()
+        raise
+    return store

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.channels.rows import WRITERS as CHANNEL_WRITERS
+from holdfast.stores.sql.channels.statements import WRITERS as CHANNEL_WRITERS
 from holdfast.stores.sql.entries import (
     identity_values,
     kind_of,

@@ -140,7 +140,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
         ]
         return Planned(Decision(alive_until), asks)
     if row is not None or not command.is_new:
-        refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
+        refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was declared dead"))
         return Planned(refused, [])
     return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
 

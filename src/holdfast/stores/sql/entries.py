@@ -216,21 +216,21 @@ def pack_entry(entry: Entry) -> bytes:
     """Return the body of an entry."""
     turn = entry.turn
     state: tuple[Any, ...] | None = None
-    owner = first_run = detail = began = ended = told = None
+    owner = first_run = detail = began = ended = usual_event = None
     if turn is not None:
         owner, first_run = turn.owner, "run" + turn.id.removeprefix("turn")
         began, ended = turn.started_at, turn.ended_at
-        told = _STATE_EVENTS[turn.outcome]
+        usual_event = _STATE_EVENTS[turn.outcome]
         started = SAME_TIME if began == turn.accepted_at else began
-        unsaid = turn.input if turn.outcome is not None else None
-        state = (*turn_values(turn), started, ended, unsaid)
+        left_input = turn.input if turn.outcome is not None else None
+        state = (*turn_values(turn), started, ended, left_input)
         if turn.merged_into is not None:
             state = (*state, turn.merged_into)
         if turn.last_seq is not None and turn.first_seq is not None:
             detail = _ITEM_RANGE % (turn.first_seq, turn.last_seq)
     events: list[tuple[str, bool, bytes | None]] = []
     for event in entry.events:
-        kind = "" if event.kind == told else event.kind
+        kind = "" if event.kind == usual_event else event.kind
         body = None if event.body == detail else event.body
         events += ((kind, event.turn_id is not None, body),)
     runs: list[tuple[Any, ...]] = []
@@ -267,8 +267,8 @@ def read_body(packed: bytes, turn_id: TurnId | None = None) -> Body:
         _complete_run(run, turn, turn_id)
     for place, (kind, is_about, detail) in enumerate(body.events):
         if not kind or detail is None:
-            told = detail if detail is not None else _ITEM_RANGE % (turn.first_seq, turn.last_seq)
-            body.events[place] = kind or _STATE_EVENTS[turn.outcome], is_about, told
+            text = detail if detail is not None else _ITEM_RANGE % (turn.first_seq, turn.last_seq)
+            body.events[place] = kind or _STATE_EVENTS[turn.outcome], is_about, text
     return body
 
 

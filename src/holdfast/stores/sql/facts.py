@@ -350,8 +350,8 @@ def lifecycle_facts(
     if isinstance(command, cmd.Reset | cmd.Fork):
         repeat = yield from find_repeat(command.tenant, command.idempotency_key)
         if repeat is not None:
-            made = yield from find_session(SessionId(repeat.turn_id))
-            return Facts(now=now, repeat=repeat, made=made)
+            created = yield from find_session(SessionId(repeat.turn_id))
+            return Facts(now=now, repeat=repeat, created=created)
     facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
@@ -360,8 +360,8 @@ def lifecycle_facts(
         generation = yield from _next_generation(session.tenant, session.key)
         facts = yield from _with_live(replace(facts, next_generation=generation), session)
     if isinstance(command, cmd.Fork | cmd.Reset) and command.again:
-        made = yield from find_session(command.new_id)
-        facts = replace(facts, live=made) if made is not None else facts
+        created = yield from find_session(command.new_id)
+        facts = replace(facts, live=created) if created is not None else facts
     if isinstance(command, cmd.Restore) and facts.live is not None:
         lane = yield from lane_facts(facts.live.id, now)
         facts = replace(facts, active=lane.active, active_run=lane.active_run)

@@ -11,7 +11,6 @@ from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, St
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, place_in, split_name
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import (
     HIDING,
     Record,
@@ -19,7 +18,7 @@ from holdfast.core.model.records import (
     in_force,
     visible_spans,
 )
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
@@ -41,8 +40,8 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
+from holdfast.stores.cache.context_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.cache.lineage_cache import LineageCache
-from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     read_events,
@@ -406,11 +405,11 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
 def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
     """Return where a history with one of these hashes ends; earlier hashes are preferred."""
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
-        asked = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
-        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(asked))
-        parameters = (tenant, *asked, *padding)
+        wanted = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
+        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(wanted))
+        parameters = (tenant, *wanted, *padding)
         found = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
-        for history_hash in asked:
+        for history_hash in wanted:
             for row in found:
                 if row.history_hash == history_hash and (yield from _still_says(row)):
                     return row

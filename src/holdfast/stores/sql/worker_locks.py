@@ -68,7 +68,7 @@ class FileTokens(WorkerTokens):
         except FileNotFoundError:
             return False
         except OSError as exc:
-            raise StoreUnavailable(f"cannot look at {self._folder / worker}: {exc}") from exc
+            raise StoreUnavailable(f"cannot read {self._folder / worker}: {exc}") from exc
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -9,8 +9,7 @@ from urllib.parse import quote
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.health_checks import ALL_ENTRIES, broken_logs
-from holdfast.stores.sqlite.connection import connect_to_read
-from holdfast.stores.sqlite.schema import applied_steps
+from holdfast.stores.sqlite.connection import applied_steps, connect_to_read
 
 PAGES_AT_ONCE = 2000
 

@@ -1,8 +1,8 @@
 """SQLite: one writer, grouped commits; a reader beside it.
 
 Every write begins with BEGIN IMMEDIATE, so that a second process on the same file waits its turn,
-for a bounded time. Short ones are made on the event loop itself while the disk is quick; nothing is
-waited for there but the disk.
+for a bounded time. Short ones run on the event loop itself while the disk is fast; they wait for
+nothing but the disk.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from holdfast.stores.sqlite.connection import (
     FILE_IS_GONE,
     Connect,
     ManagedConnection,
+    applied_steps,
 )
 from holdfast.stores.sqlite.inline_commit import NOTABLE_SECONDS, DiskLatencyGate, is_short
-from holdfast.stores.sqlite.schema import applied_steps
 
 ResultT = TypeVar("ResultT")
 

@@ -51,7 +51,6 @@ class Copied(msgspec.Struct):
     records: int = 0
     events: int = 0
     api_keys: int = 0
-    idempotency_keys: int = 0
 
 
 async def upgrade(old_url: str, new_url: str, progress: Progress) -> Copied:
@@ -120,8 +119,6 @@ class _Copy:
             await self._target.write([(table.insert, _parameters(table, row)) for row in rows])
             if table.name == "api_keys":
                 self._copied.api_keys += len(rows)
-            elif table.name == "idempotency":
-                self._copied.idempotency_keys += len(rows)
 
     async def _copy_session(self, session: Session) -> None:
         log = SessionLog(session)

@@ -9,8 +9,7 @@ from holdfast.core.compaction.records import SUMMARY_OPENING, CompactionRecord, 
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, RunFenced, SessionNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import write_item
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.transaction.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
 from holdfast.testing.store_client import StoreClient, answered, text_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture

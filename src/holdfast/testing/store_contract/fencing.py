@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.compaction.records import CompactionRecord
 from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
 from holdfast.core.healing.policy import Heal
-from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import ProviderState
 from holdfast.core.model.turn import Run
 from holdfast.core.transaction.commands import (
     Cancel,

@@ -7,8 +7,7 @@ from holdfast.core.compaction.records import compaction_item
 from holdfast.core.errors import SessionMoved
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import ERASED_ITEM, NewItem, read_item
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.transaction.commands import Fork, Hide, UndoCompaction
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.store_client import StoreClient

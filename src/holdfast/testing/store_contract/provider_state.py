@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import SessionId
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import quarantined
+from holdfast.core.model.session import ProviderState
 from holdfast.core.transaction.commands import (
     Delete,
     Fork,

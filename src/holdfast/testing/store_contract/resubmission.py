@@ -12,8 +12,7 @@ from holdfast.core.compaction.records import CompactionRecord, Elision
 from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.model.import_rows import ImportedTurn
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
 from holdfast.testing.clock import ManualClock

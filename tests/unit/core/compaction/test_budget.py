@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.compaction.budget import Plan, TokenBudget, plan, whole_cuts
+from holdfast.core.compaction.budget import Plan, TokenBudget, plan_compaction, whole_cuts
 from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.model.items import StoredItem, write_item
 
@@ -37,7 +37,7 @@ def room(tokens: int, **more: Any) -> TokenBudget:
 
 
 def planned(items: list[StoredItem], wanted: TokenBudget) -> Plan:
-    found = plan(items, wanted)
+    found = plan_compaction(items, wanted)
     assert found is not None
     return found
 
@@ -130,13 +130,13 @@ def test_an_output_longer_than_the_room_is_cut_to_fit_it() -> None:
 
 
 def test_what_cannot_be_less_is_left_as_it_is() -> None:
-    assert plan(log((9, said("user", 40_000))), room(100, summary_tokens=10)) is None
-    assert plan([], room(100)) is None
+    assert plan_compaction(log((9, said("user", 40_000))), room(100, summary_tokens=10)) is None
+    assert plan_compaction([], room(100)) is None
 
 
 def test_a_summary_alone_is_not_summed_up_again() -> None:
     items = log((0, said("user", 400)), (9, said("user", 4000)))
-    assert plan(items, room(500, summary_tokens=50)) is None
+    assert plan_compaction(items, room(500, summary_tokens=50)) is None
 
 
 def test_asked_for_on_its_own_everything_goes_but_what_must_stay() -> None:

@@ -17,7 +17,7 @@ def fields(**given: Any) -> dict[str, msgspec.Raw]:
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()}
 
 
-def test_nothing_said_is_no_wish() -> None:
+def test_a_request_without_options_has_the_defaults() -> None:
     assert read_context_options({}) == ContextOptions()
     assert (
         read_context_options(fields(truncation=None, context_management=None)) == ContextOptions()

@@ -18,8 +18,7 @@ from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import message
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.model.turn import Fence, Successor, Turn
 from holdfast.core.transaction.changes import (
     Decision,
@@ -216,7 +215,7 @@ def test_an_unknown_usage_stays_unknown() -> None:
     assert ended.session.input_tokens == 5
 
 
-def test_a_failure_is_recorded_with_what_was_said_and_begun() -> None:
+def test_a_failure_is_recorded_with_finished_and_partial_output() -> None:
     facts = running()
     command = a_finish(
         facts, outcome="failed", partial=BEGUN, error_code="boom", error_message="it broke",

@@ -67,7 +67,7 @@ def test_what_is_called_a_secret_is_hidden_whatever_it_looks_like(said: str, lef
         "see https://platform.openai.com/account/api-keys and https://host:8080/@me",
     ],
 )
-def test_everything_else_is_said_as_it_was(said: str) -> None:
+def test_other_text_is_unchanged(said: str) -> None:
     assert redact(said) == said
 
 

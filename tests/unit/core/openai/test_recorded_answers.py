@@ -23,7 +23,9 @@ DETAILED = b'{"input_tokens":10,"cost":0.25}'
     ],
     ids=["plain", "detailed", "implausible", "unknown"],
 )
-def test_usage_is_read_as_it_was_told(usage: Usage | None, told: bytes, is_left_out: bool) -> None:
+def test_usage_is_read_as_it_was_reported(
+    usage: Usage | None, told: bytes, is_left_out: bool
+) -> None:
     answer = RecordedAnswer(usage=msgspec.Raw(told), completed_at=5.0)
     packed = pack_answer(answer, usage)
     assert (b"input_tokens" not in packed) == (is_left_out or usage is None)

@@ -72,7 +72,7 @@ def test_every_part_of_a_text_is_a_query_or_a_clear_refusal(text: str) -> None:
     assert all(phrase.terms for phrase in phrases)
 
 
-def test_words_phrases_and_prefixes_are_told_apart() -> None:
+def test_words_phrases_and_prefixes_are_distinguished() -> None:
     assert parse_query('dog* "vet visit" 東京 我 dog*') == (
         Phrase(("dog",), is_prefix=True),
         Phrase(("vet", "visit")),

@@ -18,8 +18,7 @@ from holdfast.core.errors import (
     TurnCancelled,
 )
 from holdfast.core.ids import SessionId, WorkerId
-from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.session import Usage
+from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.transaction.commands import Cancel, ExpireWorker, Recover
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item, TurnHandle

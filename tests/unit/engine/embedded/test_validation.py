@@ -215,7 +215,7 @@ async def test_a_port_that_cannot_be_is_a_wrong_url(place: str) -> None:
             pass
 
 
-async def test_what_a_turn_was_given_wrongly_is_told_once_and_the_next_turn_runs(
+async def test_invalid_input_of_a_turn_is_reported_once_and_the_next_turn_runs(
     hf: Holdfast,
 ) -> None:
     session = await hf.session("k")

@@ -291,7 +291,7 @@ def test_a_refusal_teaches_where_the_window_ends(words: str, window: int) -> Non
     assert model_limits.of("up", "m").window == window
 
 
-async def test_a_wish_that_means_nothing_is_refused_before_anything_is_kept() -> None:
+async def test_invalid_context_options_are_rejected_before_anything_is_stored() -> None:
     async with open_gateway() as gateway:
         wrong: list[Item] = [{"truncation": "maybe"}, {"context_management": [{"type": "x"}]}]
         for fields in wrong:

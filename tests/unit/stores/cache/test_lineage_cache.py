@@ -31,12 +31,12 @@ def test_each_part_of_a_range_is_found_with_its_owner() -> None:
     assert line.by_session[1] == (5, 8)
 
 
-def test_an_ancestor_that_was_forked_before_it_said_anything_gives_nothing() -> None:
+def test_an_ancestor_that_was_forked_before_its_first_item_stores_nothing() -> None:
     line = a_line(3, 7, 0)
     assert line.between(1, 9) == [Part(SessionId("ses_0"), 4, 9), Part(SessionId("ses_2"), 1, 3)]
 
 
-def test_any_range_of_any_line_has_the_same_owners_as_when_all_are_looked_at() -> None:
+def test_any_range_of_any_lineage_has_the_owners_that_a_full_scan_finds() -> None:
     choose = random.Random(7)
     for _ in range(2000):
         parent_seqs = [choose.randrange(30) for _ in range(choose.randrange(8))] + [0]
@@ -46,7 +46,7 @@ def test_any_range_of_any_line_has_the_same_owners_as_when_all_are_looked_at() -
         assert found == owners_one_by_one(parent_seqs, first, last), (parent_seqs, first, last)
 
 
-def test_a_line_is_known_only_as_far_back_as_it_was_read() -> None:
+def test_a_lineage_is_known_only_as_far_back_as_it_was_read() -> None:
     cache = LineageCache()
     line = a_line(8, 4, since=5)
     cache.keep(CHILD, line)
@@ -55,7 +55,7 @@ def test_a_line_is_known_only_as_far_back_as_it_was_read() -> None:
     assert cache.find(ROOT, 9) is None
 
 
-def test_a_line_that_would_evict_most_others_is_not_kept() -> None:
+def test_a_lineage_that_would_evict_most_others_is_not_cached() -> None:
     cache = LineageCache(max_bytes=16 * ANCESTOR_BYTES)
     cache.keep(CHILD, a_line(3, 2, 1))
     cache.keep(ROOT, a_line(4, 3, 2, 1))

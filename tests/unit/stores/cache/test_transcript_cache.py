@@ -6,7 +6,7 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.store import Transcript
-from holdfast.stores.cache.transcript_cache import CachedTranscript, TranscriptCache, listed
+from holdfast.stores.cache.context_cache import CachedTranscript, TranscriptCache, listed
 from holdfast.stores.open import open_store
 from holdfast.stores.sql import queries
 from holdfast.testing.store_client import StoreClient

@@ -43,7 +43,7 @@ class Held(BatchDriver):
         return [Decision(one) for one in commands]
 
 
-async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
+async def test_commands_of_one_loop_iteration_share_a_commit() -> None:
     driver = Held()
     driver.may_end.set()
     committer = GroupCommitter(driver)
@@ -53,7 +53,7 @@ async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
     assert answered == [command(f"s{n}") for n in range(9)]
 
 
-async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
+async def test_commands_that_arrive_during_a_commit_share_the_next_one() -> None:
     driver = Held()
     committer = GroupCommitter(driver)
     first = asyncio.create_task(submitted(committer, "first"))

@@ -23,7 +23,7 @@ def test_what_only_libpq_understands_is_left_out() -> None:
     assert target.settings == {"application_name"}
 
 
-def test_risking_acknowledged_work_has_to_be_said() -> None:
+def test_an_asynchronous_commit_has_to_be_allowed_explicitly() -> None:
     assert not read_target("postgresql://h/d").allows_async_commit
     assert read_target("postgresql://h/d?holdfast_allow_async_commit=true").allows_async_commit
     assert not read_target("postgresql://h/d?holdfast_allow_async_commit=no").allows_async_commit

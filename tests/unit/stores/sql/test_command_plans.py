@@ -1,4 +1,4 @@
-"""Leases as commands: who is alive, who was taken for dead, and who stays dead."""
+"""Leases as commands: who is alive, who was declared dead, and who stays dead."""
 
 from collections.abc import AsyncIterator
 
@@ -65,10 +65,10 @@ async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_nam
     clock.advance(11)
     (judged,) = await store.workers()
     assert await store.submit(ExpireWorker(worker=judged.id, alive_until=judged.alive_until))
-    with pytest.raises(RunFenced, match="taken for dead"):
+    with pytest.raises(RunFenced, match="declared dead"):
         await store.submit(Renew(worker=MINE, lease_seconds=10))
     await store.dismiss(MINE)
-    with pytest.raises(RunFenced, match="taken for dead"):
+    with pytest.raises(RunFenced, match="declared dead"):
         await store.submit(Renew(worker=MINE, lease_seconds=10))
 
 

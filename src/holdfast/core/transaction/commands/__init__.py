@@ -36,13 +36,6 @@ from holdfast.core.transaction.commands.schedules import (
     SettleRun,
     SkipRun,
 )
-from holdfast.core.transaction.commands.search import (
-    ActiveSession,
-    IndexedItem,
-    IndexLog,
-    LogPosition,
-    RemovedItems,
-)
 from holdfast.core.transaction.commands.sessions import (
     AddApiKey,
     Annotate,
@@ -86,4 +79,14 @@ from holdfast.core.transaction.commands.turns import (
     Started,
     StoredCompletion,
 )
-from holdfast.core.transaction.commands.workers import ExpireWorker, Recover, Recovered, Renew
+from holdfast.core.transaction.commands.workers import (
+    ActiveSession,
+    ExpireWorker,
+    IndexedItem,
+    IndexLog,
+    LogPosition,
+    Recover,
+    Recovered,
+    RemovedItems,
+    Renew,
+)

@@ -8,7 +8,7 @@ from holdfast.core.model.delivery import Delivery, Fact, OutboxMessage, OutboxRo
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands.command import Command
-from holdfast.core.transaction.commands.search import LogPosition
+from holdfast.core.transaction.commands.workers import LogPosition
 
 DeliveryOutcome = Literal["sent", "delayed", "refused", "impossible"]
 """`delayed` says nothing about the message itself; `impossible` means that no retry can help."""

@@ -6,10 +6,9 @@ from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.schedule import ScheduleClaim
-from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.session import ProviderState, Session, Usage
 from holdfast.core.model.turn import Fence, OnBusy, Outcome, Run, Source, Successor, Turn
 from holdfast.core.transaction.changes import CompletionRow
 from holdfast.core.transaction.commands.command import Command, LaneLimits

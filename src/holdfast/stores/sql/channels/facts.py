@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.channels import access, edits, outbox, stop
+from holdfast.core.decisions.channels import access, outbox, turns
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.channels import BotTurnsRow, ChannelHoldRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow, first_part, outbox_id
@@ -12,7 +12,7 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql.channels import statements as sql
-from holdfast.stores.sql.channels.rows import read_message, read_receiver
+from holdfast.stores.sql.channels.statements import read_message, read_receiver
 from holdfast.stores.sql.lookups import (
     find_repeat,
     find_turn,
@@ -156,8 +156,8 @@ DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {
     cmd.SettleDelivery: (message_facts, outbox.settle_delivery),
     cmd.ReviseDelivery: (message_facts, outbox.revise_delivery),
     cmd.PruneOutbox: (no_facts, outbox.prune_outbox),
-    cmd.StopTurns: (stop_facts, stop.stop_turns),
-    cmd.EditWaiting: (edit_facts, edits.edit_waiting),
+    cmd.StopTurns: (stop_facts, turns.stop_turns),
+    cmd.EditWaiting: (edit_facts, turns.edit_waiting),
     cmd.RequestPairing: (pairing_facts, access.request_pairing),
     cmd.ApprovePairing: (pairing_facts, access.approve_pairing),
     cmd.RevokePairing: (pairing_facts, access.revoke_pairing),

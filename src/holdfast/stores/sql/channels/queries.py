@@ -11,7 +11,7 @@ from holdfast.core.model.channels import (
 from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow
 from holdfast.ports.outbox import OpenRequest, OutboxCount, OutboxQuery
 from holdfast.stores.sql.channels import statements as sql
-from holdfast.stores.sql.channels.rows import read_message, read_receiver
+from holdfast.stores.sql.channels.statements import read_message, read_receiver
 from holdfast.stores.sql.lookups import find_repeat, find_turn, is_living
 from holdfast.stores.sql.plan import Plan, SnapshotReader, every_as, one, one_as, reading
 

@@ -1,4 +1,12 @@
-"""Every statement about the outbox, pairings, receivers and chats, with the reason it is there."""
+"""Every statement about the outbox, pairings, receivers and chats, with the reason it is there.
+
+Also how their rows become values, and changes statements.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import astuple
 
 from holdfast.core.model.channels import (
     BotTurnsRow,
@@ -8,9 +16,11 @@ from holdfast.core.model.channels import (
     PairingRow,
     ReceiverRow,
 )
+from holdfast.core.model.delivery import OutboxRow
+from holdfast.core.transaction import changes as ch
 from holdfast.core.transaction.changes import OutboxFileAdded
 from holdfast.stores.sql.entries import EXPIRED
-from holdfast.stores.sql.plan import Statement, columns, insert
+from holdfast.stores.sql.plan import Ask, Statement, columns, insert, row_reader, write_fields
 
 _OUTBOX = (
     "id", "tenant", "channel", "chat", "thread", "source", "part", "session_id", "state", "body",
@@ -204,3 +214,60 @@ _RECEIVER = columns(ReceiverRow)
 RECEIVER = Statement("receiver", f"select {_RECEIVER} from receivers where channel = ?1")
 RECEIVERS = Statement("receivers", f"select {_RECEIVER} from receivers order by channel")
 SAVE_RECEIVER = insert("save_receiver", "receivers", ReceiverRow, key="channel")
+
+
+# ── rows and changes ──────────────────────────────────────────────────────────────────────────
+
+read_receiver = row_reader(ReceiverRow)
+read_message = row_reader(OutboxRow)
+
+
+def _save_message(change: ch.OutboxSaved) -> Ask:
+    row, before = change.row, change.before
+    return SAVE_MESSAGE, (
+        row.id, row.state, row.text, row.refusals, row.next_at, row.created_at, row.owner,
+        row.external_id, row.is_maybe_duplicate, row.error, row.settled_at, before.state,
+        before.owner or "", before.approval,
+    )  # fmt: skip
+
+
+def _hold(change: ch.ChannelHeld) -> Ask:
+    if change.before is None:
+        return TAKE_HOLD, (change.channel, change.owner, change.at)
+    return MOVE_HOLD, (change.channel, change.owner, change.at, change.before)
+
+
+def _move_cursor(change: ch.CursorMoved) -> Ask:
+    if change.before is None:
+        return START_CURSOR, (change.view, *change.after)
+    return MOVE_CURSOR, (change.view, *change.after, *change.before)
+
+
+def _save_bot_turns(change: ch.BotTurnsSaved) -> Ask:
+    if change.before is None:
+        return START_BOT_TURNS, astuple(change.row)
+    return SAVE_BOT_TURNS, (*astuple(change.row), change.before.messages)
+
+
+WRITERS: dict[type, Callable[[Any], Ask]] = {
+    ch.OutboxAdded: lambda change: (ADD_MESSAGE, astuple(change.row)),
+    ch.OutboxFileAdded: write_fields(ADD_FILE),
+    ch.OutboxFileDropped: write_fields(DROP_FILE),
+    ch.PlaceholderOpened: lambda change: (OPEN_PLACEHOLDER, astuple(change.row)),
+    ch.PlaceholderStopped: write_fields(STOP_PLACEHOLDER),
+    ch.ApprovalEnded: write_fields(END_APPROVAL),
+    ch.OutboxSaved: _save_message,
+    ch.OutboxRestDropped: write_fields(DROP_REST),
+    ch.OutboxPruned: write_fields(PRUNE_OUTBOX),
+    ch.CursorMoved: _move_cursor,
+    PairingRow: write_fields(SAVE_PAIRING),
+    ch.PairingDropped: write_fields(DROP_PAIRING),
+    ch.ChannelHeld: _hold,
+    ch.ChannelReleased: write_fields(DROP_HOLD),
+    ChatRow: write_fields(SAVE_CHAT),
+    DeadUpdateRow: write_fields(ADD_DEAD_UPDATE),
+    ch.BotTurnsSaved: _save_bot_turns,
+    ch.BotTurnsDropped: write_fields(DROP_BOT_TURNS),
+    ReceiverRow: write_fields(SAVE_RECEIVER),
+}
+"""The statement that writes each change about a channel."""

@@ -1,4 +1,4 @@
-"""Optimistic decisions: on a cached lane, or on what the command itself tells, without a read.
+"""Optimistic decisions: on a cached lane, without a read.
 
 The first write of such a decision is fenced: it fails if the session changed since the state that
 was decided on. Then nothing was written, and the command is planned again from what the store has.
@@ -20,7 +20,7 @@ from holdfast.stores.sql.command_plans import Planned
 
 
 def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
-    """Return what needs no reading, for a command of which enough is known."""
+    """Return the plan of a command if its lane is cached and nothing else has to be read."""
     decide = DECIDERS.get(type(command))
     if decide is None or command.again:
         return None
@@ -31,10 +31,10 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     if type(first) is LogAppended:
         session = first.session
         if (first.before or session).record_no != session.record_no:
-            return None  # The entry of a record tells of the earlier ones, which are read.
+            return None  # The entry of a record repeats the hidden ranges, which have to be read.
     asks = writes(decision.changes)
     if not asks or not asks[0][0].is_fenced:
-        return None  # A refusal has no gate that would tell whether it is due.
+        return None  # A refusal writes no gate that could detect a stale cache.
     return Planned(decision, asks)
 
 

@@ -1,7 +1,7 @@
 """Reports that are bounded, and say where they end."""
 
 from holdfast.stores.open import open_store
-from holdfast.stores.reports.sql_reports import MAX_LATENCIES, PAGE_ROWS, SqlReports, _Latencies
+from holdfast.stores.reports import MAX_LATENCIES, PAGE_ROWS, SqlReports, _Latencies
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.store_client import StoreClient
