@@ -27,6 +27,9 @@ from holdfast.core.projection.call_ids import CallIdAllocator
 from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
+_IN_ONE_ANSWER = frozenset(OUTPUT_OF) | {CALL, "reasoning"}
+"""Kinds of items that may follow a call in the answer that makes it."""
+
 
 class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
     """One item of a request, its place in the log, and the call that it answers, if any."""
@@ -80,8 +83,15 @@ def continue_after(
 
 
 def _is_answered(call: StoredItem, covered: Sequence[StoredItem]) -> bool:
-    """Whether a model has spoken after a call, and so was sent an output of it."""
-    return any(item.seq > call.seq and item.kind == "message" for item in covered)
+    """Whether a model has answered again after a call, and so was sent an output of it.
+
+    The calls of one answer follow each other; behind a gap, where items are hidden, is another.
+    """
+    later = (item for item in covered if item.seq > call.seq)
+    return any(
+        item.seq != seq or item.kind not in _IN_ONE_ANSWER
+        for seq, item in enumerate(later, call.seq + 1)
+    )
 
 
 def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:

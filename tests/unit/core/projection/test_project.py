@@ -279,6 +279,21 @@ def test_a_synthetic_output_that_a_model_has_answered_is_not_sent_again() -> Non
     assert new_to(in_turns([said("a", "user"), a_call("c1")]), 2) == shown(items)[2:3]
 
 
+@pytest.mark.parametrize("step", [[a_call("c2")], [a_call("c2"), an_output("c2"), a_call("c3")]])
+def test_a_synthetic_output_that_calls_have_followed_is_not_sent_again(
+    step: list[dict[str, Any]],
+) -> None:
+    """The output of a tool step was hidden, and the model was shown a synthetic one."""
+    values = [said("a", "user"), a_call("c1"), an_output("c1"), *step]
+    items = [item for item in log(*values) if item.seq != 3]
+    assert new_to(items, len(values)) is None
+
+
+def test_parallel_calls_that_never_ended_are_answered_together() -> None:
+    items = in_turns([said("a", "user"), a_call("c1"), reasoning(), a_call("c2")])
+    assert new_to(items, 4) == [an_output("c1", INTERRUPTED), an_output("c2", INTERRUPTED)]
+
+
 def test_what_is_new_is_what_stands_behind_the_covered_part() -> None:
     items = in_turns([said("a", "user"), said("b")], [said("c", "user")])
     assert new_to(items, 2) == [said("c", "user")]
