@@ -111,6 +111,8 @@ async def test_a_background_response_behind_another_turn_is_queued() -> None:
         second = await gateway.client.post("/v1/responses", json=ask("next"), headers=headers)
         assert first.json()["status"] == "in_progress"
         assert second.json()["status"] == "queued"
+        turn = (await gateway.client.get(f"/v1/turns/{second.headers['x-turn-id']}")).json()
+        assert (turn["status"], turn["response_id"]) == ("queued", second.json()["id"])
         model.gate.set()
         await ended(gateway, second.json()["id"])
         assert await gateway.log() == ["hi", "one two three", "next", "one two three"]

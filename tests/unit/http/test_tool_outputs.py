@@ -62,6 +62,19 @@ async def test_an_answer_to_an_unknown_approval_is_refused_and_changes_nothing()
         assert await gateway.log() == ["my name is Ada", "re:my name is Ada"]
 
 
+async def test_a_fork_of_a_session_that_waits_for_a_tool_has_the_call() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        origin = (await gateway.respond("one")).headers["x-session-id"]
+        child = (await gateway.client.post(f"/v1/sessions/{origin}/fork")).json()
+        assert child["item_count"] == 2
+        for session in (child["id"], origin):
+            body = {"model": "scripted", "input": [_out("c1", f"for {session}")]}
+            headers = {"X-Session-Id": session}
+            reply = await gateway.client.post("/v1/responses", json=body, headers=headers)
+            assert reply.status_code == 200
+            assert gateway.model.shown[-1] == ["one", "look()", f"=for {session}"]
+
+
 @pytest.mark.parametrize("is_chat", [False, True], ids=["responses", "chat"])
 async def test_a_late_output_follows_its_call(is_chat: bool) -> None:
     async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:

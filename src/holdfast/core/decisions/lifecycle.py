@@ -213,7 +213,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     after = command.after_seq
     if after is None:
-        after = finished_seq(session, facts.active)
+        after = settled_seq(session, facts.active)
     if not 0 <= after <= session.head_seq:
         return refuse(ItemNotFound(f"session {session.id} has no item {after}"))
     child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)

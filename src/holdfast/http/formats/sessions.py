@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.healing.policy import Heal, read_heals
-from holdfast.core.model.request import find_request, response_id
+from holdfast.core.model.request import TurnRequest, find_request, response_id
 from holdfast.core.model.turn import Run, Turn
 from holdfast.ports.store import SessionView, TurnView
 
@@ -68,7 +68,7 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "attempts": turn.attempts,
         "merged_into": turn.merged_into,
         "error": _error(turn),
-        "response_id": _response_id(turn, runs),
+        "response_id": _response_id(turn, request),
         "first_sequence": turn.first_seq,
         "last_sequence": turn.last_seq,
         "accepted_at": int(turn.accepted_at),
@@ -124,12 +124,9 @@ def _usage(counts: dict[str, int | None]) -> dict[str, int | None]:
     return {**counts, "total_tokens": total}
 
 
-def _response_id(turn: Turn, runs: Sequence[Run]) -> str | None:
+def _response_id(turn: Turn, request: TurnRequest | None) -> str | None:
     """Return the id of the response of the turn's last step, if it is stored."""
-    request = find_request(turn.request)
-    if request is None or not runs:
-        return None
-    if request.api != "responses" or not request.is_stored:
+    if request is None or request.api != "responses" or not request.is_stored:
         return None
     return response_id(turn.id, turn.step)
 
