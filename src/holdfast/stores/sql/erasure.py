@@ -11,11 +11,16 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.model.items import read_role
 from holdfast.core.transaction import changes as ch
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Prune
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
+from holdfast.stores.sql.channels.statements import (
+    ERASE_MESSAGES,
+    ERASE_TURN_FILES,
+    ERASE_TURN_MESSAGES,
+)
 from holdfast.stores.sql.entries import (
     Body,
     ItemState,
@@ -153,7 +158,7 @@ def _blank(body: Body) -> Body:
 
 
 def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
-    """Blank an item, the input it came with if that waited, and the journal of its stream."""
+    """Blank an item, the input it came with if that waited, its stream's journal and messages."""
     session, no = (yield from find_session(change.session_id)), session_no(change.session_id)
     if session is None:
         return []
@@ -173,6 +178,9 @@ def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
     ]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
+        is_answer = old.kind != "message" or read_role(old.body).role != "user"
+        named = (change.session_id, entry[3], int(is_answer), old.item_id or "")
+        asks += [(statement, named) for statement in (ERASE_TURN_FILES, ERASE_TURN_MESSAGES)]
         for _, packed, number in (yield from every(sql.TURN_ENTRIES, entry[3])):
             body = read_body(bytes(packed))
             if body.turn is not None and body.turn.input is not None:
