@@ -211,6 +211,15 @@ def test_a_person_is_known_by_the_uuid_and_may_be_named_by_the_number() -> None:
     assert session_key(settings, people, message) == "agent:main:signal:direct:ada"
 
 
+def test_a_message_that_disappears_is_one_like_any_other_and_a_new_timer_is_none() -> None:
+    plain = _message({"message": "hi"})
+    assert plain is not None
+    timed = {"expiresInSeconds": 30, "isExpirationUpdate": False, "viewOnce": True}
+    assert _message({"message": "hi", **timed}) == plain
+    changed = {"message": None, "expiresInSeconds": 30, "isExpirationUpdate": True}
+    assert _message(changed) is None
+
+
 def test_mentions_and_replies_address_us_in_groups() -> None:
     group = {"groupInfo": {"groupId": GROUP, "type": "DELIVER"}}
     plain = _message({"message": "hi", **group})

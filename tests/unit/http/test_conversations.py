@@ -549,3 +549,19 @@ async def test_unusable_item_ids_are_replaced_only_in_lists() -> None:
         for one in ids:
             path = f"/v1/conversations/{name}/items/{one}"
             assert (await gateway.client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["earse=true", "erase=true&cascade=true", "Erase=true"])
+async def test_a_misspelt_erasure_is_refused_and_hides_nothing(query: str) -> None:
+    async with open_gateway() as gateway:
+        client = gateway.client
+        made = (await client.post("/v1/conversations", json={"items": [user("secret")]})).json()
+        items = f"/v1/conversations/{made['id']}/items"
+        [item] = (await client.get(items)).json()["data"]
+        refused = await client.delete(f"{items}/{item['id']}?{query}")
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["param"] not in ("erase", None)
+        assert (await client.delete(f"/v1/conversations/{made['id']}?casacde=true")).is_error
+        assert (await client.get(items)).json()["data"] == [item]
+        erased = await client.delete(f"{items}/{item['id']}?erase=true&api-version=2026-01-01")
+        assert erased.status_code == 200, erased.text

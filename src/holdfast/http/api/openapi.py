@@ -48,6 +48,8 @@ INPUT: Schema = {"anyOf": [TEXT, {"type": "array", "items": ITEM}]}
 
 MAX_SHOWN = 64
 """Characters of an unknown name that an error shows."""
+AZURE_VERSION = "api-version"
+"""Sent by clients for Azure with every request."""
 OPENAI_PATHS = ("/v1/responses", "/v1/chat/", "/v1/conversations", "/v1/models")
 
 
@@ -206,6 +208,8 @@ QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
     ),
     "GET /v1/sessions/{id}/items": (("view", {"enum": ["visible", "log"]}),),
     "DELETE /v1/sessions/{id}": (("cascade", FLAG),),
+    "DELETE /v1/conversations/{id}": (("cascade", FLAG),),
+    "DELETE /v1/conversations/{id}/items/{item_id}": (("erase", FLAG),),
     "GET /v1/sessions/{id}/events": (("after", TEXT),),
     "GET /v1/events": (("after", TEXT),),
     "GET /v1/transcript": (("last", NUMBER),),
@@ -308,12 +312,16 @@ def _query_parameters(method: str, path: str) -> tuple[tuple[str, Schema], ...]:
 def check_query(request: Request) -> None:
     """Reject a query parameter that an endpoint of our own does not have, if it changes something.
 
-    Ignored, a condition in the wrong place would not hold. Reads ignore what they do not know, as
-    OpenAI's do: clients send `limit` and the like with all of them.
+    Ignored, a condition in the wrong place would not hold. The same is true of the parameters that
+    we added to OpenAI's endpoints: who misspells `erase` must not believe that something was
+    erased. Reads ignore what they do not know, as OpenAI's do: clients send `limit` and the like
+    with all of them.
     """
-    if request.method == "GET" or not is_own(request.route):
-        return
     known = {name for name, _ in _query_parameters(request.method, request.route)}
+    if request.method == "GET" or not (known or is_own(request.route)):
+        return
+    if not is_own(request.route):
+        known.add(AZURE_VERSION)
     for name in request.query():
         if name.removesuffix("[]") not in known:
             shown = name[:MAX_SHOWN]

@@ -12,11 +12,16 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.model.items import read_role
 from holdfast.core.transaction import changes as ch
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Prune
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
+from holdfast.stores.sql.channels.statements import (
+    ERASE_MESSAGES,
+    ERASE_TURN_FILES,
+    ERASE_TURN_MESSAGES,
+)
 from holdfast.stores.sql.entries import (
     Body,
     Items,
@@ -168,7 +173,7 @@ def _blank(body: Body) -> Body:
 
 
 def _erase_item(change: ch.ItemErased, blanked: _Blanked) -> Plan[list[Ask]]:
-    """Blank an item, the input it came with if that waited, and the journal of its stream."""
+    """Blank an item, the input it came with if that waited, its stream's journal and messages."""
     session, no = (yield from find_session(change.session_id)), session_no(change.session_id)
     if session is None:
         return []
@@ -187,6 +192,9 @@ def _erase_item(change: ch.ItemErased, blanked: _Blanked) -> Plan[list[Ask]]:
     asks: list[Ask] = [(search.REMOVE_ITEMS, (no, entry[0], entry[0], change.seq, change.seq))]
     if entry[3] is not None:
         asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
+        is_answer = old.kind != "message" or read_role(old.body).role != "user"
+        named = (change.session_id, entry[3], int(is_answer), old.item_id or "")
+        asks += [(statement, named) for statement in (ERASE_TURN_FILES, ERASE_TURN_MESSAGES)]
         for _, packed, number in (yield from every(sql.TURN_ENTRIES, entry[3])):
             body = blanked.bodies.get((no, number)) or read_body(bytes(packed))
             if body.turn is not None and body.turn.input is not None:

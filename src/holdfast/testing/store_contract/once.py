@@ -271,6 +271,17 @@ class ImplicitRetryContract:
         assert isinstance(await caller.accept("yes", **RETRY), Repeated)
         assert isinstance(await caller.accept("yes", **later), Started)
 
+    @pytest.mark.parametrize("is_running", [False, True])
+    async def test_a_count_attaches_once_over_all_workers(
+        self, caller: StoreClient, other: StoreClient, *, is_running: bool
+    ) -> None:
+        run = await caller.start("yes", key="k", body_hash=b"body")
+        if not is_running:
+            await caller.finish(run, "b")
+        assert isinstance(await other.accept("yes", **RETRY), Repeated)
+        # The first worker has the turn in its cache, without the claim.
+        assert isinstance(await caller.accept("yes", **RETRY), Queued if is_running else Started)
+
     @pytest.mark.parametrize(
         "differs",
         [{"body_hash": b"other"}, {"retry_count": 0}, {"key": "l"}, {"idempotency_key": "x"}],

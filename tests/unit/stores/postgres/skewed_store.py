@@ -133,6 +133,8 @@ _CHANNELS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "drop_rest": lambda n: (f"turn_{n * 30 + 30}_1", 0, "", 0.0),
     "end_approval": lambda n: (f"ap{n * 3 + 3}", "", 0.0),
     "erase_messages": lambda n: (f"ses_{n + 1}",),
+    "erase_turn_files": lambda n: (f"ses_{n + 1}", f"turn_{n + 1}_1", 1, ""),
+    "erase_turn_messages": lambda n: (f"ses_{n + 1}", f"turn_{n + 1}_1", 1, ""),
     "message": lambda n: (f"out{n + 1}",),
     "message_place": lambda n: (f"out{n + 1}",),
     "move_channel_hold": lambda n: (f"c{n + 1}", "w2", 0.0, "w1"),

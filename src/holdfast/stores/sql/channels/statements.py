@@ -133,6 +133,26 @@ OUTBOX_COUNTS = Statement(
     "where state in ('open', 'pending', 'sending', 'dead') group by channel, state",
 )
 ERASE_MESSAGES = Statement("erase_messages", "delete from outbox where session_id = ?1")
+# What is to be sent of a turn of which an item is erased: the messages to a chat (?3: whether the
+# item is a part of the answer, ?4: its id), and facts for webhooks, which name the turn. Texts that
+# were sent are not stored, except those of approval requests.
+_OF_TURN = (
+    "session_id = ?1 and ((?3 = 1 and source in (?2, ?4)) "
+    "or (source like 'evt!_%' escape '!' and body like '%' || ?2 || '%'))"
+)
+ERASE_TURN_FILES = Statement(
+    "erase_turn_files",
+    f"delete from outbox_files where message_id in (select id from outbox where {_OF_TURN})",
+)
+ERASE_TURN_MESSAGES = Statement(
+    "erase_turn_messages",
+    "update outbox set body = '', error = case when state in ('open', 'sent', 'dropped') "
+    "then error else 'its content was erased' end, "
+    "settled_at = case when state = 'open' then null else coalesce(settled_at, created_at) end, "
+    "owner = case when state = 'open' then owner end, "
+    "state = case when state in ('open', 'sent') then state else 'dropped' end "
+    f"where {_OF_TURN}",
+)
 
 CURSOR = Statement("follower_cursor", "select txid, pos from cursors where view = ?1")
 KEPT_SESSION = Statement(

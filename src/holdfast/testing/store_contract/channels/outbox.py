@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
-from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, OutboxFile, OutboxRow
+from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, Fact, OutboxFile, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.core.transaction.outgoing import WITHDRAWN
@@ -57,6 +57,39 @@ class OutboxContract:
         await caller.finish(run, "b", outbox=to_chat("b1", "b2"))
         (row,) = await claim(caller)
         assert (row.text, row.source, row.part, row.state) == ("b1", run.turn.id, 0, "sending")
+
+    async def test_an_erased_answer_is_sent_no_more(self, caller: StoreClient) -> None:
+        first = await start_from_chat(caller, "a")
+        file = OutboxFile(name="x.png", media_type="image/png", content=b"secret")
+        parts = (*to_chat("secret", "secret"), replace(to_chat("")[0], file=file))
+        await caller.finish(first, "secret", outbox=parts)
+        (sending,) = await claim(caller)
+        second = await start_from_chat(caller, "b")
+        session = (await caller.finish(second, "kept", outbox=to_chat("kept"))).session
+        of_hook = [
+            Fact(
+                source=f"evt_{number}",
+                message=replace(to_chat("")[0], chat="hook", text=f'{{"turn_id":"{turn.id}"}}'),
+                session_id=session.id,
+            )
+            for number, turn in enumerate((first.turn, second.turn))
+        ]
+        await caller.submit(replace(facts(caller, None), facts=tuple(of_hook)))
+        for seq in (1, 2):  # the question, and its answer
+            erase = cmd.Hide(
+                tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=True
+            )
+            await caller.submit(erase)
+            if seq == 1:
+                assert (await _states(caller))[:2] == ["secret:sending", "secret:pending"]
+        found = await _states(caller)
+        hooks = [":dropped", f'{{"turn_id":"{second.turn.id}"}}:pending']
+        assert found == [":dropped", ":dropped", ":dropped", "kept:pending", *hooks]
+        rows = await caller.store.channels.messages(None, OutboxQuery(limit=100))
+        assert [await caller.store.channels.file(row.id) for row in rows] == [None] * 6
+        await settle(caller, sending, "delayed")
+        assert {row.text for row in await claim(caller)} >= {"kept"}
+        assert (await _states(caller))[0] == ":dropped"
 
     async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
