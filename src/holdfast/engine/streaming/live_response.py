@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.ids import RunId
 from holdfast.core.lru import SizedLru
 from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
 from holdfast.core.openai.event_batches import pack_events
@@ -76,6 +77,8 @@ class LiveResponse:
         self.is_ended = False
         self.is_detached = False
         """Whether this process gets no more events, although the response has not ended."""
+        self.end_recorded: tuple[RunId, int] | None = None
+        """The run whose committed end this is, and the session's last record at that time."""
         self.is_journalled = facts.request.is_stored
         self.publish_after_commit = facts.request.is_background
         self.held_bytes = 0
@@ -394,3 +397,7 @@ class LiveResponses:
         del self._running[live.id]
         if live.is_ended:
             self._ended.put(live.id, live, live.held_bytes)
+
+    def drop_ended(self, name: str) -> None:
+        """Remove an ended stream that the store does not have like this any more."""
+        self._ended.pop(name)

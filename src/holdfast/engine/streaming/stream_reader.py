@@ -77,6 +77,12 @@ class StreamReader:
         if self.is_over:
             return None
         live, cursor = self._lives.get(self.name), self._cursor
+        if live is None and cursor is not None and cursor.live.is_ended:
+            live = cursor.live  # what this reader has begun, it reads to its end
+        is_begun = cursor is not None and cursor.live is live
+        if live is not None and live.is_ended and not is_begun and not await self._is_as_held(live):
+            self._lives.drop_ended(self.name)
+            live = None
         if live is None:
             self._after, self._cursor = self.position, None
             return self._advance(await self._follow_record(seconds))
@@ -93,6 +99,17 @@ class StreamReader:
             self.is_over = True
             return None
         return self._advance(await self._follow_record(seconds))
+
+    async def _is_as_held(self, live: LiveResponse) -> bool:
+        """Whether the store still has an ended stream as memory does.
+
+        Another process may have erased its items, or run its turn again.
+        """
+        view = await self._find()
+        if view is None:
+            return True  # only the response was deleted: of an erased session nothing is read
+        run_id = view.run.id if view.run is not None else None
+        return live.end_recorded == (run_id, view.session.record_no)
 
     async def close(self) -> None:
         """Do nothing: a reader that leaves does not affect the run."""

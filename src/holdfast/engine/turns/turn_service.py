@@ -268,7 +268,7 @@ class TurnService:
                     if self.in_flight.runs.get(run.session.id) is run:
                         del self.in_flight.runs[run.session.id]
                 if live is not None:
-                    await self._close_live(live, admission.turn)
+                    await self._close_live(live, admission.turn, run)
         except asyncio.CancelledError as exc:
             self._count_left(run, exc)
             if ticket.task is not None or self._stopping_since is None:
@@ -319,8 +319,11 @@ class TurnService:
             await self._gateway.wait_until_ended(turn.tenant, view.turn.merged_into)
         return view.turn
 
-    async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
+    async def _close_live(self, live: LiveResponse, turn: Turn, run: ActiveRun | None) -> None:
         """End a stream without a terminal event, with the recorded end."""
+        ended = run.ended if run is not None else None
+        if live.is_ended and ended is not None:
+            live.end_recorded = ended.run.id, ended.session.record_no
         if not live.is_ended and live.publish_after_commit:
             # Another attempt may extend the journal: readers continue from there.
             live.detach()
@@ -453,7 +456,7 @@ class TurnService:
         finally:
             self.in_flight.runs.pop(run.session.id, None)
             if live is not None:
-                await self._close_live(live, run.turn)
+                await self._close_live(live, run.turn, run)
 
     # ── cancelling and stopping ─────────────────────────────────────────────────────────────
 
@@ -494,7 +497,7 @@ class TurnService:
             ticket = self._tasks.pop(task)
             live = self._lives.get(ticket.response_id)
             if live is not None:
-                await self._close_live(live, ticket.turn)
+                await self._close_live(live, ticket.turn, None)
             ticket.settle(_stopped())
 
 
