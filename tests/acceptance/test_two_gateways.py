@@ -245,3 +245,60 @@ def test_the_other_finishes_what_a_killed_one_had_begun(pair: Pair) -> None:
                 assert answer_text(_post(pair.other, "and?", key)).startswith("Messages seen: 5")
     finally:
         pair.one.start()
+
+
+def _erase(gateway: GatewayProcess, session: str, role: str) -> None:
+    """Erase the first item with a role."""
+    path = f"{gateway.url}/v1/sessions/{session}/items"
+    listed = httpx.get(path, timeout=TIMEOUT).json()["data"]
+    name = next(item["id"] for item in listed if item.get("role") == role)
+    path = f"{gateway.url}/v1/conversations/{session.replace('ses_', 'conv_')}/items/{name}"
+    assert httpx.delete(path, params={"erase": "true"}, timeout=TIMEOUT).status_code == 200
+
+
+def test_what_was_erased_at_one_is_in_no_earlier_view_of_the_other(pair: Pair) -> None:
+    told = [{"role": "user", "content": text} for text in ("xyzzy", "hello")]
+    first = _post(pair.one, told, "past")
+    second = _post(pair.other, "and now?", "past")
+    _erase(pair.other, first.headers["x-session-id"], "user")
+    path = f"{pair.one.url}/v1/turns/{second.headers['x-turn-id']}/projection"
+    shown = httpx.get(path, timeout=TIMEOUT)
+    assert "and now?" in shown.text
+    assert "xyzzy" not in shown.text
+    parent = second.json()["id"]
+    _post(pair.one, "go on from there", previous_response_id=parent, store=False)
+    (sent,) = pair.simulator.requests(text="go on from there")
+    assert "and now?" in str(sent)
+    assert "xyzzy" not in str(sent)
+
+
+def test_an_answer_erased_at_one_is_not_streamed_again_by_the_other(pair: Pair) -> None:
+    told = _post(pair.one, "plugh", "erased-stream", stream=True)
+    assert "Last text: plugh" in told.text
+    path = f"{pair.one.url}/v1/responses/{told.headers['x-turn-id'].replace('turn_', 'resp_')}"
+    again = httpx.get(path, params={"stream": "true"}, timeout=TIMEOUT)
+    assert again.text == told.text
+    _erase(pair.other, told.headers["x-session-id"], "assistant")
+    again = httpx.get(path, params={"stream": "true"}, timeout=TIMEOUT)
+    assert "response.completed" in again.text
+    assert "Last text: plugh" not in again.text
+
+
+def test_a_stream_that_failed_at_one_is_repeated_as_it_ended_at_the_other(pair: Pair) -> None:
+    headers = {"X-Session-Key": "again", "Idempotency-Key": "again-for-both"}
+
+    def told_by(gateway: GatewayProcess) -> list[Any]:
+        with _client(gateway) as client:
+            return list(
+                client.responses.create(
+                    model=MODEL, input="fail once", stream=True, extra_headers=headers
+                )
+            )
+
+    pair.simulator.add_fault("cut", event=7, ending="reset", times=1, when={"text": "fail once"})
+    assert told_by(pair.one)[-1].type == "response.failed"
+    ended = told_by(pair.other)[-1]
+    assert ended.type == "response.completed"
+    again = told_by(pair.one)[-1]
+    assert again.type == "response.completed"
+    assert again.response == ended.response

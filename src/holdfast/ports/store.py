@@ -283,7 +283,8 @@ class HistoryReader(Protocol):
     async def context(self, session: Session) -> Sequence[StoredItem]:
         """Return the log as a model sees it: compacted ranges are replaced by their summary.
 
-        The cost grows with the result, not with what a summary replaces.
+        Of an earlier state (`Session.as_of`), what was erased since then is left out. The cost
+        grows with the result, not with what a summary replaces.
         """
         ...
 

@@ -4,7 +4,7 @@ from operator import add, sub
 from typing import Literal
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
@@ -60,6 +60,20 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     def item_count(self) -> int:
         """How many items are visible."""
         return self.head_seq - self.hidden_count
+
+    def as_of(self, seq: int, record_no: int) -> "Session":
+        """Return the session as it was when its log ended at `seq`, with the records of that time.
+
+        Its `hidden_count` only says that items may be hidden. If records came since, it is
+        negative: caches do not know what was erased since then.
+        """
+        hidden_count = 1 if record_no == self.record_no else -1
+        return replace(self, head_seq=seq, record_no=record_no, hidden_count=hidden_count)
+
+    @property
+    def has_later_records(self) -> bool:
+        """Whether this is an earlier state, and records came since."""
+        return self.hidden_count < 0
 
     @property
     def is_held(self) -> bool:

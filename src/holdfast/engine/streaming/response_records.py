@@ -122,7 +122,7 @@ class ResponseRecords:
         last = run.first_seq - 1
         if view.joined is not None:
             last = await self._last_input(view.session, run) or last
-        return shown_records(view.session, last, records)
+        return view.session.as_of(last, records)
 
     async def _last_input(self, session: Session, run: Run) -> int | None:
         """Return the sequence number of the last message that joined a run."""
@@ -158,11 +158,6 @@ def parent_of(view: ResponseView) -> Parent | None:
     if run.outcome != "completed" and not is_interrupted:
         return None
     return Parent(run.last_seq, run.record_no or 0)
-
-
-def shown_records(session: Session, seq: int, record_no: int) -> Session:
-    """Return a session as it was when its log ended at `seq`, with the records of that time."""
-    return replace(session, head_seq=seq, record_no=record_no, hidden_count=1)
 
 
 def conversation_of(session: Session, request: TurnRequest) -> str | None:

@@ -28,7 +28,6 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import decode_answer
 from holdfast.core.projection.project import ProjectedItem, continue_after, show
 from holdfast.engine.model_call.compactor import Compactor
-from holdfast.engine.streaming.response_records import shown_records
 from holdfast.ports.provider import ModelCall, digest_call
 from holdfast.ports.store import Reader
 
@@ -124,7 +123,7 @@ class SentRequests:
         last_seq = attempt.sent.last_seq if attempt.sent is not None else None
         if last_seq is None:
             last_seq = attempt.run.first_seq - 1
-        then = shown_records(session, last_seq, record_no)
+        then = session.as_of(last_seq, record_no)
         history = await self._read.context(then)
         if attempt.sent is not None and attempt.sent.left_out:
             left_out = attempt.sent.left_out

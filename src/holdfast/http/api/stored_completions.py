@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.decisions.stored_completions import CompletionNotFound
 from holdfast.core.errors import InvalidInput
@@ -150,12 +149,7 @@ class CompletionsApi:
         if found is None:
             raise CompletionNotFound("no such stored completion")
         turn, run, session = found
-        snapshot = replace(
-            session,
-            head_seq=run.first_seq - 1,
-            record_no=run.record_no or 0,
-            hidden_count=max(session.hidden_count, run.record_no or 0),
-        )
+        snapshot = session.as_of(run.first_seq - 1, run.record_no or 0)
         items = await self._gateway.read.items(snapshot, ItemQuery())
         if not items and await self._row(request, completion_name(row)) is None:
             raise CompletionNotFound("no such stored completion")

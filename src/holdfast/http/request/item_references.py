@@ -9,7 +9,6 @@ from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
-from holdfast.engine.streaming.response_records import shown_records
 from holdfast.http.request.responses_request import REFERENCE
 from holdfast.http.request.submit_turn import SessionTarget
 from holdfast.ports.store import ListedItem, Reader
@@ -58,7 +57,7 @@ class ReferenceResolver:
         view = await self._read.session(tenant, session_id=target.session_id, key=target.key)
         if view is None or target.parent is None:
             return view.session if view is not None else None
-        return shown_records(view.session, target.parent.seq, target.parent.record_no)
+        return view.session.as_of(target.parent.seq, target.parent.record_no)
 
     async def _find(
         self, tenant: Tenant, name: object, earlier: Sequence[NewItem], session: Session | None

@@ -39,7 +39,6 @@ from holdfast.core.transaction.commands import Accept, ImportedPrefix, LaneLimit
 from holdfast.engine.model_call.compactor import as_stored_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.streaming.response_records import shown_records
 from holdfast.engine.streaming.stream_reader import StreamReader
 from holdfast.engine.turns.approvals import ApprovalService, Approver, waits_for_approval
 from holdfast.engine.turns.in_flight import Arrival
@@ -450,7 +449,7 @@ class TurnSubmitter:
             return None
         if target.parent is None:
             return view.session
-        return shown_records(view.session, target.parent.seq, target.parent.record_no)
+        return view.session.as_of(target.parent.seq, target.parent.record_no)
 
     def stream(
         self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events

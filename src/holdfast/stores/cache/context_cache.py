@@ -3,7 +3,8 @@
 A log only grows, and everything that changes how it is shown is a numbered record. So a cached
 context stays valid until a new record comes: at a later head it is the same list with the new items
 appended. A record that only hides a range cuts the range out of the cached context. After any other
-record the context is read from the store again.
+record the context is read from the store again. A record of another process may have erased what is
+cached here, so earlier views of a log that has later records are always read from the store.
 """
 
 from bisect import bisect_left, bisect_right
@@ -130,7 +131,8 @@ class ContextCache:
         entry = self._entries.get(session.id)
         if entry is None or entry.record_no != session.record_no:
             return None
-        if entry.head_seq > session.head_seq:
+        # Not by the functions for it: each call on the path of a turn costs time.
+        if entry.head_seq > session.head_seq or session.hidden_count < 0:
             return None
         self._entries.move_to_end(session.id)
         return entry
@@ -150,6 +152,8 @@ class ContextCache:
         self, session: Session, items: SharedPrefix[StoredItem], *, is_plain: bool = False
     ) -> None:
         """Remember the context of a session at its head."""
+        if session.has_later_records:
+            return
         self.drop(session.id)
         # Who reads the context next shares its list, and with it what is made of the context.
         kept = items.shared if len(items.shared) == items.length else GrowingList(items)
@@ -211,7 +215,8 @@ def is_as_stored(items: Sequence[StoredItem]) -> bool:
 
 
 def _fits(entry: CachedContext, session: Session) -> bool:
-    return entry.record_no == session.record_no and entry.head_seq <= session.head_seq
+    is_same = entry.record_no == session.record_no and entry.head_seq <= session.head_seq
+    return is_same and not session.has_later_records
 
 
 def _size(items: Sequence[StoredItem]) -> int:

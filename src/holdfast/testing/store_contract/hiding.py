@@ -10,7 +10,7 @@ from holdfast.core.model.items import ERASED_ITEM, NewItem, read_item
 from holdfast.core.model.session import ProviderState, Session
 from holdfast.core.transaction.commands import Fork, Hide, UndoCompaction
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.store_client import StoreClient
+from holdfast.testing.store_client import StoreClient, text_of
 from holdfast.testing.store_contract.compaction import compact_up_to, compaction, shown
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
@@ -198,3 +198,14 @@ class HidingContract:
         await _hide(caller, child, 2)
         assert await shown(caller, child) == ["a", "c", "d"]
         assert await shown(caller, run.session) == ["secret", "d"]
+
+    async def test_an_earlier_view_of_a_log_is_without_what_was_erased_since_at_another_process(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        first = (await caller.converse("secret", "a", key="k")).session
+        assert await shown(caller, first) == ["secret", "a"]
+        second = (await other.converse("b", "c", key="k")).session
+        await _hide(other, second, 1, erase=True)
+        earlier = (await caller.session(first)).as_of(second.head_seq, second.record_no)
+        assert [text_of(item) for item in await caller.read.context(earlier)] == ["a", "b", "c"]
+        assert await shown(caller, first) == ["a", "b", "c"]

@@ -27,3 +27,11 @@ def test_a_session_that_is_not_live_is_retired_whatever_its_lane() -> None:
 
 def test_only_visible_items_are_counted() -> None:
     assert a_session(head_seq=7, hidden_count=3).item_count == 4
+
+
+def test_an_earlier_state_says_whether_records_came_since() -> None:
+    now = a_session(head_seq=7, record_no=2, hidden_count=0)
+    assert not now.has_later_records
+    assert not now.as_of(5, 2).has_later_records
+    assert now.as_of(5, 1).has_later_records
+    assert (now.as_of(5, 1).head_seq, now.as_of(5, 1).record_no) == (5, 1)
