@@ -101,7 +101,7 @@ def lock_keys(command: Command[Any]) -> list[Name]:
             return [Name("session", command.session_id), *keys]
         case cmd.MarkDelivered() | cmd.QueueFacts():
             return _names_of_many(command)
-        case cmd.Delete():
+        case cmd.Delete() | cmd.Hide(erase=True):
             return [Name("below", command.session_id)]
         case cmd.Reset() | cmd.Restore():
             rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
@@ -166,6 +166,11 @@ async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]])
         rows = await connection.fetch(LOCK_SESSIONS_BY_ID, ids)
     elif by_kind:
         rows = await connection.fetch(LOCK_SESSIONS, *_in_order(by_kind))
+        count = 0 if "below" in by_kind else len(rows)
+        while count < len(rows):
+            # A fork that was created while this waited for the lock of its parent is not locked.
+            count = len(rows)
+            rows = await connection.fetch(LOCK_SESSIONS, *_in_order(by_kind))
     if len(workers) > 1:
         await connection.fetch(LOCK_WORKERS, workers)
     now = rows[-1][4] if rows else await connection.fetchval(READ_CLOCK)
