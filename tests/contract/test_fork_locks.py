@@ -64,8 +64,9 @@ class Blocker:
     async def waits_or_ends(self, task: "asyncio.Task[Any]", waiting: int) -> None:
         """Return when so many connections wait for locks, or the task has ended."""
         async with asyncio.timeout(SECONDS):
-            while not task.done() and await self._observer.fetchval(WAITING) < waiting:
-                await asyncio.sleep(0)
+            is_waiting = False
+            while not task.done() and not is_waiting:
+                is_waiting = await self._observer.fetchval(WAITING) >= waiting
 
 
 async def _fork_during(
