@@ -283,8 +283,8 @@ LOG = (
     Fault(
         "the input of a turn that never started is lost at its end",
         f"{STORES}/sql/entries.py",
-        "unsaid = turn.input if turn.outcome is not None else None",
-        "unsaid = None",
+        "left_input = turn.input if turn.outcome is not None else None",
+        "left_input = None",
         ("tests/unit/stores/sql/test_entries.py", f"{CONTRACT}::TestOnce"),
     ),
     Fault(
