@@ -67,7 +67,7 @@ ACCESS = (
         f"{HTTP}/request/auth.py",
         "        now = time.monotonic()\n        tokens,",
         '        now, tenant = time.monotonic(), Tenant("")\n        tokens,',
-        ("tests/acceptance/test_access.py",),
+        ("tests/unit/http/test_metrics_and_limits.py",),
     ),
     Fault(
         "a key is read from a header that was sent twice",

@@ -167,7 +167,7 @@ STREAMS = (
         f"{ENGINE}/streaming/live_response.py",
         "        return max(self._committed, self._prologue_end)",
         "        return self.next_number",
-        ("tests/unit/http/test_background.py",),
+        ("tests/unit/engine/streaming/test_live_response.py",),
     ),
     Fault(
         "the end is told before it is recorded",

@@ -7,9 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.model.gateway_items import COMPLETION
 from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
+from holdfast.core.transaction.commands import Hide
 from holdfast.engine.settings import ToolSettings
-from tests.in_process import Item, ScriptedModel, called, open_gateway, said, text_of
+from holdfast.ports.store import ItemQuery
+from tests.in_process import (
+    Item,
+    RunningGateway,
+    ScriptedModel,
+    called,
+    open_gateway,
+    said,
+    text_of,
+)
 from tests.tools.toolboxes import SERVER, Gate, RecordingTools, echo
 
 CLIENTS = {"type": "function", "name": "theirs"}
@@ -108,8 +120,21 @@ async def test_parallel_calls_run_side_by_side_and_keep_their_order() -> None:
     assert model.shown[1] == ["hi", "desk__slow()", "desk__fast()", "=opened", "=fast"]
 
 
+async def _hide_output(gateway: RunningGateway, session_id: str, *, erase: bool) -> None:
+    """Hide the output of a call and not the call, as replicas of version 0.1 do."""
+    view = await gateway.engine.read.session(DEFAULT_TENANT, session_id=SessionId(session_id))
+    assert view is not None
+    items = await gateway.engine.read.items(view.session, ItemQuery())
+    (seq,) = [item.seq for item in items if item.kind == COMPLETION]
+    hide = Hide(tenant=DEFAULT_TENANT, session_id=view.session.id, from_seq=seq, to_seq=seq)
+    await gateway.engine.submit(msgspec.structs.replace(hide, erase=erase))
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
 @pytest.mark.parametrize("erase", ["true", "false"])
-async def test_a_call_whose_output_is_deleted_during_its_turn_is_not_run_again(erase: str) -> None:
+async def test_a_call_whose_output_is_deleted_during_its_turn_is_not_run_again(
+    erase: str, is_alone: bool
+) -> None:
     slow = Gate()
     tools = RecordingTools(echo=echo, slow=slow)
     slowly = [[called("desk__slow", "c2")], [called("desk__slow", "c3")]]
@@ -122,7 +147,10 @@ async def test_a_call_whose_output_is_deleted_during_its_turn_is_not_run_again(e
         items = f"/v1/conversations/{session['id'].replace('ses_', 'conv_')}/items"
         listed = (await gateway.client.get(items)).json()["data"]
         (call,) = [item["id"] for item in listed if item["type"] == "mcp_call"]
-        assert (await gateway.client.delete(f"{items}/{call}?erase={erase}")).is_success
+        if is_alone:
+            await _hide_output(gateway, session["id"], erase=erase == "true")
+        else:
+            assert (await gateway.client.delete(f"{items}/{call}?erase={erase}")).is_success
         slow.opened.set()
         assert (await asked).json()["status"] == "completed"
     assert [name for name, _ in tools.calls] == ["echo", "slow", "slow"]

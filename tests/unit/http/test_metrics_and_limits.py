@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+import pytest
 
 from holdfast.app import open_application
-from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
 from holdfast.http.app import Application
+from holdfast.http.request.auth import RateLimiter
+from holdfast.http.server.errors import RateLimited
 from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
 from tests.http_server import serving
 from tests.in_process import RunningGateway, open_gateway
@@ -49,6 +52,14 @@ async def test_requests_per_minute_are_limited_per_tenant() -> None:
     assert late.json()["error"]["code"] == "rate_limit_exceeded"
     assert int(late.headers["retry-after"]) >= 1
     assert health.status_code == 200
+
+
+def test_the_requests_of_one_tenant_are_not_counted_against_another() -> None:
+    limiter = RateLimiter(requests_per_minute=1)
+    limiter.consume(Tenant("first"))
+    with pytest.raises(RateLimited):
+        limiter.consume(Tenant("first"))
+    limiter.consume(Tenant("second"))
 
 
 async def test_a_body_over_the_limit_is_413() -> None:

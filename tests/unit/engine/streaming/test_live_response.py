@@ -20,8 +20,12 @@ from holdfast.engine.streaming.live_response import (
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 
-def live(name: str = "resp_1", *, is_stored: bool = False, **more: bool) -> LiveResponse:
-    request = TurnRequest(api="responses", model="m", is_stream=True, is_stored=is_stored)
+def live(
+    name: str = "resp_1", *, is_stored: bool = False, is_background: bool = False, **more: bool
+) -> LiveResponse:
+    request = TurnRequest(
+        api="responses", model="m", is_stream=True, is_stored=is_stored, is_background=is_background
+    )
     facts = ResponseFacts(id=name, request=request, created_at=0.0, status="in_progress")
     return LiveResponse(facts, **more)
 
@@ -82,6 +86,17 @@ def test_a_journal_has_the_json_that_readers_got() -> None:
     assert batch is not None
     assert (batch.first, batch.last) == (0, 1)
     assert all(event.encoded is not None for event in events)
+
+
+def test_events_in_the_background_are_visible_only_once_they_are_stored() -> None:
+    response = live(is_stored=True, is_background=True)
+    response.open("queued")
+    accepted = [event.number for event in response.after(-1, READ_BYTES)]
+    response.start()
+    response.publish([delta("one")])
+    assert [event.number for event in response.after(-1, READ_BYTES)] == accepted == [0, 1]
+    response.mark_committed(response.uncommitted())
+    assert [event.number for event in response.after(-1, READ_BYTES)] == [0, 1, 2, 3]
 
 
 async def test_a_reader_that_waits_is_pushed_what_follows_its_position() -> None:
