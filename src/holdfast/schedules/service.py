@@ -464,7 +464,10 @@ def _parse(values: dict[str, Any]) -> ScheduleSpec:
     try:
         check_spec(spec)
     except ValueError as exc:
-        raise InvalidInput(str(exc)) from exc
+        # Its message begins with the field, unless it is about several.
+        name = str(exc).split(" ", 1)[0].rstrip(":")
+        param = name if name in ScheduleSpec.__struct_fields__ else None
+        raise InvalidInput(str(exc), param=param) from exc
     return spec
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message, write_item
-from holdfast.core.transaction.commands import AppendBatch, Appended
+from holdfast.core.transaction.commands import AppendBatch, Appended, LaneLimits
 from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
 from tests.unit.core.builders import KEY, NOW, SESSION, TENANT, TURN, WORKER, a_session, a_turn
 from tests.unit.core.plain_commands import COUNTED, LONG, NAMED, SAID
@@ -56,6 +56,8 @@ OTHER_BATCHES: list[tuple[dict[str, Any], Appended | None]] = [
     ({"idempotency_key": "once"}, last_batch()),
     ({"replaces_upto": 4}, last_batch()),
     ({"expected_id": SESSION}, last_batch()),
+    ({"limits": LaneLimits(full_bytes=1)}, last_batch()),
+    ({"limits": LaneLimits(max_tenant_turns=1)}, last_batch()),
     ({"tenant": Tenant("other")}, last_batch()),
     ({"ordinal": 2}, last_batch()),
     ({"items": ()}, last_batch()),

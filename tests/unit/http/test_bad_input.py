@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.app import open_application
+from holdfast.settings import Settings, StoreSettings
+from tests.http_server import serving
 from tests.in_process import RunningGateway, open_gateway
 
 ROUTES = [
@@ -281,3 +284,32 @@ async def test_an_error_that_quotes_a_long_value_is_short() -> None:
             refused = await gateway.respond("hi", None, **body)
             assert refused.status_code in (400, 404)
             assert len(refused.content) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/sessions?after=ses_unknown", None, "after"),
+        ("/v1/events?after=unknown", None, "after"),
+        ("/v1/search?q=a&after=unknown", None, "after"),
+        ("/v1/search?q=a&role=wizard", None, "role"),
+        ("/v1/search?q=a&since=soon", None, "since"),
+        (f"/v1/search?q=a&key_prefix={'k' * 5000}", None, "key_prefix"),
+        ("/v1/schedules", {"name": "s", "prompt": "p", "every": "0s"}, "every"),
+        ("/v1/schedules", {"name": "s", "prompt": "p", "cron": "61 * * * *"}, "cron"),
+        ("/v1/schedules", {"name": "a/b", "prompt": "p", "every": "1h"}, "name"),
+        ("/v1/schedules", {"name": "s", "prompt": "p"}, None),
+    ],
+)
+async def test_an_invalid_value_is_named(
+    path: str, body: dict[str, Any] | None, param: str | None
+) -> None:
+    memory = Settings(store=StoreSettings(url="memory:"))
+    async with (
+        open_application(memory) as application,
+        serving(application) as server,
+        httpx.AsyncClient(base_url=server.url) as client,
+    ):
+        answer = await client.request("GET" if body is None else "POST", path, json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -90,6 +91,8 @@ async def test_open_turns_of_a_tenant_can_be_limited() -> None:
         full = await gateway.chat([{"role": "user", "content": "two"}], "b")
         assert full.status_code == 429
         assert full.json()["error"]["code"] == "tenant_full"
+        internal = await gateway.respond("two", "a", headers={"X-Session-Internal": "true"})
+        assert internal.status_code == 429
         gateway.model.gate.set()
         assert (await running).status_code == 200
         assert (await gateway.chat([{"role": "user", "content": "two"}], "b")).status_code == 200
@@ -101,8 +104,11 @@ async def test_stored_bytes_of_a_tenant_can_be_limited() -> None:
         said = [{"role": "user", "content": "x" * 1500}]
         first = await gateway.chat(said, headers={"Idempotency-Key": "once"})
         assert first.status_code == 200
-        await gateway.chat(said)
+        added = await _add(gateway, said, {"Idempotency-Key": "batch"})
         for full in (
+            await _add(gateway, said, {}),
+            await gateway.client.post("/v1/transcript/lane", headers={"X-Session-Key": "k"}),
+            await gateway.respond("x", headers={"X-Session-Internal": "true"}),
             await gateway.chat(said),
             await gateway.chat(said, "another"),
             await gateway.respond("x", None),
@@ -115,11 +121,20 @@ async def test_stored_bytes_of_a_tenant_can_be_limited() -> None:
         # What came before is answered again, what is not stored is none of it, and all is read.
         again = await gateway.chat(said, headers={"Idempotency-Key": "once"})
         assert again.json() == first.json()
+        assert (await _add(gateway, said, {"Idempotency-Key": "batch"})).json() == added.json()
         assert (await gateway.respond("x", None, store=False)).status_code == 200
         session = first.headers["x-session-id"]
         assert (await gateway.client.delete(f"/v1/sessions/{session}")).status_code == 200
         gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
         assert (await gateway.chat(said)).status_code == 200
+
+
+async def _add(
+    gateway: RunningGateway, items: list[dict[str, Any]], headers: dict[str, str]
+) -> httpx.Response:
+    """Add items to a transcript."""
+    named = {"X-Session-Key": "k", **headers}
+    return await gateway.client.post("/v1/transcript", json={"items": items}, headers=named)
 
 
 async def _kept(gateway: RunningGateway) -> str:

@@ -358,7 +358,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
 
 def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     """Run in a hidden fork of the key's finished history; the key's own session is unchanged."""
-    refusal = unusable(command, facts)
+    refusal = unusable(command, facts) or tenant_full(command.limits, facts)
     if refusal is not None:
         return refuse(refusal)
     hidden = begin_session(

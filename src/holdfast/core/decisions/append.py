@@ -77,7 +77,9 @@ def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
     is_erased = session is not None and session.deleted_at is not None
     if turn is not None and session is not None and turn.step >= command.ordinal and not is_erased:
         return Decision(Appended(session, turn, is_repeat=True))
-    refusal = unexpected(command, facts) or _refusal(command, facts)
+    refusal = (
+        unexpected(command, facts) or _refusal(command, facts) or tenant_full(command.limits, facts)
+    )
     if refusal is not None:
         return refuse(refusal)
     draft = new_draft(command, facts) if session is None else Draft(session, now=facts.now)

@@ -332,6 +332,8 @@ def continue_plainly(command: AppendBatch, now: float) -> Decision[Appended] | N
         return None
     if command.idempotency_key is not None or command.replaces_upto is not None:
         return None
+    if command.limits.full_bytes or command.limits.max_tenant_turns:
+        return None
     session, turn, last = known.session, known.turn, known.session.head_seq
     if session.tenant != command.tenant or session.deleted_at is not None:
         return None

@@ -108,7 +108,7 @@ class ExternalLane:
 
     async def acquire(self) -> CompletedRun | None:
         """Wait for the lane. It is held afterwards, unless a completed run is returned."""
-        gateway, accept = self._gateway, self._accept()
+        gateway, accept = self._gateway, await self._accept()
         while True:
             admission = await gateway.accept(accept)
             if self._request.is_once and admission.turn.id != accept.turn_id:
@@ -122,7 +122,7 @@ class ExternalLane:
                 return done
             accept = replace(accept, run_id=RunId(gateway.ids.new("run")))
 
-    def _accept(self) -> Accept:
+    async def _accept(self) -> Accept:
         gateway, request = self._gateway, self._request
         return Accept(
             tenant=request.tenant,
@@ -133,7 +133,7 @@ class ExternalLane:
             key=request.key,
             idempotency_key=request.run_id,
             body_hash=_hash(request),
-            limits=gateway.limits,
+            limits=await gateway.storage.limits(request.tenant, gateway.limits),
         )
 
     async def _enter(self, admission: Started | Queued) -> None:

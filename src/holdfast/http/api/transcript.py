@@ -106,12 +106,19 @@ class TranscriptApi:
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items and place.replaces_upto is None:
             return await self._reserve(request, headers)
-        batch = self._batch(request, headers, place, items, await body_hash(request))
+        storage, batch = (
+            self._gateway.storage,
+            self._batch(request, headers, place, items, await body_hash(request)),
+        )
+        if items:
+            limits = await storage.limits(request.tenant, batch.limits)
+            batch = msgspec.structs.replace(batch, limits=limits)
         # A batch that replaces the history must not wait: later writes would make it obsolete.
         if batch.replaces_upto is None:
             result = await append_batch(self._gateway, batch)
         else:
             result = await self._gateway.submit(batch)
+        storage.note(request.tenant, sum(len(item.body) for item in items))
         name_session(request, result.session, result.turn.id)
         return json_reply(
             {

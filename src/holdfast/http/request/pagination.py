@@ -16,6 +16,7 @@ class UnknownCursor(InvalidInput):
     """`after` does not name an entry of this list."""
 
     code = "unknown_cursor"
+    param = "after"
 
 
 class PageRequest(msgspec.Struct, frozen=True):

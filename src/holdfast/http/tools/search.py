@@ -82,14 +82,16 @@ def hit_value(hit: SearchHit) -> dict[str, Any]:
 
 def _read_prefix(prefix: str | None) -> str | None:
     if prefix is not None and (len(prefix) > MAX_PREFIX or "\0" in prefix):
-        raise InvalidInput(f"key_prefix: at most {MAX_PREFIX} characters, without NUL")
+        problem = f"key_prefix: at most {MAX_PREFIX} characters, without NUL"
+        raise InvalidInput(problem, param="key_prefix")
     return prefix
 
 
 def _read_roles(roles: list[str]) -> tuple[str, ...]:
     for role in roles:
         if role not in ROLES:
-            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+            problem = f"role must be one of {', '.join(ROLES)}, not {role!r}"
+            raise InvalidInput(problem, param="role")
     return tuple(roles)
 
 
@@ -104,7 +106,8 @@ def _read_time(query: dict[str, str], name: str) -> float | None:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            f"{name} must be seconds since 1970 or an ISO time such as 2026-11-16T08:00Z"
+            f"{name} must be seconds since 1970 or an ISO time such as 2026-11-16T08:00Z",
+            param=name,
         ) from None
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 

@@ -67,6 +67,7 @@ class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
     """The session that the caller expects to be live; with any other nothing is stored."""
     replaces_upto: int | None = None
     """Replace everything visible up to this item, which must be the head, by these items."""
+    limits: LaneLimits = LaneLimits()
 
 
 class Pop(Command["Popped"], frozen=True, kw_only=True):
