@@ -255,20 +255,25 @@ def stream_calls(folder: Path, api: str, client: str) -> StreamCalls:
 async def _stream(
     gateway: ProfiledGateway, upstream: Upstream, connection: Connection, client: str
 ) -> StreamCalls:
-    """Stream an answer in lock-step: each delta is sent when the one before has arrived."""
+    """Stream an answer in lock-step: each delta is sent when the one before has arrived.
+
+    What comes before the first delta is sent with it, and what comes after the last one at once:
+    sent one by one, these events would be read in a different number of pieces each time.
+    """
     before = await gateway.counts()
     body = msgspec.json.encode(turn_body(client, "Count.", stream=True))
     connection.send("POST", PATHS[client], body, {"x-session-key": "stream"})
     request = await upstream.held.get()
-    request.transport.write(STREAM_HEAD)
     counts: dict[bytes, Counts] = {}
     last = f'" word{_FIRST_DELTA + CHUNKS - 1}"'.encode()
-    is_open = False
+    is_open, unsent = False, STREAM_HEAD
     for event in request.events(_FIRST_DELTA + CHUNKS):
-        request.transport.write(event)
+        unsent += event
         mark = _delta_mark(event)
         if mark is None:
             continue
+        request.transport.write(unsent)
+        unsent = b""
         if not is_open:
             await connection.receive_head()
             is_open = True
@@ -276,7 +281,7 @@ async def _stream(
             pass
         if mark in (_START, last):
             counts[mark] = await gateway.counts()
-    request.transport.write(b"0\r\n\r\n")
+    request.transport.write(unsent + b"0\r\n\r\n")
     while await connection.receive_chunk():
         pass
     per_chunk = counts[last].minus(counts[_START]).calls / CHUNKS

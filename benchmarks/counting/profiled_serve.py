@@ -138,8 +138,12 @@ def _answer(listener: socket.socket, counters: Counters) -> None:
 
 def _keep_quiet() -> None:
     """Make all short commits at once, and do nothing at regular times."""
+    from holdfast.channels import delivery
     from holdfast.engine.sessions import worker
     from holdfast.engine.streaming import journal_writer
+    from holdfast.http.request import auth
+    from holdfast.http.server import run as http_server
+    from holdfast.schedules import service as schedules
     from holdfast.stores.commit import group_commit
     from holdfast.stores.sqlite import inline_commit
 
@@ -149,6 +153,10 @@ def _keep_quiet() -> None:
     setattr(group_commit, "MAX_DELAY", NEVER_SECONDS)  # noqa: B010
     setattr(journal_writer, "CHECKPOINT_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(worker, "DEAD_WORKER_POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(auth, "REFRESH_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(delivery, "IDLE_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(schedules, "IDLE_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(http_server, "DATE_SECONDS", NEVER_SECONDS)  # noqa: B010
     os.environ["HOLDFAST_LANES_LEASE_SECONDS"] = str(NEVER_SECONDS)
     os.environ["HOLDFAST_LANES_POLL_SECONDS"] = str(NEVER_SECONDS)
 

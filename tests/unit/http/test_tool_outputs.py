@@ -216,3 +216,58 @@ async def test_an_unstored_output_is_shown_at_its_stored_call() -> None:
         assert [b"found" in body for body in shown] == [False, False, True]
         items = (await gateway.client.get(f"/v1/responses/{first['id']}/input_items")).text
         assert "found" not in items
+
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("has_parent", [False, True], ids=["key", "parent"])
+@pytest.mark.parametrize("repeated", [[_user("one")], [_user("one"), CALL]])
+async def test_a_question_that_is_sent_again_with_an_output_is_stored_once(
+    repeated: list[Item], *, has_parent: bool
+) -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("hello")
+        first = await gateway.respond("one")
+        more: Item = {"key": None, "previous_response_id": first.json()["id"]}
+        sent = [*repeated, _out("c1", "here")]
+        done = await gateway.respond(sent, **(more if has_parent else {}))
+        assert done.headers["x-turn-id"] == first.headers["x-turn-id"]
+        shown = ["hello", "seen 1", "one", "look()", "=here"]
+        assert gateway.model.shown[-1] == shown
+        assert await gateway.log() == [*shown, "seen 5"]
+
+
+@pytest.mark.parametrize("has_parent", [False, True], ids=["key", "parent"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [_out("c1", "here"), _user("one")],
+        [_user("another"), _out("c1", "here")],
+        [_user("hello"), _user("one"), _out("c1", "here")],
+    ],
+    ids=["behind", "other", "more"],
+)
+async def test_another_message_with_an_output_is_kept(
+    sent: list[Item], *, has_parent: bool
+) -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("hello")
+        first = await gateway.respond("one")
+        more: Item = {"key": None, "previous_response_id": first.json()["id"]}
+        await gateway.respond(sent, **(more if has_parent else {}))
+        messages = [item["content"] for item in sent if "content" in item]
+        log = await gateway.log()
+        assert [text for text in log[4:] if text in messages] == messages
+
+
+async def test_a_question_is_repeated_with_the_output_of_each_step() -> None:
+    def script(items: list[Item]) -> list[Item]:
+        calls = sum(item.get("type") == "function_call" for item in items)
+        return [called("look", f"c{calls + 1}")] if calls < 2 else [said("done")]
+
+    async with open_gateway(ScriptedModel(script)) as gateway:
+        await gateway.respond("one")
+        for call_id in ("c1", "c2"):
+            await gateway.respond([_user("one"), _out(call_id, call_id)])
+        assert await gateway.log() == ["one", "look()", "=c1", "look()", "=c2", "done"]

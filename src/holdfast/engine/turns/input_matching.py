@@ -396,6 +396,8 @@ async def _match_outputs(
     if outline is None:
         sort_outputs(sent, ())
         return MatchedInput(tuple(items))
+    repeated = _repeated_question(outline, sent)
+    items, sent = items[repeated:], sent[repeated:]
     session = outline.session
     entries = (*outline.entries, *outline.running)
     log = [_entry(entry) for entry in entries if not entry.is_refused]
@@ -413,6 +415,36 @@ async def _match_outputs(
         same_as=same_as,
         after_turn=session.turn_count,
     )
+
+
+def _repeated_question(outline: Outline, sent: Sequence[SentItem]) -> int:
+    """Return how many items before a request's outputs repeat the turn that waits for them.
+
+    Some clients send the question again with each output: it is in the turn already.
+    """
+    first = next((at for at, item in enumerate(sent) if item.is_output), 0)
+    if not first or not outline.session.is_held or outline.open_from is None:
+        return 0
+    pending = set(read_pending_calls(outline.session))
+    if not any(item.is_output and item.call_id in pending for item in sent):
+        return 0
+    asked = [
+        entry.fingerprint
+        for entry in (*outline.entries, *outline.running)
+        if entry.seq >= outline.open_from and not entry.is_instruction
+    ]
+    return first if asked[:first] == [item.fingerprint for item in sent[:first]] else 0
+
+
+async def without_repeated_question(
+    read: Reader, tenant: Tenant, session_id: SessionId, items: Sequence[NewItem]
+) -> Sequence[NewItem]:
+    """Return the input after a response, without a question that it repeats before outputs."""
+    sent = _sent_items(items) if len(items) > 1 else []
+    if not any(item.is_output for item in sent):
+        return items
+    outline = await read.outline(tenant, session_id=session_id)
+    return items if outline is None else items[_repeated_question(outline, sent) :]
 
 
 async def _queued_outputs(read: Reader, session: Session) -> dict[NewItem, Turn]:

@@ -47,6 +47,7 @@ from holdfast.engine.turns.input_matching import (
     MatchedInput,
     match_input,
     match_stored_history,
+    without_repeated_question,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests
@@ -129,6 +130,10 @@ class TurnSubmitter:
             if item.kind in APPROVAL_ITEMS:
                 items = await self._with_approvals(request, target, items)
                 break
+        if target.parent is not None and target.session_id and headers.history != "new":
+            items = await without_repeated_question(
+                self.gateway.read, request.tenant, target.session_id, items
+            )
         is_short = 0 < len(request.content) <= INLINE_HASH_BYTES
         digest = hash_request(request) if is_short else await _hash_and_drop(request)
         is_keyless = headers.key is None and target.session_id is None

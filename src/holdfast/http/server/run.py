@@ -33,6 +33,8 @@ QUIET_ROUNDS = 3
 POLL_SECONDS = 0.1
 """How often a stop looks whether the last connections are closed."""
 BACKLOG = 2048
+DATE_SECONDS = 1.0
+"""How long the Date of responses is used."""
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -157,7 +159,7 @@ class Server:
     def _set_date(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the Date of the responses of the next second."""
         self.server_state.default_headers = [(b"date", http_date(time()))]
-        self._date_timer = loop.call_later(1.0, self._set_date, loop)
+        self._date_timer = loop.call_later(DATE_SECONDS, self._set_date, loop)
 
     async def shutdown(self, sockets: list[socket.socket]) -> None:
         """Stop accepting, let running turns end or cancel them, then close the connections."""
