@@ -63,7 +63,7 @@ class PostgresDriver(SqlDriver):
         origin: str,
     ) -> None:
         self._connector = connector
-        self._clock = clock
+        self.clock: ServerClock = clock
         self._listener = listener
         self._origin = origin
         self._writers: list[asyncpg.Connection] = []
@@ -165,7 +165,7 @@ class PostgresDriver(SqlDriver):
                 self._skip_cache_batches = self._last_skip
                 return None
             self._last_skip = 0
-            self._clock.observe(server_time)
+            self.clock.observe(server_time)
             # If the cache was replaced meanwhile, this goes into the replaced one.
             known.keep(lanes)
             return list(cached.decisions)
@@ -177,7 +177,7 @@ class PostgresDriver(SqlDriver):
                 self._skip_cache_batches -= 1
                 return None
             if not self._gate.is_taken:
-                cached = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
+                cached = decide_batch_from_cache(commands, self.clock.now(), self._lanes)
                 if cached is not None or self._gate.is_empty:
                     return cached
             await self._gate.change()
@@ -270,7 +270,7 @@ class PostgresDriver(SqlDriver):
     ) -> list[Result]:
         """Lock the sessions of the commands, then carry them out in waves."""
         locked = await lock(connection, commands)
-        now = self._clock.observe(locked.now)
+        now = self.clock.observe(locked.now)
         results: dict[int, Result] = {}
         for wave in waves(commands, locked):
             some = [commands[index] for index in wave]
@@ -293,7 +293,7 @@ class PostgresDriver(SqlDriver):
         async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
             try:
                 await connection.execute(BEGIN_READ)
-                result = await _drive(connection, query(self._clock.now()))
+                result = await _drive(connection, query(self.clock.now()))
                 await connection.execute("rollback")
             except BaseException as exc:
                 if meaning(exc) == "gone":
@@ -319,7 +319,7 @@ class PostgresDriver(SqlDriver):
             raise foreign(self._connector.target.shown, ["schema_versions"]) from exc
         if not applied:
             check_names(await read_columns(connection), applied, self._connector.target.shown)
-        now = self._clock.observe(await connection.fetchval(READ_CLOCK))
+        now = self.clock.observe(await connection.fetchval(READ_CLOCK))
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(TYPES):
                 await connection.execute(statement)
