@@ -154,8 +154,7 @@ async def open_application(
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
-    ids = RandomIds()
-    store = await open_configured_store(settings)
+    ids, store = RandomIds(), await open_configured_store(settings)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:

@@ -319,7 +319,9 @@ class TurnService:
             await self._gateway.wait_until_ended(turn.tenant, view.turn.merged_into)
         return view.turn
 
-    async def _close_live(self, live: LiveResponse, turn: Turn, run: ActiveRun | None) -> None:
+    async def _close_live(
+        self, live: LiveResponse, turn: Turn, run: ActiveRun | None = None
+    ) -> None:
         """End a stream without a terminal event, with the recorded end."""
         ended = run.ended if run is not None else None
         if live.is_ended and ended is not None:
@@ -497,7 +499,7 @@ class TurnService:
             ticket = self._tasks.pop(task)
             live = self._lives.get(ticket.response_id)
             if live is not None:
-                await self._close_live(live, ticket.turn, None)
+                await self._close_live(live, ticket.turn)
             ticket.settle(_stopped())
 
 
