@@ -240,10 +240,10 @@ async def open_gateway(
         store = await open_postgres(store_url, clock=clock)
     else:
         store = await open_store(store_url, clock=clock or SystemClock())
-    clock, ids = clock or SystemClock(), RandomIds()
+    ids = RandomIds()
     lanes = lanes or LaneSettings()
     limits = lanes.limits(can_run_again=True)
-    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
+    gateway = Gateway(wrap(store), clock=store.clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
     executor = TurnExecutor(
         gateway,

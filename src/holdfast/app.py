@@ -69,12 +69,11 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         require_instance("lanes", lanes, LaneSettings)
     if handler is not None and not callable(handler):
         raise InvalidInput("handler must be callable with a run")
-    clock = SystemClock()
-    store = await open_store(url, clock=clock)
+    store = await open_store(url, clock=SystemClock())
     try:
         lanes = lanes or LaneSettings()
         limits = lanes.limits(can_run_again=handler is not None)
-        gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, limits=limits)
+        gateway = Gateway(store, clock=store.clock, ids=RandomIds(), settings=lanes, limits=limits)
         await gateway.start(handler)
         try:
             yield Holdfast(gateway, owner, reset)
@@ -155,8 +154,7 @@ async def open_application(
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
-    clock, ids = SystemClock(), RandomIds()
-    store = await open_configured_store(settings)
+    ids, store = RandomIds(), await open_configured_store(settings)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:
@@ -165,7 +163,8 @@ async def open_application(
         runtimes: SessionRuntimes = upstreams
         services = ChannelServices(settings, _transcriber(settings, upstreams))
         upstreams = trace_calls(upstreams, meter)
-        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
+        traced = trace_commits(store, meter)
+        gateway = _new_gateway(traced, settings, store.clock, ids, meter, runtimes)
         has_windows = any(one.context_tokens is not None for one in settings.upstreams)
         windows = upstreams.context_tokens if has_windows else None
         compactor = Compactor(gateway, upstreams.provider, windows, settings.context)

@@ -132,6 +132,7 @@ class WrappedDriver(SqlDriver):
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver
+        self.clock = driver.clock
         self._connection = driver.disk.connect()
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

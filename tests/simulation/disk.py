@@ -248,6 +248,7 @@ class SimulatedDriver(SqlDriver):
         self.disk = disk
         self._victim = victim
         self.inner = SqliteDriver(disk.connect, clock=disk.clock, writer=InlineExecutor())
+        self.clock = disk.clock
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Execute a batch, or apply the fault planned for this write."""

@@ -57,9 +57,8 @@ class SharedStore:
         if self.opened is None:
             async with self._open_lock:
                 if self.opened is None:
-                    clock = SystemClock()
-                    self._store = await open_store(self.url, clock=clock)
-                    self.opened = Gateway(self._store, clock=clock, ids=RandomIds())
+                    store = self._store = await open_store(self.url, clock=SystemClock())
+                    self.opened = Gateway(store, clock=store.clock, ids=RandomIds())
         return self.opened
 
     async def started(self) -> Gateway:

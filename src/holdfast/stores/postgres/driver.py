@@ -61,7 +61,7 @@ class PostgresDriver(SqlDriver):
         origin: str,
     ) -> None:
         self._connector = connector
-        self._clock = clock
+        self.clock: ServerClock = clock
         self._listener = listener
         self._origin = origin
         self._writer: asyncpg.Connection | None = None
@@ -144,7 +144,7 @@ class PostgresDriver(SqlDriver):
         if self._skip_cache_batches:
             self._skip_cache_batches -= 1
             return None
-        cached = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
+        cached = decide_batch_from_cache(commands, self.clock.now(), self._lanes)
         if cached is None:
             return None
         connection = await self._acquire_writer()
@@ -156,7 +156,7 @@ class PostgresDriver(SqlDriver):
         self._writer = connection
         if server_time is not None:
             self._last_skip = 0
-            self._clock.observe(server_time)
+            self.clock.observe(server_time)
             self._lanes.commit()
             return list(cached.decisions)
         if cached.takes_keys_for_new:
@@ -255,7 +255,7 @@ class PostgresDriver(SqlDriver):
     ) -> list[Result]:
         """Lock the sessions of the commands, then carry them out in waves."""
         locked = await lock(connection, commands)
-        now = self._clock.observe(locked.now)
+        now = self.clock.observe(locked.now)
         results: dict[int, Result] = {}
         for wave in waves(commands, locked):
             some = [commands[index] for index in wave]
@@ -278,7 +278,7 @@ class PostgresDriver(SqlDriver):
         async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
             try:
                 await connection.execute(BEGIN_READ)
-                result = await _drive(connection, query(self._clock.now()))
+                result = await _drive(connection, query(self.clock.now()))
                 await connection.execute("rollback")
             except BaseException as exc:
                 if meaning(exc) == "gone":
@@ -304,7 +304,7 @@ class PostgresDriver(SqlDriver):
             raise foreign(self._connector.target.shown, ["schema_versions"]) from exc
         if not applied:
             check_names(await read_columns(connection), applied, self._connector.target.shown)
-        now = self._clock.observe(await connection.fetchval(READ_CLOCK))
+        now = self.clock.observe(await connection.fetchval(READ_CLOCK))
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(TYPES):
                 await connection.execute(statement)

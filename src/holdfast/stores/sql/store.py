@@ -17,6 +17,7 @@ from holdfast.core.transaction.changes import (
     PlaceholderStopped,
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
@@ -62,6 +63,8 @@ class SqlDriver(BatchDriver, Protocol):
     """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
     sorts_matches: bool = True
     """Whether a search sorts all its matches before it returns the first one."""
+    clock: Clock
+    """The clock that commands are decided by; reading it takes no round trip."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; `query` gets the database's time."""
@@ -256,6 +259,11 @@ class SqlStore:
         )
         """Full-text search."""
         self._is_closed = False
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the store: the database's, or of this machine if it has none."""
+        return self._driver.clock
 
     def limit_cache(self, max_bytes: int) -> None:
         """Bound the memory that cached contexts take; 0 caches none."""

@@ -114,7 +114,7 @@ class SqliteDriver(SqlDriver):
         is_in_memory: bool = False,
         pace: DiskLatencyGate | None = None,
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._writer = writer
         self._reader = reader or writer
         self._write_link = ManagedConnection(connect, identity, is_only_copy=is_in_memory)
@@ -297,7 +297,7 @@ class SqliteDriver(SqlDriver):
             (version,) = cursor.execute("pragma data_version").fetchone()
             if version != self._lanes_version:
                 self._invalidate_lane_cache(version)
-            now = self._clock.now()
+            now = self.clock.now()
             results: list[Result] = []
             for command in commands:
                 results += (self._carry_out(cursor, command, now),)
@@ -398,10 +398,10 @@ class SqliteDriver(SqlDriver):
     ) -> ResultT:
         self._read_link.check()
         if connection.in_transaction:
-            return _drive(connection.cursor(), query(self._clock.now()))
+            return _drive(connection.cursor(), query(self.clock.now()))
         connection.execute("begin")
         try:
-            return _drive(connection.cursor(), query(self._clock.now()))
+            return _drive(connection.cursor(), query(self.clock.now()))
         finally:
             connection.execute("rollback")
 
@@ -449,7 +449,7 @@ class SqliteDriver(SqlDriver):
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(DIALECT):
                 connection.execute(statement)
-            row = (step.version, step.name, self._clock.now())
+            row = (step.version, step.name, self.clock.now())
             connection.execute(migrations.ADD_VERSION, row)
 
 
