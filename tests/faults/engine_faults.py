@@ -52,6 +52,13 @@ RUNS = (
         ("tests/tools/test_steered_responses.py",),
     ),
     Fault(
+        "an ended stream is replayed from memory whatever the store has now",
+        f"{ENGINE}/streaming/stream_reader.py",
+        "return live.end_recorded == (run_id, view.session.record_no)",
+        "return run_id is not None",
+        ("tests/acceptance/test_two_gateways.py",),
+    ),
+    Fault(
         "a run that lost its lane goes on asking",
         f"{ENGINE}/turns/turn_service.py",
         "self._gateway.begin(admission, task.cancel)",

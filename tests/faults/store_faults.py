@@ -418,4 +418,21 @@ CLOCKS = (
     ),
 )
 
-STORE_FAULTS = (*DURABILITY, *DISK, *FILTERS, *WORKERS, *LOG, *CLOCKS)
+REPLICAS = (
+    Fault(
+        "an earlier view of a log is cached whatever was erased since",
+        f"{STORES}/cache/context_cache.py",
+        "entry.head_seq > session.head_seq or session.hidden_count < 0:",
+        "entry.head_seq > session.head_seq:",
+        ("tests/contract/test_store.py::TestHiding",),
+    ),
+    Fault(
+        "an erasure does not lock the forks",
+        f"{STORES}/postgres/row_locks.py",
+        "case cmd.Delete() | cmd.Hide(erase=True):",
+        "case cmd.Delete():",
+        ("tests/contract/test_fork_locks.py",),
+    ),
+)
+
+STORE_FAULTS = (*DURABILITY, *DISK, *FILTERS, *WORKERS, *LOG, *CLOCKS, *REPLICAS)
