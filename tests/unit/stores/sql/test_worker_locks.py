@@ -65,7 +65,7 @@ async def test_a_folder_that_cannot_be_used_is_a_fault_of_the_store(tmp_path: Pa
     tokens = FileTokens(tmp_path / "w")
     with pytest.raises(StoreUnavailable, match="cannot lock"):
         await tokens.take(ME)
-    with pytest.raises(StoreUnavailable, match="cannot look"):
+    with pytest.raises(StoreUnavailable, match="cannot read"):
         await tokens.living([ME])
     await tokens.drop(ME)
 
