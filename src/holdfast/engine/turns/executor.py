@@ -180,6 +180,8 @@ class TurnExecutor:
             if task is not None and isinstance(exc, asyncio.CancelledError):
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
+        finally:
+            run.writer = None  # it refers back to the run, and to everything that was streamed
 
     async def _answer(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None

@@ -264,14 +264,15 @@ class RunsInFlight:
         is_alone = view is not None and run is None and not view.queued_turns
         if view and is_alone and await self._interrupt_elsewhere(accept, view.session):
             accept = replace(accept, limits=without_turn_limit(accept.limits))
-        if run is None or run.writer is None:
+        writer = run.writer if run is not None else None
+        if writer is None:
             yield accept
             return
-        await run.writer.hold()
+        await writer.hold()
         try:
             yield accept
         finally:
-            run.writer.release()
+            writer.release()
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────
 
