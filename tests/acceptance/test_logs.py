@@ -101,7 +101,7 @@ def test_a_request_about_a_session_or_turn_is_logged_with_its_id(
     served = [one for one in events_of(gateway) if one["event"] == "request.served"]
     named = [(one["route"], one.get("session_id"), one.get("turn_id")) for one in served[1:]]
     assert named == [
-        ("/v1/turns/{id}/cancel", None, turn),
+        ("/v1/turns/{id}/cancel", session, turn),
         ("/v1/sessions/{id}/reset", session, None),
         ("/v1/conversations/{id}/items", session, None),
         ("/v1/sessions/{id}", session, None),
