@@ -31,6 +31,8 @@ from holdfast.stores.open import open_store_to_read
 from holdfast.tools.builtin import DESCRIPTIONS
 
 CHECK_SECONDS = 15.0
+LOCAL_SECONDS = 5.0
+"""How long a gateway on this machine may take to answer."""
 
 
 async def check_configuration(settings: Settings) -> list[CheckResult]:
@@ -127,7 +129,7 @@ def _bind_problem(host: str, port: int) -> OSError | None:
 async def _is_gateway(settings: Settings, http: HttpCaller) -> bool:
     try:
         url = f"{server_url(settings.server)}/healthz"
-        reply = await http.call("GET", url, seconds=CHECK_SECONDS)
+        reply = await http.call("GET", url, seconds=LOCAL_SECONDS)
     except (HttpUnavailable, InvalidSetting):
         return False
     return reply.status == 200 and reply.body == b'{"status":"ok"}'
