@@ -15,8 +15,11 @@ from holdfast.http.server.run import open_listener, server_config
 from holdfast.http.server.types import Request
 
 Address = tuple[str, int]
-SEND_BUFFER_BYTES = 32 * 1024
-"""Small and fixed, so that a stalled client soon causes backpressure."""
+SEND_BUFFER_BYTES = 128 * 1024
+"""Small and fixed, so that a stalled client soon causes backpressure.
+
+Less than two segments of the loopback device would wait for its delayed acknowledgements.
+"""
 GRACE_SECONDS = 5.0
 
 

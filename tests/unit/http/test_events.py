@@ -138,7 +138,7 @@ async def test_every_kind_of_event_is_sent() -> None:
 
 
 async def test_a_feed_ends_when_its_session_is_erased() -> None:
-    async with open_gateway() as gateway:
+    async with open_gateway(streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
         await gateway.respond("one")
         name = await session_id(gateway)
         follower = follow(gateway, f"/v1/sessions/{name}/events?after=latest")
