@@ -24,7 +24,7 @@ from holdfast.core.errors import (
     TurnInterrupted,
     release_frames,
 )
-from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.ids import RunId, Tenant, TurnId
 from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
@@ -395,6 +395,7 @@ class TurnService:
         accept = replace(
             accept, key=None, session_id=turn.session_id, same_as=(turn.id, step), parent=None,
             retry_count=0, expected_id=None, after_turn=None, seen_seq=None,
+            run_id=RunId(self._gateway.ids.new("run")),  # one request may resume it several times
         )  # fmt: skip
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
