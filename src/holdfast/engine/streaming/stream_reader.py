@@ -63,8 +63,7 @@ class StreamReader:
         self._facts: ResponseFacts | None = None
         """The response as it was last read."""
         live = lives.get(name)
-        # From here on: a stream that is not stored is only in memory, and may end before the first
-        # read.
+        # Taken now: a stream that is not stored is only in memory, and may end before it is read.
         self._cursor = LiveCursor(live, after) if live is not None else None
 
     @property

@@ -106,10 +106,8 @@ class TranscriptApi:
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items and place.replaces_upto is None:
             return await self._reserve(request, headers)
-        storage, batch = (
-            self._gateway.storage,
-            self._batch(request, headers, place, items, await body_hash(request)),
-        )
+        storage = self._gateway.storage
+        batch = self._batch(request, headers, place, items, await body_hash(request))
         if items:
             limits = await storage.limits(request.tenant, batch.limits)
             batch = msgspec.structs.replace(batch, limits=limits)

@@ -131,7 +131,7 @@ class ContextCache:
         entry = self._entries.get(session.id)
         if entry is None or entry.record_no != session.record_no:
             return None
-        # Not by the functions for it: each call on the path of a turn costs time.
+        # `has_later_records`, inlined: every turn passes here.
         if entry.head_seq > session.head_seq or session.hidden_count < 0:
             return None
         self._entries.move_to_end(session.id)
