@@ -162,13 +162,13 @@ QUEUE_CLIENTS = 8
 """Clients that share one session key; all but one of them wait."""
 
 
-def queued_turn_counts(folder: Path, api: str) -> Counts:
+def queued_turn_counts(folder: Path, api: str, *, is_same: bool = False) -> Counts:
     """Return the counts of a whole turn that waits behind others for its lane.
 
     Each client sends its next turn when it has its answer. The turn before one ends in the commit
-    that accepts the turn behind it, as under load.
+    that accepts the turn behind it, as under load. With `is_same`, all bodies are equal.
     """
-    return _with_queue(folder, api, lambda gateway, turn: gateway.cost(turn, 15))
+    return _with_queue(folder, api, lambda gateway, turn: gateway.cost(turn, 15), is_same=is_same)
 
 
 def queued_turn_functions(folder: Path, api: str) -> dict[str, int]:
@@ -177,7 +177,11 @@ def queued_turn_functions(folder: Path, api: str) -> dict[str, int]:
 
 
 def _with_queue(
-    folder: Path, api: str, measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]]
+    folder: Path,
+    api: str,
+    measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]],
+    *,
+    is_same: bool = False,
 ) -> Result:
     """Run `measure` with a gateway and the operation that runs the next turn of a full lane."""
     port = processes.free_port()
@@ -186,7 +190,7 @@ def _with_queue(
         async with AsyncExitStack() as stack:
             upstream = await stack.enter_async_context(serving(Upstream(), port))
             upstream.is_holding = True
-            lane = _Lane(upstream, api)
+            lane = _Lane(upstream, api, is_same=is_same)
             for _ in range(QUEUE_CLIENTS):
                 lane.ask(await stack.enter_async_context(connected(gateway.port)))
                 await gateway.counts()  # the order of the queue is that of the clients
@@ -199,15 +203,16 @@ def _with_queue(
 class _Lane:
     """Clients with turns of one session, in the order in which they wait."""
 
-    def __init__(self, upstream: Upstream, api: str) -> None:
+    def __init__(self, upstream: Upstream, api: str, *, is_same: bool) -> None:
         self._upstream = upstream
         self._api = api
+        self._is_same = is_same
         self._clients: deque[Connection] = deque()
         self._asked = 0
 
     def ask(self, client: Connection) -> None:
-        """Send the next turn of a client; every turn has its own text."""
-        self._asked += 1
+        """Send the next turn of a client, by default with a text of its own."""
+        self._asked += not self._is_same
         body = msgspec.json.encode(turn_body(self._api, f"Question {self._asked:06d}?"))
         client.send("POST", PATHS[self._api], body, {"x-session-key": "queue"})
         self._clients.append(client)

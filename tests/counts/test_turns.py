@@ -29,11 +29,12 @@ def test_the_first_turn_of_a_key_needs_no_more_calls_than_its_limit(
     assert 0 < counts.calls <= LIMITS[f"calls per first turn, {kind}"].limit
 
 
+@pytest.mark.parametrize("is_same", [False, True], ids=["other text", "same text"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_turn_that_waits_for_its_lane_needs_no_more_calls_than_its_limit(
-    kind: str, tmp_path: Path
+    kind: str, is_same: bool, tmp_path: Path
 ) -> None:
-    counts = queued_turn_counts(tmp_path, kind)
+    counts = queued_turn_counts(tmp_path, kind, is_same=is_same)
     assert counts.statements > 0
     assert 0 < counts.calls <= LIMITS[f"calls per queued turn, {kind}"].limit
 

@@ -208,8 +208,9 @@ class ComparisonNeeded(SessionMoved):
 
     code = "comparison_needed"
 
-    def __init__(self, active_turn_id: str | None) -> None:
+    def __init__(self, session_id: str, active_turn_id: str | None) -> None:
         super().__init__("the request has to be compared with the session")
+        self.session_id = session_id
         self.active_turn_id = active_turn_id
 
 

@@ -133,10 +133,11 @@ def _uncompared(command: Accept, facts: Facts) -> HoldfastError | None:
     if session is None:
         return None
     if active is None:
-        return ComparisonNeeded(None) if session.has_failed else None
+        return ComparisonNeeded(session.id, None) if session.has_failed else None
     is_same = command.body_hash is not None and command.body_hash == active.body_hash
-    if is_same and session.active_run_id is not None:
-        return ComparisonNeeded(active.id)
+    may_be_stopped = command.has_streams or session.owner != command.worker
+    if is_same and may_be_stopped and session.active_run_id is not None:
+        return ComparisonNeeded(session.id, active.id)
     return None
 
 

@@ -247,7 +247,8 @@ def queue_plainly(
         return None
     if items[0].is_instruction or items[0].kind == APPROVAL:
         return None
-    if not command.is_compared and command.body_hash == active.body_hash:
+    is_same = command.body_hash == active.body_hash
+    if is_same and command.has_streams and not command.is_compared:
         return None
     session_id, turn_id, number = session.id, command.turn_id, session.turn_count + 1
     # Positional arguments take less than half the time of keywords.

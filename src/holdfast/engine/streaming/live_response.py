@@ -376,8 +376,9 @@ class LiveResponses:
     """
 
     def __init__(self) -> None:
-        self._running: dict[str, LiveResponse] = {}
-        self.get = self._running.get
+        self.running: dict[str, LiveResponse] = {}
+        """The streams by their ids."""
+        self.get = self.running.get
         """Return the live response of an id, if this process has it."""
         self.is_closing = False
         """Whether this process is shutting down: readers of other processes' streams must
@@ -385,9 +386,9 @@ class LiveResponses:
 
     def add(self, live: LiveResponse) -> None:
         """Add a stream that starts."""
-        self._running[live.id] = live
+        self.running[live.id] = live
 
     def retire(self, live: LiveResponse) -> None:
         """Remove a stream that has ended or was detached; its present readers keep it."""
-        if self._running.get(live.id) is live:
-            del self._running[live.id]
+        if self.running.get(live.id) is live:
+            del self.running[live.id]

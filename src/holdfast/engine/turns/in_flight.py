@@ -79,6 +79,8 @@ class RunsInFlight:
     def __init__(self, gateway: Gateway, lives: LiveResponses) -> None:
         self._gateway = gateway
         self._lives = lives
+        self.streams = lives.running
+        """The streams of this process."""
         self.runs: dict[SessionId, ActiveRun] = {}
         """The runs that a task of this process executes."""
         self._serving: set[asyncio.Task[None]] = set()
@@ -122,12 +124,18 @@ class RunsInFlight:
         await self.end(turn, code=SUPERSEDED)
         return "superseded"
 
-    async def supersede_stopped(self, arrival: Arrival, turn_id: str) -> bool:
+    async def supersede_stopped(
+        self, arrival: Arrival, session_id: SessionId, turn_id: TurnId
+    ) -> bool:
         """End a run with the same body as a request, if its client has stopped reading.
 
         Such a request asks for another answer, even if it has no history that would show it.
         """
-        view = await self._gateway.read.turn(arrival.tenant, TurnId(turn_id))
+        run = self.runs.get(session_id)
+        is_here = run is not None and run.turn.id == turn_id
+        if run is not None and is_here and not self._has_stopped(run.turn, arrival.caller):
+            return False
+        view = await self._gateway.read.turn(arrival.tenant, turn_id)
         if view is None or view.status != "running" or arrival.limits.full_bytes:
             return False
         if await self._has_waiters(view.turn.tenant, view.turn.session_id):

@@ -208,12 +208,14 @@ class TurnSubmitter:
                 )
             except ComparisonNeeded as exc:
                 is_compared = True
-                arrival = arrival or self._arrival(request, headers, digest, limits)
-                if exc.active_turn_id is not None:
+                met = arrival or self._arrival(request, headers, digest, limits)
+                if exc.active_turn_id is None:
+                    arrival = met
+                elif await self.turn_service.in_flight.supersede_stopped(
+                    met, SessionId(exc.session_id), TurnId(exc.active_turn_id)
+                ):
                     # A client that stopped reading and resends the same request wants a new answer.
-                    is_whole |= await self.turn_service.in_flight.supersede_stopped(
-                        arrival, exc.active_turn_id
-                    )
+                    arrival, is_whole = met, True
                 continue
             except HoldfastError as exc:
                 if not await self._may_retry(exc, request, target, matched):
@@ -386,6 +388,7 @@ class TurnSubmitter:
             on_busy="rollback" if matched.supersedes else on_busy,
             body_hash=digest,
             is_compared=is_compared,
+            has_streams=bool(self.turn_service.in_flight.streams),
             limits=gateway.limits,
             reset=self._reset,
         )

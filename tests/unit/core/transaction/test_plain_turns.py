@@ -100,8 +100,8 @@ def test_a_run_that_lost_its_lane_does_not_end_plainly() -> None:
 CARRIED = {
     Accept: {
         "tenant", "turn_id", "run_id", "worker", "candidate_id", "key", "session_id", "items",
-        "request", "source", "on_busy", "body_hash", "retry_count", "is_compared", "limits",
-        "reset",
+        "request", "source", "on_busy", "body_hash", "retry_count", "is_compared",
+        "has_streams", "limits", "reset",
     },
     Finish: {
         "fence", "outcome", "items", "after_seq", "result", "usage", "shown_records",

@@ -100,6 +100,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The turn that a history takes the place of by a rollback; it must still hold the lane."""
     is_compared: bool = True
     """False if the input was not compared with the log; it is refused if the comparison matters."""
+    has_streams: bool = True
+    """Whether this worker has streams: a client may have stopped one and sent its request again."""
     brought: ImportedPrefix | None = None
     """The prefix that becomes a completed turn of its own if the log is empty."""
     collect_seconds: float = 0.0
