@@ -208,14 +208,10 @@ class TurnSubmitter:
                 )
             except ComparisonNeeded as exc:
                 is_compared = True
-                met = arrival or self._arrival(request, headers, digest, limits)
-                if exc.active_turn_id is None:
-                    arrival = met
-                elif await self.turn_service.in_flight.supersede_stopped(
-                    met, SessionId(exc.session_id), TurnId(exc.active_turn_id)
-                ):
+                found = arrival or self._arrival(request, headers, digest, limits)
+                if await self._must_compare(found, exc):
                     # A client that stopped reading and resends the same request wants a new answer.
-                    arrival, is_whole = met, True
+                    arrival, is_whole = found, is_whole or exc.active_turn_id is not None
                 continue
             except HoldfastError as exc:
                 if not await self._may_retry(exc, request, target, matched):
@@ -225,6 +221,14 @@ class TurnSubmitter:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
             return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
+
+    async def _must_compare(self, arrival: Arrival, needed: ComparisonNeeded) -> bool:
+        """Whether a request repeats a failed turn, or one whose stream was stopped and now ends."""
+        if needed.active_turn_id is None:
+            return True
+        session_id, turn_id = SessionId(needed.session_id), TurnId(needed.active_turn_id)
+        in_flight = self.turn_service.in_flight
+        return await in_flight.supersede_stopped(arrival, session_id, turn_id)
 
     async def _repeat_keyless(
         self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes

@@ -45,19 +45,22 @@ class QueryRunner(Protocol):
 class SnapshotReader:
     """Runs plans, each in one snapshot; its ports say what the methods return."""
 
-    def __init__(self, run: QueryRunner) -> None:
+    def __init__(self, run: QueryRunner, run_short: QueryRunner | None = None) -> None:
         self._run = run
+        self._run_short = run_short or run
+        """Runs reads that are expected to be short."""
 
 
 def reading(
-    query: Callable[ParametersT, Plan[ResultT]],
+    query: Callable[ParametersT, Plan[ResultT]], *, is_short: bool = False
 ) -> Callable[Concatenate[SnapshotReader, ParametersT], Coroutine[Any, Any, ResultT]]:
     """Return a plan as a method of a `SnapshotReader`, with the same parameters."""
 
     def read(
         self: SnapshotReader, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
     ) -> Coroutine[Any, Any, ResultT]:
-        return self._run(lambda _: query(*args, **kwargs))
+        run = self._run_short if is_short else self._run
+        return run(lambda _: query(*args, **kwargs))
 
     return read
 

@@ -52,15 +52,15 @@ OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
 
 
-INLINE_READ_ROWS = 64
-"""The most rows that may be read on the event loop itself."""
+SHORT_ROWS = 100
+"""A read of more rows is not expected to be short."""
 
 
 class SqlDriver(BatchDriver, Protocol):
     """A database used by the store."""
 
     reads_inline: bool = False
-    """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
+    """Whether `read_inline` avoids a thread, so that it is worth a second try if it fails."""
     sorts_matches: bool = True
     """Whether a search sorts all its matches before it returns the first one."""
     clock: Clock
@@ -71,7 +71,7 @@ class SqlDriver(BatchDriver, Protocol):
         ...
 
     async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Run a read of few rows, on the event loop if that is fast."""
+        """Run a read that is expected to be short, on the event loop if that is fast."""
         return await self.read(query)
 
     async def has_news(self) -> bool:
@@ -97,35 +97,35 @@ class SqlReader(SnapshotReader):
         *,
         inline: QueryRunner | None = None,
     ) -> None:
-        super().__init__(run)
+        super().__init__(run, inline)
         self._inline = inline
         """Runs short reads on the event loop if the driver can."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
-    session = reading(queries.session)
+    session = reading(queries.session, is_short=True)
     forks = reading(record_queries.forks)
     descendants = reading(record_queries.descendants)
     stored_bytes = reading(queries.stored_bytes)
-    provider_state = reading(queries.provider_state)
-    find_history = reading(queries.find_history)
-    item_places = reading(queries.item_places)
+    provider_state = reading(queries.provider_state, is_short=True)
+    find_history = reading(queries.find_history, is_short=True)
+    item_places = reading(queries.item_places, is_short=True)
     busy_sessions_with = reading(find_busy_sessions)
-    hidden = reading(queries.hidden)
-    records = reading(queries.records)
-    lineage_records = reading(queries.lineage_records)
-    turn = reading(queries.turn)
+    hidden = reading(queries.hidden, is_short=True)
+    records = reading(queries.records, is_short=True)
+    lineage_records = reading(queries.lineage_records, is_short=True)
+    turn = reading(queries.turn, is_short=True)
     turns = reading(queries.turns)
-    runs = reading(find_runs)
-    response = reading(queries.response)
+    runs = reading(find_runs, is_short=True)
+    response = reading(queries.response, is_short=True)
     journal = reading(queries.journal)
-    completion = reading(queries.completion)
+    completion = reading(queries.completion, is_short=True)
     completions = reading(queries.completions)
     api_keys = reading(queries.api_keys)
-    stop_requests = reading(queries.stop_requests)
+    stop_requests = reading(queries.stop_requests, is_short=True)
     events = reading(queries.events)
     feed = reading(queries.feed)
-    log_end = reading(queries.log_end)
+    log_end = reading(queries.log_end, is_short=True)
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
@@ -135,7 +135,12 @@ class SqlReader(SnapshotReader):
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
-        return await self._run(lambda _: queries.items(session, query, self._lines))
+        run = self._page_runner(query)
+        return await run(lambda _: queries.items(session, query, self._lines))
+
+    def _page_runner(self, query: ItemQuery) -> QueryRunner:
+        is_short = query.limit is not None and query.limit <= SHORT_ROWS
+        return self._run_short if is_short else self._run
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
         """Return the log as a model sees it; only read what is not cached."""
@@ -161,7 +166,7 @@ class SqlReader(SnapshotReader):
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
         """Return how to read so many items: on the event loop, if they are few and all its own."""
         is_short = (
-            rows + session.record_no <= INLINE_READ_ROWS
+            rows + session.record_no <= SHORT_ROWS
             and session.parent_id is None
             and session.id not in self._transcripts.large
         )
@@ -171,7 +176,7 @@ class SqlReader(SnapshotReader):
         """Return the items that a provider could not process."""
         known = self._transcripts.quarantined(session)
         if known is None:
-            known = quarantined(await self._run(lambda _: queries.lineage_records(session)))
+            known = quarantined(await self.lineage_records(session))
             self._transcripts.keep_quarantined(session, known)
         return known
 
@@ -184,9 +189,8 @@ class SqlReader(SnapshotReader):
         last: int | None = None,
     ) -> Outline | None:
         """Return the settled, visible log, or its end, without content."""
-        return await self._run(
-            lambda now: record_queries.outline(tenant, session_id, key, last, now)
-        )
+        run = self._run_short if last is not None and last <= SHORT_ROWS else self._run
+        return await run(lambda now: record_queries.outline(tenant, session_id, key, last, now))
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
@@ -207,7 +211,7 @@ class SqlReader(SnapshotReader):
         found: Transcript | queries.Long | None = queries.Long(0)
         if self._inline is not None:
             found = await self._inline(
-                lambda _: queries.transcript(tenant, session_id, key, last, known, INLINE_READ_ROWS)
+                lambda _: queries.transcript(tenant, session_id, key, last, known, SHORT_ROWS)
             )
         if isinstance(found, queries.Long):
             found = await self._run(
@@ -222,11 +226,12 @@ class SqlReader(SnapshotReader):
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
-        return await self._run(lambda _: queries.listing(session, query, self._lines))
+        run = self._page_runner(query)
+        return await run(lambda _: queries.listing(session, query, self._lines))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
         """Return the item with a name, hidden or not."""
-        return await self._run(lambda _: queries.find_listed(session, name, self._lines))
+        return await self._run_short(lambda _: queries.find_listed(session, name, self._lines))
 
 
 _OUTBOX_CHANGES = frozenset({OutboxAdded, PlaceholderStopped, ApprovalEnded})

@@ -26,6 +26,10 @@ WAL_BYTES = 64 * 1024 * 1024
 """A checkpoint that resets a larger WAL also truncates its file to this size."""
 CACHE_KIB = 1024
 """Pages that a connection keeps. The system keeps the file too: a larger cache saves few reads."""
+INLINE_STEPS = 20_000
+"""A statement on the event loop is interrupted after one to two times as many steps of SQLite."""
+INLINE_BYTES = 64 * 1024
+"""The longest value that is read on the event loop."""
 CHECKPOINT_PAGES = 10_000
 """A checkpoint happens at the latest when the WAL has so many pages: 40 MB."""
 
@@ -157,8 +161,10 @@ class ManagedConnection:
         """The file that the connection was opened to."""
         self.impatient: sqlite3.Connection | None = None
         """The connection while it has no busy timeout, so that it never waits for a lock."""
-        self._busy_milliseconds = 0
-        """The busy timeout to restore."""
+        self.has_called = False
+        """Whether SQLite has called the progress handler; to be reset before each read."""
+        self._busy_milliseconds = self._longest = 0
+        """The busy timeout and the longest value, to be restored."""
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection with its busy timeout; open it if needed."""
@@ -169,17 +175,31 @@ class ManagedConnection:
                 self._connection.execute("pragma query_only = on")
         if self.impatient is not None:
             self._connection.execute(f"pragma busy_timeout = {self._busy_milliseconds}")
+            if self._is_read_only:
+                self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._longest)
+                self._connection.set_progress_handler(None, 0)
             self.impatient = None
         return self._connection
 
     def at_once(self) -> sqlite3.Connection | None:
-        """Return the open connection without a busy timeout; None if it has to be opened."""
+        """Return the open connection for the event loop; None if it has to be opened.
+
+        It does not wait for locks, and fails a statement that only reads if that takes long.
+        """
         connection = self._connection
         if connection is not None and self.impatient is None:
             (self._busy_milliseconds,) = connection.execute("pragma busy_timeout").fetchone()
             connection.execute("pragma busy_timeout = 0")
+            if self._is_read_only:
+                self._longest = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, INLINE_BYTES)
+                connection.set_progress_handler(self._is_second_call, INLINE_STEPS)
             self.impatient = connection
         return connection
+
+    def _is_second_call(self) -> bool:
+        """Whether to interrupt a statement: the first call may count steps of its earlier runs."""
+        is_second, self.has_called = self.has_called, True
+        return is_second
 
     def check(self) -> None:
         """Raise if the file was removed or replaced since the connection was opened."""

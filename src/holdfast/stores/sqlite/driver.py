@@ -81,6 +81,9 @@ CHECKPOINT_ROWS = 1_000
 """After so many rows the thread runs a checkpoint, between transactions."""
 
 
+INLINE_ROWS = 160
+"""A read on the event loop has fewer rows and statements than this."""
+ANY_NUMBER = 2**31 - 1
 _Work = Callable[[], list[Result]]
 
 
@@ -204,7 +207,10 @@ class SqliteDriver(SqlDriver):
         return await self._reader.run(lambda: self._read(query))
 
     async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """The same for a read of few rows: on the event loop itself, while the disk is quick."""
+        """The same for a short read: on the event loop itself, while the disk is quick.
+
+        A read that turns out to be long is stopped and begins again in the thread.
+        """
         reader = self._reader
         if isinstance(reader, ThreadExecutor) and self._reading.is_quick():
             await asyncio.sleep(0)  # a caller that reads in a loop must not starve others
@@ -384,24 +390,32 @@ class SqliteDriver(SqlDriver):
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return the result in a tuple, or None if the read has to run in the thread."""
-        self._reading.start()
+        gate = self._reading
+        gate.began = gate.start() if gate.measured else perf_counter()
         try:
-            connection = self._read_link.at_once()
-            return (self._run_query(connection, query),) if connection is not None else None
-        except (sqlite3.Error, *_REFUSALS):
+            connection = self._read_link.impatient or self._read_link.at_once()
+            if connection is None:
+                return None
+            self._read_link.has_called = False
+            return (self._run_query(connection, query, INLINE_ROWS),)
+        except (_TooLong, sqlite3.Error, *_REFUSALS):
             return None
         finally:
-            self._reading.stop()
+            if gate.measured or perf_counter() - gate.began > NOTABLE_SECONDS:
+                gate.stop()
 
     def _run_query(
-        self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
+        self,
+        connection: sqlite3.Connection,
+        query: Callable[[float], Plan[ResultT]],
+        max_rows: int = ANY_NUMBER,
     ) -> ResultT:
         self._read_link.check()
         if connection.in_transaction:
-            return _drive(connection.cursor(), query(self.clock.now()))
+            return _drive(connection.cursor(), query(self.clock.now()), max_rows)
         connection.execute("begin")
         try:
-            return _drive(connection.cursor(), query(self.clock.now()))
+            return _drive(connection.cursor(), query(self.clock.now()), max_rows)
         finally:
             connection.execute("rollback")
 
@@ -457,13 +471,23 @@ def _ignore(_result: object, _error: BaseException | None) -> None:
     """Ignore the result."""
 
 
-def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:
-    """Run a plan to its end, answering each of its questions."""
+class _TooLong(Exception):
+    """A read on the event loop has more rows or statements than it may have."""
+
+
+def _drive(
+    cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT], max_rows: int = ANY_NUMBER
+) -> ResultT:
+    """Run a plan to its end, answering each of its questions; each counts as one more row."""
     execute = cursor.execute
     try:
         ask = next(steps)
         while True:
-            ask = steps.send(execute(ask[0].text, ask[1]).fetchall())
+            rows = execute(ask[0].text, ask[1]).fetchmany(max_rows)
+            max_rows -= len(rows) + 1
+            if max_rows <= 0:
+                raise _TooLong
+            ask = steps.send(rows)
     except StopIteration as stop:
         result: ResultT = stop.value
         return result

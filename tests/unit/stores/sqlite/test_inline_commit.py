@@ -16,12 +16,13 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, Wor
 from holdfast.core.model.turn import Successor
 from holdfast.core.transaction.commands import Append, Command, MarkDelivered, Prune, Renew
 from holdfast.stores.commit.executors import ThreadExecutor
-from holdfast.stores.sql.store import INLINE_READ_ROWS, SqlStore
+from holdfast.stores.sql.plan import Plan, Row, Statement, every
+from holdfast.stores.sql.store import SHORT_ROWS, SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite import driver as sqlite
 from holdfast.stores.sqlite import inline_commit
-from holdfast.stores.sqlite.connection import DatabaseFile
-from holdfast.stores.sqlite.driver import SqliteDriver
+from holdfast.stores.sqlite.connection import INLINE_BYTES, INLINE_STEPS, DatabaseFile
+from holdfast.stores.sqlite.driver import INLINE_ROWS, SqliteDriver
 from holdfast.stores.sqlite.inline_commit import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -272,7 +273,7 @@ async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
         caller = StoreClient(store)
         await caller.append("a", key="k")
         found = []
-        for last in (1, 1, INLINE_READ_ROWS, INLINE_READ_ROWS + 1, None):
+        for last in (1, 1, SHORT_ROWS, SHORT_ROWS + 1, None):
             kind.asked.clear()
             found.append(await store.read.transcript(caller.tenant, key=Key("k"), last=last))
             places = {thread == here for sql, thread in kind.asked if sql == "begin"}
@@ -298,6 +299,57 @@ async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
         kind.before = staticmethod(refuse)
         assert await store.read.transcript(caller.tenant, key=Key("k"), last=1) == before
         assert before is not None
+
+
+def count_to(number: int) -> str:
+    return f"with recursive n(i) as (select 1 union all select i + 1 from n limit {number}) "
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_inline"),
+    [
+        ("select 1", True),
+        (count_to(INLINE_ROWS - 2) + "select i from n", True),
+        (count_to(INLINE_ROWS) + "select i from n", False),
+        (count_to(100) + "select count(*) from n", True),
+        (count_to(100_000) + "select count(*) from n", False),
+        (f"select zeroblob({INLINE_BYTES})", True),
+        (f"select zeroblob({INLINE_BYTES + 1})", False),
+    ],
+)
+async def test_a_read_that_turns_out_to_be_long_begins_again_in_the_thread(
+    sql: str, is_inline: bool, tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    here = threading.get_ident()
+
+    def query(_: float) -> Plan[list[Row]]:
+        return (yield from every(Statement("test", sql)))
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        driver = store._driver
+        expected = await driver.read(query)
+        for _ in range(2):
+            kind.asked.clear()
+            assert await driver.read_inline(query) == expected
+            assert (kind.asked[-1][1] == here) == is_inline
+        # What only a read on the event loop may not do, the thread still may.
+        assert await driver.read(query) == expected
+
+
+async def test_a_short_read_is_not_interrupted_however_often_it_runs(
+    tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    here, steps = threading.get_ident(), 300
+
+    def query(_: float) -> Plan[list[Row]]:
+        return (yield from every(Statement("test", count_to(steps) + "select count(*) from n")))
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        await store._driver.read(query)
+        kind.asked.clear()
+        for _ in range(3 * INLINE_STEPS // steps):
+            assert await store._driver.read_inline(query) == [(steps,)]
+        assert {thread for sql, thread in kind.asked if sql.startswith("with")} == {here}
 
 
 async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
@@ -441,7 +493,7 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = StoreClient(store)
-        await store.submit(an_append(INLINE_READ_ROWS + 1, key="long"))
+        await store.submit(an_append(SHORT_ROWS + 1, key="long"))
         appended = await caller.append("a", key="short")
         await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)
 
@@ -453,9 +505,9 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
             return {thread == here for sql, thread in kind.asked if "items from log" in sql}
 
         assert await readers("short", None) == {True}
-        assert await readers("long", INLINE_READ_ROWS) == {True}
+        assert await readers("long", SHORT_ROWS) == {True}
         assert await readers("long", None) == {False}
-        assert await readers("long", INLINE_READ_ROWS + 1) == {False}
+        assert await readers("long", SHORT_ROWS + 1) == {False}
 
 
 async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
@@ -463,7 +515,7 @@ async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller, places = StoreClient(store), []
-        for key, count in (("short", INLINE_READ_ROWS), ("long", INLINE_READ_ROWS + 1)):
+        for key, count in (("short", SHORT_ROWS), ("long", SHORT_ROWS + 1)):
             await caller.append(*map(str, range(count)), key=key)
             view = await store.read.session(DEFAULT_TENANT, key=Key(key))
             assert view is not None
