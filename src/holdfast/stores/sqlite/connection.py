@@ -162,7 +162,7 @@ class ManagedConnection:
         self.impatient: sqlite3.Connection | None = None
         """The connection while it has no busy timeout, so that it never waits for a lock."""
         self.has_called = False
-        """Whether SQLite has called the progress handler; to be reset before each read."""
+        """Whether SQLite has called the progress handler; to be reset before each statement."""
         self._busy_milliseconds = self._longest = 0
         """The busy timeout and the longest value, to be restored."""
 

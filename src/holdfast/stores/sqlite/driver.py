@@ -83,7 +83,6 @@ CHECKPOINT_ROWS = 1_000
 
 INLINE_ROWS = 160
 """A read on the event loop has fewer rows and statements than this."""
-ANY_NUMBER = 2**31 - 1
 _Work = Callable[[], list[Result]]
 
 
@@ -390,14 +389,13 @@ class SqliteDriver(SqlDriver):
 
     def _read_in_place(self, query: Callable[[float], Plan[ResultT]]) -> tuple[ResultT] | None:
         """Return the result in a tuple, or None if the read has to run in the thread."""
-        gate = self._reading
+        gate, link = self._reading, self._read_link
         gate.began = gate.start() if gate.measured else perf_counter()
         try:
-            connection = self._read_link.impatient or self._read_link.at_once()
+            connection = link.impatient or link.at_once()
             if connection is None:
                 return None
-            self._read_link.has_called = False
-            return (self._run_query(connection, query, INLINE_ROWS),)
+            return (self._run_query(connection, query, partial(_drive_inline, link)),)
         except (_TooLong, sqlite3.Error, *_REFUSALS):
             return None
         finally:
@@ -408,20 +406,27 @@ class SqliteDriver(SqlDriver):
         self,
         connection: sqlite3.Connection,
         query: Callable[[float], Plan[ResultT]],
-        max_rows: int = ANY_NUMBER,
+        drive: Callable[[sqlite3.Cursor, Plan[ResultT]], ResultT],
     ) -> ResultT:
-        self._read_link.check()
+        link = self._read_link
+        link.check()
         if connection.in_transaction:
-            return _drive(connection.cursor(), query(self.clock.now()), max_rows)
+            return drive(connection.cursor(), query(self.clock.now()))
+        link.has_called = False
         connection.execute("begin")
         try:
-            return _drive(connection.cursor(), query(self.clock.now()), max_rows)
+            return drive(connection.cursor(), query(self.clock.now()))
         finally:
-            connection.execute("rollback")
+            try:
+                link.has_called = False
+                connection.execute("rollback")
+            except sqlite3.Error:
+                link.discard()  # it would read this snapshot for ever
+                raise
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
-            return self._run_query(self._read_link.connection(), query)
+            return self._run_query(self._read_link.connection(), query, _drive)
         except _REFUSALS as exc:
             raise _explain(exc) from exc
         except sqlite3.Error as exc:
@@ -471,21 +476,34 @@ def _ignore(_result: object, _error: BaseException | None) -> None:
     """Ignore the result."""
 
 
-class _TooLong(Exception):
-    """A read on the event loop has more rows or statements than it may have."""
-
-
-def _drive(
-    cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT], max_rows: int = ANY_NUMBER
-) -> ResultT:
-    """Run a plan to its end, answering each of its questions; each counts as one more row."""
+def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:
+    """Run a plan to its end, answering each of its questions."""
     execute = cursor.execute
     try:
         ask = next(steps)
         while True:
-            rows = execute(ask[0].text, ask[1]).fetchmany(max_rows)
-            max_rows -= len(rows) + 1
-            if max_rows <= 0:
+            ask = steps.send(execute(ask[0].text, ask[1]).fetchall())
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+
+
+class _TooLong(Exception):
+    """A read on the event loop has more rows and statements than it may have."""
+
+
+def _drive_inline(
+    link: ManagedConnection, cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]
+) -> ResultT:
+    """Run a plan that only reads; raise if it turns out to be long."""
+    execute, left = cursor.execute, INLINE_ROWS
+    try:
+        ask = next(steps)
+        while True:
+            link.has_called = False
+            rows = execute(ask[0].text, ask[1]).fetchmany(left)
+            left -= len(rows) + 1
+            if left <= 0:
                 raise _TooLong
             ask = steps.send(rows)
     except StopIteration as stop:

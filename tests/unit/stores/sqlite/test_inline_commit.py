@@ -305,17 +305,22 @@ def count_to(number: int) -> str:
     return f"with recursive n(i) as (select 1 union all select i + 1 from n limit {number}) "
 
 
+SHORT_READS = (
+    "select 1",
+    count_to(INLINE_ROWS - 2) + "select i from n",
+    count_to(100) + "select count(*) from n",
+    f"select zeroblob({INLINE_BYTES})",
+)
+LONG_READS = (
+    count_to(INLINE_ROWS) + "select i from n",
+    count_to(100_000) + "select count(*) from n",
+    f"select zeroblob({INLINE_BYTES + 1})",
+)
+
+
 @pytest.mark.parametrize(
     ("sql", "is_inline"),
-    [
-        ("select 1", True),
-        (count_to(INLINE_ROWS - 2) + "select i from n", True),
-        (count_to(INLINE_ROWS) + "select i from n", False),
-        (count_to(100) + "select count(*) from n", True),
-        (count_to(100_000) + "select count(*) from n", False),
-        (f"select zeroblob({INLINE_BYTES})", True),
-        (f"select zeroblob({INLINE_BYTES + 1})", False),
-    ],
+    [*((sql, True) for sql in SHORT_READS), *((sql, False) for sql in LONG_READS)],
 )
 async def test_a_read_that_turns_out_to_be_long_begins_again_in_the_thread(
     sql: str, is_inline: bool, tmp_path: Path, kind: type[RecordingConnection]
@@ -336,20 +341,60 @@ async def test_a_read_that_turns_out_to_be_long_begins_again_in_the_thread(
         assert await driver.read(query) == expected
 
 
-async def test_a_short_read_is_not_interrupted_however_often_it_runs(
+@pytest.mark.parametrize("sql", LONG_READS)
+async def test_a_read_after_one_that_was_stopped_sees_later_commits(
+    sql: str, tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    def query(_: float) -> Plan[list[Row]]:
+        yield from every(Statement("first", "select count(*) from log"))
+        return (yield from every(Statement("test", sql)))
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = StoreClient(store)
+        for count in range(1, 6):
+            session = (await caller.append("a", key="k")).session
+            view = await store.read.session(caller.tenant, session_id=session.id)
+            assert view is not None
+            assert view.session.head_seq == count
+            await store._driver.read_inline(query)
+
+
+async def test_short_reads_are_not_interrupted_however_often_they_run(
     tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
+    # SQLite counts the steps of a statement over all its runs; these take as many each.
     here, steps = threading.get_ident(), 300
+    first, second = (Statement(n, count_to(steps) + f"select count(*) {n} from n") for n in "ab")
 
     def query(_: float) -> Plan[list[Row]]:
-        return (yield from every(Statement("test", count_to(steps) + "select count(*) from n")))
+        yield from every(first)
+        return (yield from every(second))
 
     async with a_store(tmp_path / "a.db", kind) as store:
         await store._driver.read(query)
         kind.asked.clear()
         for _ in range(3 * INLINE_STEPS // steps):
             assert await store._driver.read_inline(query) == [(steps,)]
-        assert {thread for sql, thread in kind.asked if sql.startswith("with")} == {here}
+        assert {thread for _, thread in kind.asked} == {here}
+
+
+async def test_any_number_of_short_reads_each_sees_what_is_committed(
+    tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    def query(_: float) -> Plan[list[Row]]:
+        return (yield from every(Statement("test", "select 1")))
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, read = StoreClient(store), store._driver.read_inline
+        await read(query)
+        # Even the few steps of `begin` and `rollback` add up.
+        for count in range(1, 5):
+            session = (await caller.append("a", key="k")).session
+            for _ in range(INLINE_STEPS // 4):
+                await read(query)
+            view = await store.read.session(caller.tenant, session_id=session.id)
+            assert view is not None
+            assert view.session.head_seq == count
 
 
 async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
