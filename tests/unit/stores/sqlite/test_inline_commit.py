@@ -381,8 +381,8 @@ async def test_short_reads_are_not_interrupted_however_often_they_run(
 async def test_any_number_of_short_reads_each_sees_what_is_committed(
     tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
-    def query(_: float) -> Plan[list[Row]]:
-        return (yield from every(Statement("test", "select 1")))
+    def query(_: float) -> Plan[None]:
+        yield from ()
 
     async with a_store(tmp_path / "a.db", kind) as store:
         caller, read = StoreClient(store), store._driver.read_inline
