@@ -66,6 +66,13 @@ def test_the_version_is_printed_in_a_terminal_and_in_a_pipe() -> None:
     assert in_own_process("--version").out.startswith("holdfast ")
 
 
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli"])
+def test_the_commands_run_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(command, check=True, capture_output=True)
+    assert done.stdout.startswith(b"holdfast ")
+
+
 def test_shell_completion_knows_the_commands() -> None:
     # Else the shell is guessed from the processes above, of which none need be one.
     script = in_own_process(
