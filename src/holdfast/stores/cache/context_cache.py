@@ -18,7 +18,7 @@ import msgspec
 from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.lru import SizedLru
-from holdfast.core.model.items import StoredItem
+from holdfast.core.model.items import ERASED_ITEM, StoredItem
 from holdfast.core.model.records import HIDING
 from holdfast.core.model.session import Session
 from holdfast.core.projection.growing_list import GrowingList, SharedPrefix
@@ -211,7 +211,8 @@ class ContextCache:
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:
     """Whether items are shown the way they are stored, as long as no record applies to them."""
-    return _NOT_AS_STORED.isdisjoint([item.kind for item in items])
+    is_erased = ERASED_ITEM in [item.body for item in items]
+    return not is_erased and _NOT_AS_STORED.isdisjoint([item.kind for item in items])
 
 
 def _fits(entry: CachedContext, session: Session) -> bool:

@@ -149,8 +149,7 @@ def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
         # Nearly every log has no record that changes how it is shown.
         items = yield from find_items(of, 1, of.head_seq)
         is_plain = is_as_stored(items)
-        is_whole = is_plain and ERASED_ITEM not in [item.body for item in items]
-        return items if is_whole else show(items, Shown(InForce())), is_plain
+        return items if is_plain else show(items, Shown(InForce())), is_plain
     heads = yield from find_heads(of)
     force = in_force(heads)
     shown = yield from _with_bodies(force)

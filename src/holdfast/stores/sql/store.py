@@ -152,6 +152,7 @@ class SqlReader(SnapshotReader):
             query = ItemQuery(after=known.head_seq, limit=None)
             read = self._runner_of(session, session.head_seq - known.head_seq)
             new = await read(lambda _: queries.items(session, query))
+            # An item that was erased meanwhile: others may be in the cached part.
             if is_as_stored(new):
                 items = items.grown(new)
                 self._transcripts.keep(session, items, is_plain=is_plain)

@@ -260,3 +260,17 @@ async def test_so_many_sessions_are_known_to_be_large_and_no_more(
     assert len(held.large) == MAX_LARGE
     assert SessionId("s2") not in held.large
     assert SessionId("s3") in held.large
+
+
+async def test_items_that_are_erased_while_a_context_is_read_are_all_shown_or_none(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    here, there = callers
+    first = (await here.append("a", key="k")).session
+    assert len(await here.read.context(first)) == 1
+    last = (await there.append("b", session_id=first.id)).session
+    await there.submit(
+        Hide(tenant=there.tenant, session_id=first.id, from_seq=1, to_seq=2, erase=True)
+    )
+    # The session as it was before: its first item is cached here, its second one is gone.
+    assert [text_of(item) for item in await here.read.context(last)] in (["a", "b"], [])
