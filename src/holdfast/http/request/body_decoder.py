@@ -19,7 +19,7 @@ from holdfast.http.request.decoding import (
     DecodedBody,
     decode_message,
     pop_entries,
-    pop_question,
+    pop_texts,
 )
 from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.body_budget import ServerBusy
@@ -90,10 +90,10 @@ class BodyDecoder:
             await asyncio.sleep(0)
             return decoded
         fields = parse_fields(body)
-        question = pop_question(kind, fields)
-        if question is not None:
+        plain = pop_texts(kind, fields, limit)
+        if plain is not None:
             check_readable(fields)
-            return TurnBody(fields, [question])
+            return TurnBody(fields, plain.items, plain.instructions)
         entries = pop_entries(kind, fields, limit)
         check_readable(fields)
         pace = _Pace()

@@ -1,7 +1,7 @@
 """Decode the body of a turn into fields and items; runs in the server or in its worker process."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -44,12 +44,12 @@ def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
     """Decode a whole body; reject it before its items are decoded if there are too many."""
     check_values(body)
     fields = parse_fields(body)
-    question = pop_question(kind, fields)
+    plain = pop_texts(kind, fields, max_items)
     entries = pop_entries(kind, fields, max_items)
     check_readable(fields)
     raw_fields = {name: bytes(raw) for name, raw in fields.items()}
-    if question is not None:
-        return DecodedBody(raw_fields, [question])
+    if plain is not None:
+        return DecodedBody(raw_fields, plain.items, plain.instructions)
     if kind != "chat":
         name = ITEM_FIELDS[kind]
         items = [parse_item(bytes(entry), f"{name}[{n}]") for n, entry in enumerate(entries)]
@@ -82,7 +82,20 @@ class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
     stream: bool = False
 
 
-_read_question = msgspec.json.Decoder(tuple[_Question]).decode
+class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str
+
+
+class PlainInput(NamedTuple):
+    """Input that is only text: its instructions and its items."""
+
+    instructions: str | None
+    items: list[NewItem]
+
+
+_read_question = msgspec.json.Decoder(tuple[_Text]).decode
+_read_texts = msgspec.json.Decoder(list[_Text]).decode
 _read_text = msgspec.json.Decoder(str).decode
 _read_plain_chat = msgspec.json.Decoder(_PlainChat).decode
 
@@ -104,23 +117,43 @@ def read_plain_chat(body: bytes) -> tuple[TurnRequest, list[NewItem]] | None:
     return request, [message("user", plain.messages[0].content)]
 
 
-def pop_question(kind: BodyKind, fields: Fields) -> NewItem | None:
-    """Remove the input of a turn that is one plain user text; return None for any other input.
+def pop_texts(kind: BodyKind, fields: Fields, max_items: int) -> PlainInput | None:
+    """Remove the input of a turn that is only text; return None for any other input.
 
-    Nearly every request is one of these, so it is decoded once, directly into its item.
+    Most requests are like this. Each text is decoded once, directly into its item; the general way
+    gives the same result, and is taken for long histories.
     """
     name = ITEM_FIELDS[kind]
     if name not in fields or kind == "items":
         return None
     try:
-        if kind == "chat":
-            text = _read_question(fields[name])[0].content
+        if kind == "responses":
+            found = PlainInput(None, [message("user", _read_text(fields[name]))])
         else:
-            text = _read_text(fields[name])
+            is_long = memoryview(fields[name]).nbytes > PLAIN_BYTES
+            texts = _read_question(fields[name]) if is_long else _read_texts(fields[name])
+            if not 0 < len(texts) <= max_items:
+                return None
+            found = _plain_input(texts)
     except (msgspec.DecodeError, RecursionError):
         return None
     del fields[name]
-    return message("user", text)
+    return found
+
+
+def _plain_input(texts: Sequence[_Text]) -> PlainInput:
+    instructions: list[str] = []
+    items: list[NewItem] = []
+    for text in texts:
+        if text.role == "user":
+            items.append(message("user", text.content))
+        elif text.role == "assistant":
+            part = {"type": "output_text", "text": text.content, "annotations": []}
+            value = {"type": "message", "role": "assistant", "content": [part]}
+            items.append(message("assistant", text.content, msgspec.json.encode(value)))
+        else:
+            instructions.append(text.content)
+    return PlainInput("\n\n".join(instructions) or None, items)
 
 
 def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgspec.Raw]:

@@ -4,14 +4,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.model.items import write_item
 from holdfast.core.model.request import write_request
 from holdfast.core.openai.chat import split_messages
 from holdfast.http.api.chat import parse_turn_request
 from holdfast.http.request import decoding
-from holdfast.http.request.body import parse_fields
-from holdfast.http.request.decoding import decode_message, pop_entries, read_plain_chat
+from holdfast.http.request.body import Fields, parse_fields
+from holdfast.http.request.decoding import (
+    PlainInput,
+    decode_message,
+    pop_entries,
+    pop_texts,
+    read_plain_chat,
+)
 
 
 def _asked(content: Any = "hi", **more: Any) -> dict[str, Any]:
@@ -53,16 +61,60 @@ def _body(value: Any) -> bytes:
     return value if isinstance(value, bytes) else msgspec.json.encode(value)
 
 
+def _in_general(fields: Fields) -> PlainInput:
+    """Remove the messages of a request and return what the general way makes of them."""
+    messages = [decode_message(entry, n) for n, entry in enumerate(pop_entries("chat", fields, 9))]
+    instructions, values = split_messages(messages)
+    return PlainInput(instructions, [write_item(each) for each in values])
+
+
 @pytest.mark.parametrize("value", PLAIN, ids=str)
 def test_a_plain_request_is_what_the_general_way_makes_of_it(value: Any) -> None:
     plain = read_plain_chat(_body(value))
     assert plain is not None
     fields = parse_fields(_body(value))
-    messages = [decode_message(entry, n) for n, entry in enumerate(pop_entries("chat", fields, 9))]
-    instructions, values = split_messages(messages)
+    instructions, items = _in_general(fields)
     request = parse_turn_request(fields, instructions)
     assert (plain[0], write_request(plain[0])) == (request, write_request(request))
-    assert plain[1] == [write_item(each) for each in values]
+    assert plain[1] == items
+
+
+TEXTS = st.sampled_from(["", " ", "a", "a\r\nb", "é", "e\u0301", "😀", "\0", '"\\']) | st.text()
+ROLES = st.sampled_from(["user", "assistant", "system", "developer"])
+
+
+@given(st.lists(st.tuples(ROLES, TEXTS), min_size=1, max_size=9))
+def test_messages_of_texts_are_what_the_general_way_makes_of_them(said: Any) -> None:
+    body = _body({"messages": [{"role": role, "content": text} for role, text in said]})
+    fields = parse_fields(body)
+    assert pop_texts("chat", fields, 9) == _in_general(parse_fields(body))
+    assert fields == {}
+
+
+def test_one_long_text_is_what_the_general_way_makes_of_it() -> None:
+    body = _body(_asked("x" * decoding.PLAIN_BYTES))
+    assert pop_texts("chat", parse_fields(body), 9) == _in_general(parse_fields(body))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        None,
+        "a",
+        ["a"],
+        [{"role": "user", "content": "a"}] * 10,
+        [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "c"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}],
+        [{"role": "user", "content": "a", "name": "b"}],
+        [{"role": "user", "content": "x" * decoding.PLAIN_BYTES}] * 2,
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_any_other_messages_are_left_to_the_general_way(messages: Any) -> None:
+    fields = parse_fields(_body({"messages": messages}))
+    assert pop_texts("chat", fields, 9) is None
+    assert "messages" in fields
 
 
 @pytest.mark.parametrize("value", OTHER, ids=lambda value: str(value)[:80])
