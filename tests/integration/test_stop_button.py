@@ -406,6 +406,29 @@ async def test_a_request_takes_the_place_of_the_turn_that_it_ends(
         assert [(await each).status_code for each in rivals] == [200]
 
 
+async def test_a_request_that_ended_a_turn_waits_behind_one_that_was_faster(
+    talk: _Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, rivals = talk.gateway.engine.accept, list[asyncio.Task[httpx.Response]]()
+
+    async def accept_later(command: Accept) -> Any:
+        if not rivals:
+            rivals.append(asyncio.create_task(talk.gateway.respond("hi")))
+            await talk.model.entered.acquire()
+        try:
+            return await accept(command)
+        finally:
+            if command.seen_seq is not None:  # not that of the rival
+                talk.model.allow_all()
+
+    await (await talk.start(_user("count"))).leave()
+    monkeypatch.setattr(talk.gateway.engine, "accept", accept_later)
+    history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+    reply = await talk.gateway.respond(history, headers={"X-On-Busy": "reject"})
+    assert reply.status_code == 200, reply.text
+    assert [(await each).status_code for each in rivals] == [200]
+
+
 @pytest.mark.parametrize("has_history", [False, True])
 async def test_a_repeat_at_another_replica_does_not_interrupt_its_own_turn(
     talk: _Talk, store_url: str, slow_replies: None, *, has_history: bool

@@ -49,12 +49,13 @@ class Arrival(msgspec.Struct, kw_only=True):
     has_ended_turn: bool = False
     """Whether a turn was ended for it, whose place among the open turns it takes."""
 
-    def accept_limits(self) -> LaneLimits:
-        """Return the limits of its acceptance: none for open turns, if it has ended one.
+    def take_place(self, accept: Accept) -> Accept:
+        """Return the command of a request that ended a turn.
 
-        A request that ended a turn must not be refused because another one was faster.
+        It must not be refused because another one was faster: it waits behind that.
         """
-        return without_turn_limit(self.limits) if self.has_ended_turn else self.limits
+        on_busy = "enqueue" if accept.on_busy == "reject" else accept.on_busy
+        return replace(accept, limits=without_turn_limit(self.limits), on_busy=on_busy)
 
 
 def without_turn_limit(limits: LaneLimits) -> LaneLimits:
