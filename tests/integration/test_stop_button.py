@@ -305,6 +305,28 @@ async def test_a_repeat_of_a_request_gets_its_answer_and_does_not_supersede_it(
     assert await talk.log() == ["count", WHOLE]
 
 
+async def test_a_retry_behind_a_cancelled_turn_does_not_supersede_its_own_turn(
+    talk: _Talk,
+) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    await _stop_first_question(talk, body)
+    waiting = asyncio.create_task(talk.gateway.respond("me too", "new"))
+    await talk.gateway.until_queued(1, "new")
+    [session] = (await talk.gateway.client.get("/v1/sessions?key=new")).json()["data"]
+    turns = (await talk.gateway.client.get(f"/v1/sessions/{session['id']}/turns")).json()["data"]
+    [queued] = [turn["id"] for turn in turns if turn["status"] == "queued"]
+    await talk.gateway.client.post(f"/v1/turns/{queued}/cancel")
+    await waiting
+    headers = {"X-Session-Key": "new", "x-stainless-retry-count": "1"}
+    again = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+    assert await again.next() is not None
+    [session] = (await talk.gateway.client.get("/v1/sessions?key=new")).json()["data"]
+    assert session["queued_turns"] == 1
+    talk.model.allow_all()
+    await again.rest()
+    assert await talk.gateway.log("new") == ["first", WHOLE, "first", WHOLE]
+
+
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
 async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
     talk: _Talk, on_busy: str

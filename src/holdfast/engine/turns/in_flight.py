@@ -142,7 +142,7 @@ class RunsInFlight:
         if run is not None and is_here and not self._has_stopped(run.turn, arrival.caller):
             return False
         view = await self._gateway.read.turn(arrival.tenant, turn_id)
-        if view is None or view.status != "running" or arrival.limits.full_bytes:
+        if view is None or view.status != "running" or not await self._may_end(arrival, view.turn):
             return False
         if await self._has_waiters(view.turn.tenant, view.turn.session_id):
             return False
