@@ -202,8 +202,10 @@ def _said_once(story: Story) -> Breaches:
         allowed = 1 if op.idempotency_key else op.tries
         if seen[said] > allowed and op.kind in ("turn", "edit", "append", "child"):
             yield f"I3 {op.id}: {said!r} is to be seen {seen[said]} times"
+    brought = Counter(text_of(item.body) for sent in story.sent for item in sent.items)
     for text, count in seen.items():
-        if text.startswith("answer ") and count > 1:
+        # A client may bring an answer that it has read into another session.
+        if text.startswith("answer ") and count > 1 + brought[text]:
             yield f"I3 {text!r} is to be seen {count} times"
 
 
