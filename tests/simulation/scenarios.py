@@ -177,11 +177,7 @@ SCENARIOS: dict[str, Plan] = {
             Op(id="q", kind="search", at=1.2, same_as="b0"),
         ),
     ),
-    "an answer that is stopped": Plan(
-        seed="stopped",
-        replicas=2,
-        ops=(_stop_reading("a"), _stop_reading("b", key="k1", resends="body")),
-    ),
+    "an answer that is stopped": Plan(seed="stopped", replicas=2, ops=(_stop_reading("a"),)),
     "summed up in the middle": Plan(
         seed="summary",
         ops=(
