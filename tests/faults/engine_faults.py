@@ -54,7 +54,7 @@ RUNS = (
     Fault(
         "an ended stream is replayed from memory whatever the store has now",
         f"{ENGINE}/streaming/live_response.py",
-        "del self._running[live.id]",
+        "del self.running[live.id]",
         "pass",
         ("tests/acceptance/test_two_gateways.py",),
     ),

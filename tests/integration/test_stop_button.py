@@ -305,6 +305,28 @@ async def test_a_repeat_of_a_request_gets_its_answer_and_does_not_supersede_it(
     assert await talk.log() == ["count", WHOLE]
 
 
+async def test_a_retry_behind_a_cancelled_turn_does_not_supersede_its_own_turn(
+    talk: _Talk,
+) -> None:
+    body = {"model": "scripted", "input": [_user("first")], "stream": True}
+    await _stop_first_question(talk, body)
+    waiting = asyncio.create_task(talk.gateway.respond("me too", "new"))
+    await talk.gateway.until_queued(1, "new")
+    [session] = (await talk.gateway.client.get("/v1/sessions?key=new")).json()["data"]
+    turns = (await talk.gateway.client.get(f"/v1/sessions/{session['id']}/turns")).json()["data"]
+    [queued] = [turn["id"] for turn in turns if turn["status"] == "queued"]
+    await talk.gateway.client.post(f"/v1/turns/{queued}/cancel")
+    await waiting
+    headers = {"X-Session-Key": "new", "x-stainless-retry-count": "1"}
+    again = Stream(talk.gateway.server, "POST", "/v1/responses", body, headers=headers)
+    assert await again.next() is not None
+    [session] = (await talk.gateway.client.get("/v1/sessions?key=new")).json()["data"]
+    assert session["queued_turns"] == 1
+    talk.model.allow_all()
+    await again.rest()
+    assert await talk.gateway.log("new") == ["first", WHOLE, "first", WHOLE]
+
+
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
 async def test_a_repeat_of_a_request_that_cut_in_ends_no_later_turn(
     talk: _Talk, on_busy: str
@@ -406,6 +428,29 @@ async def test_a_request_takes_the_place_of_the_turn_that_it_ends(
         assert [(await each).status_code for each in rivals] == [200]
 
 
+async def test_a_request_that_ended_a_turn_waits_behind_one_that_was_faster(
+    talk: _Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, rivals = talk.gateway.engine.accept, list[asyncio.Task[httpx.Response]]()
+
+    async def accept_later(command: Accept) -> Any:
+        if not rivals:
+            rivals.append(asyncio.create_task(talk.gateway.respond("hi")))
+            await talk.model.entered.acquire()
+        try:
+            return await accept(command)
+        finally:
+            if command.seen_seq is not None:  # not that of the rival
+                talk.model.allow_all()
+
+    await (await talk.start(_user("count"))).leave()
+    monkeypatch.setattr(talk.gateway.engine, "accept", accept_later)
+    history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+    reply = await talk.gateway.respond(history, headers={"X-On-Busy": "reject"})
+    assert reply.status_code == 200, reply.text
+    assert [(await each).status_code for each in rivals] == [200]
+
+
 @pytest.mark.parametrize("has_history", [False, True])
 async def test_a_repeat_at_another_replica_does_not_interrupt_its_own_turn(
     talk: _Talk, store_url: str, slow_replies: None, *, has_history: bool
@@ -462,6 +507,7 @@ class _BusyOwner:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.may_see = asyncio.Event()
+        self.has_seen = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store if hasattr(self._store, name) else self._store.read, name)
@@ -472,11 +518,13 @@ class _BusyOwner:
 
     async def stop_requests(self) -> Any:
         await self.may_see.wait()
+        self.has_seen.set()
         return await self._store.read.stop_requests()
 
 
+@pytest.mark.parametrize("on_busy", ["enqueue", "reject"])
 async def test_a_replica_that_does_not_reply_in_time_counts_as_connected(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    store_url: str, monkeypatch: pytest.MonkeyPatch, on_busy: str
 ) -> None:
     model, owners, waits = TalkingModel(*WORDS), list[_BusyOwner](), asyncio.Event()
 
@@ -490,7 +538,8 @@ async def test_a_replica_that_does_not_reply_in_time_counts_as_connected(
     ):
         talk = _Talk(gateway, model)
         await talk.begin()
-        await (await talk.start(_user("count"))).leave()
+        stream = await talk.start(_user("count"))
+        await stream.leave()
         history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
         wait_until_ended = other.engine.wait_until_ended
 
@@ -500,18 +549,65 @@ async def test_a_replica_that_does_not_reply_in_time_counts_as_connected(
 
         monkeypatch.setattr(other.engine, "wait_until_ended", wait)
         with stopped_loop_clock() as clock:
-            asked = asyncio.create_task(other.respond(history))
+            asked = asyncio.create_task(other.respond(history, headers={"X-On-Busy": on_busy}))
             await waits.wait()
             clock.advance(0.249)
             for _ in range(20):  # time enough to accept the turn, if it did not wait for a reply
                 [session] = (await other.client.get("/v1/sessions?key=k")).json()["data"]
                 assert session["queued_turns"] == 0
             clock.advance(0.001)
-            await other.until_queued(1)
+            if on_busy == "enqueue":
+                await other.until_queued(1)
+            else:
+                assert (await asked).status_code == 409
+        # Now it is too late for the request to end the turn.
         owners[0].may_see.set()
+        await owners[0].has_seen.wait()
+        await talk.gateway.turn_service.in_flight.serve_requests()
         model.allow_all()
+        assert (await asked).status_code == (200 if on_busy == "enqueue" else 409)
+        await talk.gateway.until_idle()
+        assert await _status(talk, stream) == ("completed", None)
+        rest = ["enough", "re:enough"] if on_busy == "enqueue" else []
+        assert await talk.log() == ["count", WHOLE, *rest]
+
+
+async def test_a_request_that_counted_as_connected_ends_nothing_when_the_reader_leaves_later(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"))
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("and then?")]
+        asked = asyncio.create_task(other.respond(history))
+        await other.until_queued(1)
+        await stream.leave()
+        await talk.gateway.turn_service.in_flight.serve_requests()
+        talk.model.allow_all()
         assert (await asked).status_code == 200
-        assert await talk.log() == ["count", WHOLE, "enough", "re:enough"]
+        assert await _status(talk, stream) == ("completed", None)
+        assert await talk.log() == ["count", WHOLE, "and then?", "re:and then?"]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_a_request_outlives_the_deletion_of_the_turn_that_it_ends(
+    talk: _Talk, store_url: str, slow_replies: None, *, is_elsewhere: bool
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        asker = other if is_elsewhere else talk.gateway
+        stream = await talk.start(_user("count"))
+        await stream.leave()
+        wait_until_ended = asker.engine.wait_until_ended
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            view = await wait_until_ended(*args, **more)
+            session = f"/v1/sessions/{stream.headers['x-session-id']}"
+            assert (await asker.client.delete(session)).status_code == 200
+            return view
+
+        asker.engine.wait_until_ended = wait  # type: ignore[method-assign]
+        talk.model.is_gated = False
+        reply = await asker.respond([*talk.history, _user("count"), _user("enough")])
+        assert reply.status_code == 200, reply.text
 
 
 async def test_regenerate_at_another_replica_right_after_a_stop_gives_one_answer(

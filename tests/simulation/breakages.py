@@ -27,7 +27,7 @@ from holdfast.core.ids import RunId, TurnId
 from holdfast.core.model.delivery import gateway_key
 from holdfast.core.model.items import ERASED_ITEM, StoredItem
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Fence, Run
+from holdfast.core.model.turn import Fence, Run, Turn
 from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, IdempotencyRow, refuse
@@ -46,7 +46,9 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 from holdfast.engine.model_call.caller import ModelCaller
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.turns import approvals, tool_loop
+from holdfast.engine.streaming.live_response import LiveResponse
+from holdfast.engine.turns import approvals, in_flight, tool_loop
+from holdfast.engine.turns.in_flight import RunsInFlight
 from holdfast.engine.turns.tool_loop import ToolLoop
 from holdfast.engine.turns.tool_progress import ToolProgress
 from holdfast.schedules import service as scheduling
@@ -354,6 +356,51 @@ def _unclaimed() -> tuple[tuple[Any, str, Any], ...]:
     )
 
 
+# ── stopped readers ─────────────────────────────────────────────────────────────────────────
+
+
+def _is_begun(live: LiveResponse) -> bool:
+    """Take every reader that was shown something for one that has left."""
+    return live.first_output is not None and bool(live.clients)
+
+
+async def _is_nobody_waiting(*_: object) -> bool:
+    return False
+
+
+async def _is_always(*_: object, **__: object) -> bool:
+    return True
+
+
+def _unsettled() -> tuple[tuple[Any, str, Any], ...]:
+    """Let the worker of a run obey a request that was withdrawn."""
+    settle = RunsInFlight._is_granted
+
+    async def is_granted(
+        self: RunsInFlight, turn: Turn, caller: bytes, *, is_granted: bool
+    ) -> bool:
+        return is_granted or await settle(self, turn, caller, is_granted=is_granted)
+
+    return ((RunsInFlight, "_is_granted", is_granted),)
+
+
+def _ended_again() -> tuple[tuple[Any, str, Any], ...]:
+    """End a cancelled turn again when it is cancelled again."""
+
+    def cancel(command: cmd.Cancel, facts: Facts) -> Decision[Any]:
+        decision = run_end.cancel(command, facts)
+        turn, session = facts.turn, facts.session
+        if turn is None or session is None or turn.outcome != "cancelled":
+            return decision
+        draft = Draft(session, now=facts.now)
+        draft.save_turn(replace(turn, ended_at=facts.now + 1.0))
+        return draft.decide(turn)
+
+    decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
+    decided[cmd.Cancel] = (decided[cmd.Cancel][0], cancel)
+    return ((planning, "_DECIDED", decided),)
+
+
 def _no_copies(*_: Any) -> Plan[tuple[int, ...]]:
     yield from ()
     return ()
@@ -393,6 +440,12 @@ TOOL_PATCHES: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "copies kept": ((record_queries, "_copies", _no_copies),),
     "events erased with a summary": ((erasure, "pack", _packed_without_events),),
     "neighbours erased": ((erasure, "pack", _packed_without_items),),
+    "readers superseded": ((in_flight, "_is_stopped", _is_begun),),
+    "waiting turns overtaken": ((RunsInFlight, "_has_waiters", _is_nobody_waiting),),
+    "turns ended before a refusal": ((RunsInFlight, "_may_end", _is_always),),
+    "shown text dropped": ((ActiveRun, "stop", lambda *_: False),),
+    "withdrawn stops obeyed": _unsettled(),
+    "turns ended twice": _ended_again(),
 }
 
 
@@ -456,4 +509,10 @@ BREAKAGES = (
     "copies kept",
     "events erased with a summary",
     "neighbours erased",
+    "readers superseded",
+    "waiting turns overtaken",
+    "turns ended before a refusal",
+    "shown text dropped",
+    "withdrawn stops obeyed",
+    "turns ended twice",
 )

@@ -33,6 +33,7 @@ from tests.simulation.model import Script, text_of
 from tests.simulation.plan import TENANTS, Op
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.scheduling import operate, stop
+from tests.simulation.stopping import Sent, stop_reading
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -63,6 +64,8 @@ class Clients:
     heard: list[Heard] = field(default_factory=list)
     seen: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """Session ids that clients received, by tenant and key, in order."""
+    sent: list[Sent] = field(default_factory=list)
+    """The requests of clients that stop reading."""
 
     async def perform(self, op: Op) -> None:
         """Execute one op at its time."""
@@ -89,6 +92,7 @@ class Clients:
             "search": partial(search, self),
             "approve": partial(answer_approval, self),
             "stop": partial(stop, self),
+            "stop_reading": partial(stop_reading, self),
             **dict.fromkeys(OPERATING, partial(operate, self)),
         }
         await actions[op.kind](op, rng)

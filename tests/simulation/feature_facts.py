@@ -1,7 +1,9 @@
 """What happened to approvals, schedules, stops and erasures in a story."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
+from holdfast.core.decisions.accept import SUPERSEDED
 from holdfast.core.decisions.schedules import ScheduleChanged
 from holdfast.core.errors import HoldfastError
 from holdfast.core.model.gateway_items import (
@@ -33,6 +35,7 @@ def feature_facts(story: Story) -> Iterator[str]:
     yield from _heard(story)
     yield from _scheduled(story)
     yield from _stopped(story)
+    yield from _superseded(story)
     for written in story.journal:
         outcome = outcome_of(written)
         if not isinstance(written.result, Decision) or isinstance(outcome, HoldfastError):
@@ -68,6 +71,34 @@ def _stopped(story: Story) -> Iterator[str]:
             elif written.result.outcome:
                 yield "a stop ended turns"
             stops.add(command.idempotency_key)
+
+
+def _superseded(story: Story) -> Iterator[str]:
+    """Yield what happened to streams whose readers left, or read on."""
+    for written in story.journal:
+        command, outcome = written.command, outcome_of(written)
+        if isinstance(command, cmd.Finish) and command.error_code == SUPERSEDED:
+            yield "a stopped answer was superseded"
+        if isinstance(command, cmd.SettleStop):
+            if command.is_granted and outcome is True:
+                yield "the worker of a stopped answer granted its end"
+            elif not command.is_granted and outcome is False:
+                yield "a process took back what it had asked of the worker of a turn"
+    yield from _left(story)
+
+
+def _left(story: Story) -> Iterator[str]:
+    turns = story.image.turns
+    for first, again in pairwise(story.sent):
+        turn = turns.get(first.turn_id)
+        if first.op.id != again.op.id or turn is None:
+            continue
+        if first.turn_id == again.turn_id:
+            yield "a repeat of a stopped request got its turn"
+        elif again.is_refused and turn.outcome == "completed":
+            yield "a refused request left a stopped answer alone"
+        elif again.turn_id and turn.outcome == "completed" and not first.op.leaves:
+            yield "a turn was queued behind an answer that was read on"
 
 
 def _asked(items: tuple[StoredItem, ...]) -> Iterator[str]:

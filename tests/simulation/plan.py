@@ -24,7 +24,7 @@ SERVED: tuple[EntryPoint, ...] = ("turn_service", "request_task", "stream")
 OpKind = Literal[
     "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
     "compact", "undo", "batches", "child", "hide", "pop", "erase", "search", "approve", "stop",
-    "schedule", "fire", "pause", "resume", "unschedule",
+    "schedule", "fire", "pause", "resume", "unschedule", "stop_reading",
 ]  # fmt: skip
 
 
@@ -60,6 +60,10 @@ class Op:
     """Which of several candidates: the generation to restore, the place of an edit."""
     collect_seconds: float = 0.0
     """How long a message of a chat waits for more of its sender."""
+    leaves: bool = True
+    """Whether the reader of a stream stops reading before the end of the answer."""
+    resends: Literal["body", "history", "retry"] = "body"
+    """What a reader sends after that: the same, a history, or a retry that is marked as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,8 @@ class Plan:
     """Whether processes follow the log to index it for searches."""
     has_schedules: bool = False
     """Whether processes run schedules."""
+    max_tenant_turns: int = 0
+    """How many turns of a tenant may be open; unlimited if 0."""
     sees_deaths: bool = True
     """Whether live processes learn at once who died; else they wait for leases to expire."""
     breakage: str | None = None
@@ -165,7 +171,7 @@ def _with_variations(plan: Plan) -> Plan:
     """Return a plan with what each seed adds on its own."""
     plan = _with_clock_steps(_with_tools(_with_compaction(_with_batches(plan))))
     plan = _with_bursts(_with_meddling(_with_stops(_with_conversations(plan))))
-    return _with_schedules(_with_erasures(_with_approvals(plan)))
+    return _with_stopped_readers(_with_schedules(_with_erasures(_with_approvals(plan))))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -463,6 +469,36 @@ def _with_schedules(plan: Plan) -> Plan:
     latencies = plan.latencies if any(plan.latencies) else (0.0, 0.02, 0.05)
     replicas = max(plan.replicas, 2)
     return replace(plan, ops=tuple(ops), has_schedules=True, replicas=replicas, latencies=latencies)
+
+
+def _with_stopped_readers(plan: Plan) -> Plan:
+    """Return a plan in which, sometimes, clients stop reading a streamed answer, and go on."""
+    rng = random.Random(f"stopped readers {plan.seed}")
+    if rng.random() < 0.6:
+        return plan
+    ops = list(plan.ops)
+    for number in range(rng.randint(1, 2)):
+        op = _about(rng, "stop_reading", f"h{number}", rng.choice(plan.ops), delays=(0.0, 0.5, 2.0))
+        op = replace(
+            op,
+            key=f"h{number}" if rng.random() < 0.6 else op.key,
+            entry_point="stream",
+            script=Script(op=op.id, seconds=rng.choice((0.5, 1.0, 2.0))),
+            leaves=rng.random() < 0.8,
+            resends=rng.choice(("body", "history", "history", "retry")),
+            idempotency_key=f"idem-{op.id}" if rng.random() < 0.15 else None,
+            on_busy="reject" if rng.random() < 0.15 else "enqueue",
+            by_id=rng.random() < 0.1,
+            choice=rng.choice((2, 3, 5, 5, 7)),
+            tool_seconds=rng.choice((0.0, 0.05, 0.3)),
+        )
+        ops.append(op)
+        kind: OpKind | None = rng.choice((None, None, None, "turn", "reset", "cancel", "delete"))
+        if kind is not None:
+            beside = _about(rng, kind, f"{op.id}b", op, delays=(0.05, 0.2, 0.4))
+            script = Script(op=beside.id, seconds=0.1) if kind == "turn" else None
+            ops.append(replace(beside, script=script, entry_point="turn_service"))
+    return replace(plan, ops=tuple(ops), max_tenant_turns=rng.choice((0, 0, 0, 0, 2, 4)))
 
 
 def _about(

@@ -49,6 +49,7 @@ from holdfast.engine.settings import ToolSettings
 from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.http.request.submit_turn import TurnSubmitter
 from holdfast.schedules.service import Scheduler
 from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE, compact
@@ -147,7 +148,9 @@ class Replica:
             clock=world.clock,
             ids=world.ids,
             settings=world.plan.lanes,
-            limits=world.plan.lanes.limits(can_run_again=True),
+            limits=world.plan.lanes.limits(
+                can_run_again=True, max_tenant_turns=world.plan.max_tenant_turns
+            ),
         )
         upstream = Upstream(
             world.model,
@@ -172,6 +175,7 @@ class Replica:
         )
         self.turn_service = TurnService(self.gateway, responder)
         self.approvals = ApprovalService(self.gateway, self.turn_service)
+        self.submitter = TurnSubmitter(self.gateway, self.turn_service, world.plan.reset)
         self.scheduler = Scheduler(self.gateway, self.turn_service)
         self.indexer = SearchIndexer(self.gateway)
         self._following: asyncio.Task[None] | None = None

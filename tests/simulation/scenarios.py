@@ -54,6 +54,12 @@ def _in_conversation(name: str, at: float, **more: Any) -> Op:
     return _turn(name, at, entry_point="request_task", **more)
 
 
+def _stop_reading(name: str, **more: Any) -> Op:
+    more = {"resends": "history", "choice": 5, "patience": 6.0, "tool_seconds": 0.05, **more}
+    script = Script(op=name, seconds=1.0)
+    return Op(id=name, kind="stop_reading", at=0.0, entry_point="stream", script=script, **more)
+
+
 SCENARIOS: dict[str, Plan] = {
     "first contact of two": Plan(
         seed="first contact of two", replicas=2, ops=(_turn("a", 0.0), _turn("b", 0.0))
@@ -171,6 +177,7 @@ SCENARIOS: dict[str, Plan] = {
             Op(id="q", kind="search", at=1.2, same_as="b0"),
         ),
     ),
+    "an answer that is stopped": Plan(seed="stopped", replicas=2, ops=(_stop_reading("a"),)),
     "summed up in the middle": Plan(
         seed="summary",
         ops=(
@@ -211,6 +218,21 @@ CALM: dict[str, Plan] = {
     "due times not claimed": Plan(
         seed="due", replicas=2, has_schedules=True, latencies=(0.4,), ops=(_schedule("s", 1),)
     ),
+    "readers superseded": Plan(seed="reads on", ops=(_stop_reading("a", leaves=False),)),
+    "waiting turns overtaken": Plan(
+        seed="overtaken", ops=(_stop_reading("a", tool_seconds=0.3), _turn("b", 0.1))
+    ),
+    "turns ended before a refusal": Plan(
+        seed="refused", ops=(_stop_reading("a", idempotency_key="idem-a"),)
+    ),
+    "shown text dropped": Plan(seed="shown", ops=(_stop_reading("a"),)),
+    "withdrawn stops obeyed": Plan(
+        seed="withdrawn 30",
+        replicas=2,
+        latencies=(0.0, 0.3),
+        ops=(_stop_reading("a", on_busy="reject"),),
+    ),
+    "turns ended twice": Plan(seed="ended", ops=(_stop_reading("a"),)),
     "erased words indexed": SCENARIOS["erased, moved and indexed"],
     "copies kept": SCENARIOS["erased, moved and indexed"],
     "journals kept": Plan(

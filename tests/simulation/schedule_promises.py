@@ -102,7 +102,8 @@ def schedules_come_to_rest(story: Story) -> Breaches:
         turn = image.turns.get(run.turn_id)
         if run.schedule_id in known and not run.outcome:
             yield f"I6 the run {run.turn_id} of {run.schedule_id} was not settled"
-        is_deleted = turn is None or turn.error_code == "session_deleted"
+        # Nothing of a deleted session can be read, though its turn may have ended before.
+        is_deleted = turn is None or image.sessions[turn.session_id].deleted_at is not None
         if turn is not None and run.outcome and not is_deleted and run.outcome != turn.outcome:
             yield f"I12 the run {run.turn_id} is {run.outcome}, its turn is {turn.outcome}"
 

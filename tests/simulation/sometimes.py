@@ -139,6 +139,12 @@ EXPECTED = (
     "the index followed an erasure",
     "a session was deleted with its forks",
     "a search found something",
+    "a stopped answer was superseded",
+    "the worker of a stopped answer granted its end",
+    "a process took back what it had asked of the worker of a turn",
+    "a repeat of a stopped request got its turn",
+    "a refused request left a stopped answer alone",
+    "a turn was queued behind an answer that was read on",
 )
 
 

@@ -35,6 +35,12 @@ BROKEN = {
     "copies kept": {"erasure"},
     "events erased with a summary": {"I8"},
     "neighbours erased": {"I8"},
+    "readers superseded": {"supersede"},
+    "waiting turns overtaken": {"supersede"},
+    "turns ended before a refusal": {"supersede"},
+    "shown text dropped": {"shown"},
+    "withdrawn stops obeyed": {"supersede"},
+    "turns ended twice": {"supersede"},
 }
 
 

@@ -30,6 +30,8 @@ CONVERSED = "sim-conversation"
 """A model whose states all mean one list of items, to which each call appends in place."""
 REPLAYED = "sim-replay"
 FIELD = "x_script"
+BEGINNING = "answer"
+"""What a stream shows of an answer at once."""
 
 _RUN: ContextVar[ActiveRun | None] = ContextVar("run", default=None)
 _read_script = msgspec.json.Decoder(Script).decode
@@ -118,14 +120,15 @@ class Upstream:
             return await self._call_tools(call, calls)
         sink.write([_event("output_item.added", item=_message("", "in_progress"))])
         sink.write([_event("content_part.added", part=_part(""))])
-        sink.write([_event("output_text.delta", delta="half")])
+        sink.write([_event("output_text.delta", delta=BEGINNING)])
         said = await self._say(call)
         if said.pending_calls:
             item = msgspec.json.decode(said.items[0].body)
             sink.write([_event("output_item.done", item=item)])
         else:
             done = _event("output_item.done", item=_message(said.text, "completed"))
-            sink.write([_event("output_text.delta", delta=said.text), done])
+            rest = said.text.removeprefix(BEGINNING)
+            sink.write([_event("output_text.delta", delta=rest), done])
         return self._answer(call, said)
 
     def _tool_calls(self, call: ModelCall) -> tuple[NewItem, ...]:

@@ -22,6 +22,7 @@ from tests.simulation.plan import START, ClockStep, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
 from tests.simulation.scheduling import SHORT_SECONDS
+from tests.simulation.stopping import Sent
 from tests.simulation.tools import ToolWitness
 from tests.simulation.upstream import CHAINED, CONVERSED, Memory
 
@@ -79,6 +80,8 @@ class Story:
     deaths: dict[str, float] = field(default_factory=dict)
     """When each process that was killed died, by the loop's time."""
     tools: ToolWitness = field(default_factory=ToolWitness)
+    sent: list[Sent] = field(default_factory=list)
+    """The requests of clients that stop reading."""
     writes: int = 0
     """How often the store was written while clients were active."""
 
@@ -296,6 +299,7 @@ class World:
             self.trace,
             self.deaths,
             self.tools,
+            self.clients.sent,
             writes,
         )
 

@@ -31,6 +31,7 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequestDropped,
     StopRequestRow,
     refuse,
 )
@@ -41,6 +42,7 @@ from holdfast.core.transaction.commands import (
     Finish,
     RecordHeal,
     RequestStop,
+    SettleStop,
     Started,
 )
 from holdfast.core.transaction.facts import Facts
@@ -371,8 +373,27 @@ def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
         return Decision(False)
     if session.active_turn_id != turn.id or session.active_run_id is None:
         return Decision(False)
+    known = facts.stop_request
+    if known is not None and known.caller is None and command.caller is not None:
+        return Decision(True, woken=(session.id,))  # it ends whether its client reads or not
     row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
     return Decision(True, (row,), (session.id,))
+
+
+def settle_stop(command: SettleStop, facts: Facts) -> Decision[bool]:
+    """Grant or withdraw a request to end a run, unless that was decided before."""
+    turn, session, row = facts.turn, facts.session, facts.stop_request
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return Decision(False)
+    if session.active_turn_id != turn.id:
+        return Decision(turn.outcome == "cancelled")
+    if row is None or row.caller not in (None, command.caller):
+        return Decision(False)
+    if row.caller is None:
+        return Decision(True)
+    if command.is_granted:
+        return Decision(True, (replace(row, caller=None),))
+    return Decision(False, (StopRequestDropped(row.run_id),))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

@@ -193,6 +193,12 @@ class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
     requested_at: float
 
 
+class StopRequestDropped(_Change, frozen=True):
+    """Withdraw a request to end a run."""
+
+    run_id: RunId
+
+
 class ProviderStateSaved(_Change, frozen=True):
     session_id: SessionId
     state: ProviderState

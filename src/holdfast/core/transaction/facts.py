@@ -11,7 +11,12 @@ from holdfast.core.model.records import Record, Span
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    IdempotencyRow,
+    StopRequestRow,
+)
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -104,6 +109,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     receiver: ReceiverRow | None = None
     bot_turns: BotTurnsRow | None = None
     """Turns of bots in the chat since a person last wrote there."""
+    stop_request: StopRequestRow | None = None
+    """The request to end the run of the turn that the command names."""
     schedule: ScheduleRow | None = None
     """The schedule that the command names."""
     schedule_run: ScheduleRunRow | None = None

@@ -7,19 +7,19 @@ button); every other request queues behind it.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.accept import CUT_IN_CODES, SUPERSEDED
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, SessionDeleted, TurnNotFound
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.request import response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
-from holdfast.core.transaction.commands import Accept, Cancel, LaneLimits, RequestStop
+from holdfast.core.transaction.commands import Accept, Cancel, LaneLimits, RequestStop, SettleStop
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -49,12 +49,13 @@ class Arrival(msgspec.Struct, kw_only=True):
     has_ended_turn: bool = False
     """Whether a turn was ended for it, whose place among the open turns it takes."""
 
-    def accept_limits(self) -> LaneLimits:
-        """Return the limits of its acceptance: none for open turns, if it has ended one.
+    def take_place(self, accept: Accept) -> Accept:
+        """Return the command of a request that ended a turn.
 
-        A request that ended a turn must not be refused because another one was faster.
+        It must not be refused because another one was faster: it waits behind that.
         """
-        return without_turn_limit(self.limits) if self.has_ended_turn else self.limits
+        on_busy = "enqueue" if accept.on_busy == "reject" else accept.on_busy
+        return replace(accept, limits=without_turn_limit(self.limits), on_busy=on_busy)
 
 
 def without_turn_limit(limits: LaneLimits) -> LaneLimits:
@@ -120,9 +121,14 @@ class RunsInFlight:
         """End a turn for a request that cuts in; if others wait, one of them would start next."""
         if has_waiters:
             return "rolled_back"
-        arrival.has_ended_turn = True
-        await self.end(turn, code=SUPERSEDED)
+        await self._end_for(arrival, turn)
         return "superseded"
+
+    async def _end_for(self, arrival: Arrival, turn: Turn) -> None:
+        """End a turn for a request; if its session was deleted meanwhile, it has ended."""
+        arrival.has_ended_turn = True
+        with suppress(TurnNotFound):
+            await self.end(turn, code=SUPERSEDED)
 
     async def supersede_stopped(
         self, arrival: Arrival, session_id: SessionId, turn_id: TurnId
@@ -136,7 +142,7 @@ class RunsInFlight:
         if run is not None and is_here and not self._has_stopped(run.turn, arrival.caller):
             return False
         view = await self._gateway.read.turn(arrival.tenant, turn_id)
-        if view is None or view.status != "running" or arrival.limits.full_bytes:
+        if view is None or view.status != "running" or not await self._may_end(arrival, view.turn):
             return False
         if await self._has_waiters(view.turn.tenant, view.turn.session_id):
             return False
@@ -145,14 +151,15 @@ class RunsInFlight:
     async def _end_stopped(self, turn: Turn, arrival: Arrival) -> bool:
         """End a run if its client has stopped reading; ask its owner if that is another process."""
         if self._find(turn) is None:
-            arrival.has_ended_turn = await self._ask_owner(
-                turn, SUPERSEDED, arrival.caller, ASK_SECONDS
-            )
+            if await self._ask_owner(turn, SUPERSEDED, arrival.caller, ASK_SECONDS):
+                arrival.has_ended_turn = True
+            # Nobody may end the turn for this request once it counts as connected.
+            elif await self._is_granted(turn, arrival.caller, is_granted=False):
+                await self._end_for(arrival, turn)
             return arrival.has_ended_turn
         if not self._has_stopped(turn, arrival.caller):
             return False
-        arrival.has_ended_turn = True
-        await self.end(turn, code=SUPERSEDED)
+        await self._end_for(arrival, turn)
         return True
 
     async def _may_end(self, arrival: Arrival | Accept, turn: Turn) -> bool:
@@ -210,12 +217,19 @@ class RunsInFlight:
         ended = await self._wait(turn, seconds)
         return ended is not None and ended.outcome == "cancelled"
 
+    async def _is_granted(self, turn: Turn, caller: bytes, *, is_granted: bool) -> bool:
+        """Grant or withdraw a request to end a run; return whether it was granted first."""
+        command = SettleStop(
+            tenant=turn.tenant, turn_id=turn.id, caller=caller, is_granted=is_granted
+        )
+        return await self._gateway.submit(command)
+
     async def _wait(self, turn: Turn, seconds: float) -> Turn | None:
-        """Return a turn once it has ended, or None if that takes too long."""
+        """Return a turn once it has ended, or None if that takes too long or it was deleted."""
         try:
             async with asyncio.timeout(seconds):
                 return (await self._gateway.wait_until_ended(turn.tenant, turn.id)).turn
-        except TimeoutError:
+        except (TimeoutError, TurnNotFound, SessionDeleted):
             return None
 
     async def _interrupt_elsewhere(self, accept: Accept, session: Session) -> bool:
@@ -252,8 +266,12 @@ class RunsInFlight:
             row = requests.get(run.fence.run_id)
             if row is None:
                 continue
-            if row.caller is None or self._has_stopped(run.turn, row.caller):
-                run.stop(row.code)
+            if row.caller is not None and not (
+                self._has_stopped(run.turn, row.caller)
+                and await self._is_granted(run.turn, row.caller, is_granted=True)
+            ):
+                continue
+            run.stop(row.code)
 
     # ── interrupting ────────────────────────────────────────────────────────────────────────
 

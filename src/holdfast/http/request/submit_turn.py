@@ -188,7 +188,6 @@ class TurnSubmitter:
                 matched = await self._match(
                     request, turn_request, headers, target, items, arrival, is_whole=is_whole
                 )
-                limits = arrival.accept_limits()
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -197,8 +196,8 @@ class TurnSubmitter:
             accept = self._accept(
                 request, turn_request, headers, target, matched, digest, is_compared=is_compared
             )
-            if limits is not accept.limits:
-                accept = replace(accept, limits=limits)
+            if arrival is not None or limits is not accept.limits:
+                accept = _with_limits(accept, limits, arrival)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
                 # Nothing cancels the task of a request whose turns continue after a disconnect.
@@ -481,6 +480,13 @@ class TurnSubmitter:
         client.is_gone = True
         if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
+
+
+def _with_limits(accept: Accept, limits: LaneLimits, arrival: Arrival | None) -> Accept:
+    """Return a command with the limits of its tenant, or in the place of the turn that it ended."""
+    if arrival is not None and arrival.has_ended_turn:
+        return arrival.take_place(accept)
+    return accept if limits is accept.limits else replace(accept, limits=limits)
 
 
 def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:

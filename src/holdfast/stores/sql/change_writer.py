@@ -164,6 +164,7 @@ _WRITERS: dict[type, Callable[[Any], Ask]] = {
     ch.TurnJoined: _join_turn,
     ch.RetryClaimed: write_fields(sql.CLAIM_RETRY),
     ch.LateWriteNoted: _note_late,
+    ch.StopRequestDropped: write_fields(sql.DROP_STOP_REQUEST),
     ch.IdempotencyRow: write_fields(sql.ADD_IDEMPOTENCY),
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,

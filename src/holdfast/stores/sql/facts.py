@@ -9,7 +9,12 @@ from holdfast.core.model.records import visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    IdempotencyRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -322,13 +327,22 @@ def _with_later_records(
 
 
 def cancel_facts(
-    command: cmd.Cancel | cmd.RequestStop | cmd.DropResponse, now: float
+    command: cmd.Cancel | cmd.RequestStop | cmd.SettleStop | cmd.DropResponse, now: float
 ) -> Plan[Facts]:
     """Read the turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:
         return Facts(now=now)
     return replace((yield from lane_facts(turn.session_id, now)), turn=turn)
+
+
+def stop_facts(command: cmd.RequestStop | cmd.SettleStop, now: float) -> Plan[Facts]:
+    """Read the turn, its lane, and the request to end its run."""
+    known = yield from cancel_facts(command, now)
+    if known.session is None or known.session.active_run_id is None:
+        return known
+    row = yield from one_as(StopRequestRow, sql.STOP_REQUEST, known.session.active_run_id)
+    return replace(known, stop_request=row)
 
 
 def api_key_facts(command: cmd.AddApiKey | cmd.RevokeApiKey, now: float) -> Plan[Facts]:

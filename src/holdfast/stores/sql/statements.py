@@ -327,6 +327,10 @@ ADD_LATE_WRITE = Statement(
 STOP_REQUESTS = Statement(
     "stop_requests", "select run, code, caller, requested_at from stop_requests"
 )
+STOP_REQUEST = Statement(
+    "stop_request", "select run, code, caller, requested_at from stop_requests where run = ?1"
+)
+DROP_STOP_REQUEST = Statement("drop_stop_request", "delete from stop_requests where run = ?1")
 ADD_STOP_REQUEST = Statement(
     "add_stop_request",
     "insert into stop_requests (run, code, caller, requested_at) values (?1, ?2, ?3, ?4) "

@@ -253,6 +253,19 @@ async def _request_stop(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.RequestStop(tenant=caller.tenant, turn_id=run.turn.id, code="turn_cancelled")
 
 
+async def _settle_stop_granted(caller: StoreClient, clock: ManualClock) -> Command[Any]:
+    return await _settle_stop(caller, clock, is_granted=True)
+
+
+async def _settle_stop(
+    caller: StoreClient, _: ManualClock, *, is_granted: bool = False
+) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    tenant, turn_id = caller.tenant, run.turn.id
+    await caller.submit(cmd.RequestStop(tenant=tenant, turn_id=turn_id, code="c", caller=b"a"))
+    return cmd.SettleStop(tenant=tenant, turn_id=turn_id, caller=b"a", is_granted=is_granted)
+
+
 async def _drop_response(caller: StoreClient, _: ManualClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.DropResponse(tenant=caller.tenant, turn_id=ended.turn.id, step=0)

@@ -13,13 +13,14 @@ from holdfast.core.decisions.run import (
     finish,
     record_heal,
     request_stop,
+    settle_stop,
 )
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.session import ProviderState, Session, Usage
-from holdfast.core.model.turn import Fence, Successor, Turn
+from holdfast.core.model.turn import Fence, Outcome, Successor, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     LateWriteNoted,
@@ -27,6 +28,7 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequestDropped,
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import (
@@ -36,6 +38,7 @@ from holdfast.core.transaction.commands import (
     Finish,
     RecordHeal,
     RequestStop,
+    SettleStop,
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from tests.unit.core.builders import (
@@ -508,3 +511,50 @@ def test_a_foreign_turn_is_not_asked_to_end() -> None:
     facts = replace(running(), turn=a_started_turn())
     command = RequestStop(tenant=Tenant("other"), turn_id=TURN, code="superseded")
     assert request_stop(command, facts).changes == ()
+
+
+def _requested(caller: bytes | None) -> Facts:
+    """Return the facts of a running turn that another process asks to end."""
+    facts = running()
+    row = StopRequestRow(RUN, "superseded", caller, NOW)
+    return replace(facts, turn=facts.active, stop_request=row)
+
+
+def _settle(*, is_granted: bool, tenant: Tenant = TENANT) -> SettleStop:
+    return SettleStop(tenant=tenant, turn_id=TURN, caller=b"me", is_granted=is_granted)
+
+
+def test_a_request_to_end_a_run_is_granted_or_withdrawn_once() -> None:
+    granted = settle_stop(_settle(is_granted=True), _requested(b"me"))
+    assert granted.outcome is True
+    assert only(granted, StopRequestRow).caller is None
+    withdrawn = settle_stop(_settle(is_granted=False), _requested(b"me"))
+    assert withdrawn.outcome is False
+    assert only(withdrawn, StopRequestDropped).run_id == RUN
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+def test_a_request_that_was_settled_stays_so(is_granted: bool) -> None:
+    command = _settle(is_granted=is_granted)
+    assert settle_stop(command, _requested(None)) == Decision(True)
+    withdrawn = replace(_requested(None), stop_request=None)
+    assert settle_stop(command, withdrawn) == Decision(False)
+    assert settle_stop(command, _requested(b"another")) == Decision(False)
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "completed"])
+def test_a_request_about_a_turn_that_ended_is_settled_by_that(outcome: Outcome) -> None:
+    facts = replace(idle(), turn=a_started_turn(outcome=outcome))
+    settled = settle_stop(_settle(is_granted=False), facts)
+    assert settled == Decision(outcome == "cancelled")
+
+
+def test_a_foreign_request_is_not_settled() -> None:
+    command = _settle(is_granted=True, tenant=Tenant("other"))
+    assert settle_stop(command, _requested(b"me")) == Decision(False)
+
+
+def test_a_request_with_a_condition_does_not_replace_one_without() -> None:
+    command = RequestStop(tenant=TENANT, turn_id=TURN, code="superseded", caller=b"me")
+    assert request_stop(command, _requested(None)) == Decision(True, woken=(SESSION,))
+    assert only(request_stop(command, _requested(b"another")), StopRequestRow).caller == b"me"

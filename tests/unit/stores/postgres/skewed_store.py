@@ -243,6 +243,8 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "late_writes": lambda n: (json.dumps([f"late_{n + 5}", "run_1"]),),
     "add_late_write": lambda n: (f"late_new_{n}", "turn", 1, b""),
     "add_stop_request": lambda n: (f"run_{n}", "code", None, 0.0),
+    "stop_request": lambda n: (f"run_{n}",),
+    "drop_stop_request": lambda n: (f"run_{n}",),
     "mark_delivered": lambda n: (f"turn_{n + 2}_1", 1, 1.0),
     "claim_retry": lambda n: (f"turn_{n + 2}_1", 1, 1),
     "add_item_id": lambda n: (1, f"item_new_{n}", 1),

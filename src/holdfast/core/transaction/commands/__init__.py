@@ -76,6 +76,7 @@ from holdfast.core.transaction.commands.turns import (
     RecordHeal,
     Repeated,
     RequestStop,
+    SettleStop,
     Started,
     StoredCompletion,
 )

@@ -229,6 +229,19 @@ class RequestStop(Command[bool], frozen=True, kw_only=True):
     reading."""
 
 
+class SettleStop(Command[bool], frozen=True, kw_only=True):
+    """Grant or withdraw a request to end a run if its client stopped; return whether it ends.
+
+    Of the run's worker, which grants, and the process that asked, which withdraws after it has
+    waited long enough, the first one decides for both.
+    """
+
+    tenant: Tenant
+    turn_id: TurnId
+    caller: bytes
+    is_granted: bool
+
+
 class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
     """Set a stored completion's metadata."""
 
