@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import InvalidInput, ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Accept
 from holdfast.engine.sessions.quota import StorageQuota
@@ -15,7 +15,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
 from holdfast.schedules.service import Scheduler
-from tests.in_process import Item, RunningGateway, open_gateway
+from tests.in_process import Item, RunningGateway, ScriptedModel, open_gateway
 from tests.integration.chat_room import open_chat_room
 from tests.loop_clock import stopped_loop_clock
 from tests.streaming import Stream, TalkingModel
@@ -566,6 +566,35 @@ async def test_the_same_first_question_at_another_replica_waits_while_it_is_read
         talk.model.allow_all()
         await asyncio.gather(stream.rest(), again.rest())
         assert await talk.gateway.log("new") == ["first", WHOLE, "first", "re:first"]
+
+
+def _fail(_: list[Item]) -> list[Item]:
+    raise ProviderFailure("the model is down", failure_class="transient", status=503)
+
+
+async def test_a_question_that_fails_while_another_replica_asks_for_it_is_not_shown_twice(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, slow_replies: None
+) -> None:
+    model, waits = ScriptedModel(_fail), asyncio.Event()
+    model.gate.clear()
+    async with (
+        open_gateway(model, store_url=store_url) as gateway,
+        open_gateway(store_url=store_url) as other,
+    ):
+        wait_until_ended = other.engine.wait_until_ended
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            waits.set()
+            return await wait_until_ended(*args, **more)
+
+        monkeypatch.setattr(other.engine, "wait_until_ended", wait)
+        first = asyncio.create_task(gateway.respond("count"))
+        await model.entered.acquire()
+        again = asyncio.create_task(other.respond("count"))
+        await waits.wait()
+        model.gate.set()
+        assert [(await one).status_code for one in (first, again)] == [503, 200]
+        assert await gateway.log() == ["count", "re:count"]
 
 
 async def test_another_api_key_supersedes_nothing_at_another_replica(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -209,9 +210,10 @@ class TurnSubmitter:
             except ComparisonNeeded as exc:
                 is_compared = True
                 found = arrival or self._arrival(request, headers, digest, limits)
-                if await self._must_compare(found, exc):
+                met = await self._meet_equal(found, exc)
+                if met != "queue":
                     # A client that stopped reading and resends the same request wants a new answer.
-                    arrival, is_whole = found, is_whole or exc.active_turn_id is not None
+                    arrival, is_whole = found, is_whole or met == "superseded"
                 continue
             except HoldfastError as exc:
                 if not await self._may_retry(exc, request, target, matched):
@@ -222,10 +224,12 @@ class TurnSubmitter:
             return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
 
-    async def _must_compare(self, arrival: Arrival, needed: ComparisonNeeded) -> bool:
-        """Whether a request repeats a failed turn, or one whose stream was stopped and now ends."""
+    async def _meet_equal(
+        self, arrival: Arrival, needed: ComparisonNeeded
+    ) -> Literal["queue", "superseded", "compare"]:
+        """Decide about a request that may repeat a failed turn, or one whose stream was stopped."""
         if needed.active_turn_id is None:
-            return True
+            return "compare"
         session_id, turn_id = SessionId(needed.session_id), TurnId(needed.active_turn_id)
         in_flight = self.turn_service.in_flight
         return await in_flight.supersede_stopped(arrival, session_id, turn_id)
@@ -408,9 +412,7 @@ class TurnSubmitter:
             matched.same_as,
             matched.abandons,
             matched.supersedes,
-            self._imported_prefix(matched.brought, matched.history_hash)
-            if matched.brought
-            else None,
+            matched.brought and self._imported_prefix(matched.brought, matched.history_hash),
         )
         # Most requests have none, and copying the command costs more than building it.
         if options == _NO_OPTIONS:
