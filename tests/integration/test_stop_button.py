@@ -1,6 +1,7 @@
 """A client stops a stream and goes on while the run is still going."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -156,6 +157,41 @@ async def test_the_first_question_sent_again_after_a_stop_is_answered_again(talk
     await talk.model.entered.acquire()
     talk.model.allow_all()
     await again.rest()
+    assert await talk.gateway.log("new") == ["first", WHOLE]
+
+
+async def _read_until(client: socket.socket, mark: bytes) -> None:
+    found = b""
+    while mark not in found:
+        piece = await asyncio.get_running_loop().sock_recv(client, 65_536)
+        assert piece, found
+        found += piece
+
+
+async def test_a_stop_is_seen_by_the_request_that_follows_it_at_once(talk: _Talk) -> None:
+    body = b'{"model": "scripted", "input": "first", "stream": true}'
+    lines = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-session-key: new"
+    start = "POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1"
+    sent = f"{start}\r\n{lines}\r\n\r\n".encode() + body
+    address = talk.gateway.server.address
+    with socket.create_connection(address) as first, socket.create_connection(address) as again:
+        for client in (first, again):
+            client.setblocking(False)
+            client.send(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            await _read_until(client, b"}")
+        first.send(sent)
+        await talk.model.entered.acquire()
+        talk.model.allow(3)
+        await _read_until(first, b"one ")
+        first.close()
+        again.send(sent)
+        entered = asyncio.create_task(talk.model.entered.acquire())
+        queued = asyncio.create_task(talk.gateway.until_queued(1, "new"))
+        await asyncio.wait((entered, queued), return_when=asyncio.FIRST_COMPLETED)
+        queued.cancel()
+        talk.model.allow_all()
+        await _read_until(again, b"[DONE]")
+        await entered
     assert await talk.gateway.log("new") == ["first", WHOLE]
 
 

@@ -476,11 +476,10 @@ class TurnSubmitter:
         live = self.turn_service.live(reader.name)
         if live is not None and not live.is_ended:
             live.clients.append(client)
-        reply.on_disconnect = partial(self._on_disconnect, ticket, client)
+        reply.on_disconnect = partial(self._on_disconnect, ticket)
         return reply
 
-    async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
-        client.is_gone = True
+    async def _on_disconnect(self, ticket: TurnTicket) -> None:
         if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
 
@@ -493,12 +492,11 @@ def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
 class _StreamClient:
     """The client of a streamed turn."""
 
-    __slots__ = ("_reader", "_request", "is_gone")
+    __slots__ = ("_reader", "_request")
 
     def __init__(self, request: Request, reader: StreamReader) -> None:
         self._request = request
         self._reader = reader
-        self.is_gone = False
 
     @property
     def caller(self) -> bytes:
@@ -508,7 +506,7 @@ class _StreamClient:
     @property
     def has_left(self) -> bool:
         """Whether it has closed its connection, or its sending side."""
-        return self.is_gone or self._request.is_half_closed
+        return self._request.disconnected or self._request.is_half_closed
 
     @property
     def position(self) -> int:
