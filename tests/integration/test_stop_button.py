@@ -1,13 +1,14 @@
 """A client stops a stream and goes on while the run is still going."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import InvalidInput, ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Accept
 from holdfast.engine.sessions.quota import StorageQuota
@@ -15,7 +16,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
 from holdfast.schedules.service import Scheduler
-from tests.in_process import Item, RunningGateway, open_gateway
+from tests.in_process import Item, RunningGateway, ScriptedModel, open_gateway
 from tests.integration.chat_room import open_chat_room
 from tests.loop_clock import stopped_loop_clock
 from tests.streaming import Stream, TalkingModel
@@ -156,6 +157,41 @@ async def test_the_first_question_sent_again_after_a_stop_is_answered_again(talk
     await talk.model.entered.acquire()
     talk.model.allow_all()
     await again.rest()
+    assert await talk.gateway.log("new") == ["first", WHOLE]
+
+
+async def _read_until(client: socket.socket, mark: bytes) -> None:
+    found = b""
+    while mark not in found:
+        piece = await asyncio.get_running_loop().sock_recv(client, 65_536)
+        assert piece, found
+        found += piece
+
+
+async def test_a_stop_is_seen_by_the_request_that_follows_it_at_once(talk: _Talk) -> None:
+    body = b'{"model": "scripted", "input": "first", "stream": true}'
+    lines = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-session-key: new"
+    start = "POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1"
+    sent = f"{start}\r\n{lines}\r\n\r\n".encode() + body
+    address = talk.gateway.server.address
+    with socket.create_connection(address) as first, socket.create_connection(address) as again:
+        for client in (first, again):
+            client.setblocking(False)
+            client.send(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            await _read_until(client, b"}")
+        first.send(sent)
+        await talk.model.entered.acquire()
+        talk.model.allow(3)
+        await _read_until(first, b"one ")
+        first.close()
+        again.send(sent)
+        entered = asyncio.create_task(talk.model.entered.acquire())
+        queued = asyncio.create_task(talk.gateway.until_queued(1, "new"))
+        await asyncio.wait((entered, queued), return_when=asyncio.FIRST_COMPLETED)
+        queued.cancel()
+        talk.model.allow_all()
+        await _read_until(again, b"[DONE]")
+        await entered
     assert await talk.gateway.log("new") == ["first", WHOLE]
 
 
@@ -662,6 +698,35 @@ async def test_the_same_first_question_at_another_replica_waits_while_it_is_read
         talk.model.allow_all()
         await asyncio.gather(stream.rest(), again.rest())
         assert await talk.gateway.log("new") == ["first", WHOLE, "first", "re:first"]
+
+
+def _fail(_: list[Item]) -> list[Item]:
+    raise ProviderFailure("the model is down", failure_class="transient", status=503)
+
+
+async def test_a_question_that_fails_while_another_replica_asks_for_it_is_not_shown_twice(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, slow_replies: None
+) -> None:
+    model, waits = ScriptedModel(_fail), asyncio.Event()
+    model.gate.clear()
+    async with (
+        open_gateway(model, store_url=store_url) as gateway,
+        open_gateway(store_url=store_url) as other,
+    ):
+        wait_until_ended = other.engine.wait_until_ended
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            waits.set()
+            return await wait_until_ended(*args, **more)
+
+        monkeypatch.setattr(other.engine, "wait_until_ended", wait)
+        first = asyncio.create_task(gateway.respond("count"))
+        await model.entered.acquire()
+        again = asyncio.create_task(other.respond("count"))
+        await waits.wait()
+        model.gate.set()
+        assert [(await one).status_code for one in (first, again)] == [503, 200]
+        assert await gateway.log() == ["count", "re:count"]
 
 
 async def test_another_api_key_supersedes_nothing_at_another_replica(

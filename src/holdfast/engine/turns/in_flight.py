@@ -132,21 +132,24 @@ class RunsInFlight:
 
     async def supersede_stopped(
         self, arrival: Arrival, session_id: SessionId, turn_id: TurnId
-    ) -> bool:
+    ) -> Literal["queue", "superseded", "compare"]:
         """End a run with the same body as a request, if its client has stopped reading.
 
-        Such a request asks for another answer, even if it has no history that would show it.
+        Such a request asks for another answer, even if it has no history that would show it. If the
+        run may have ended otherwise meanwhile, the request has to be compared with the log.
         """
         run = self.runs.get(session_id)
         is_here = run is not None and run.turn.id == turn_id
         if run is not None and is_here and not self._has_stopped(run.turn, arrival.caller):
-            return False
+            return "queue"
         view = await self._gateway.read.turn(arrival.tenant, turn_id)
-        if view is None or view.status != "running" or not await self._may_end(arrival, view.turn):
-            return False
+        if view is None or view.status != "running":
+            return "compare"
+        if not await self._may_end(arrival, view.turn):
+            return "queue"
         if await self._has_waiters(view.turn.tenant, view.turn.session_id):
-            return False
-        return await self._end_stopped(view.turn, arrival)
+            return "queue"
+        return "superseded" if await self._end_stopped(view.turn, arrival) else "compare"
 
     async def _end_stopped(self, turn: Turn, arrival: Arrival) -> bool:
         """End a run if its client has stopped reading; ask its owner if that is another process."""

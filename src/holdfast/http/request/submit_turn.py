@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -208,9 +209,10 @@ class TurnSubmitter:
             except ComparisonNeeded as exc:
                 is_compared = True
                 found = arrival or self._arrival(request, headers, digest, limits)
-                if await self._must_compare(found, exc):
+                met = await self._meet_equal(found, exc)
+                if met != "queue":
                     # A client that stopped reading and resends the same request wants a new answer.
-                    arrival, is_whole = found, is_whole or exc.active_turn_id is not None
+                    arrival, is_whole = found, is_whole or met == "superseded"
                 continue
             except HoldfastError as exc:
                 if not await self._may_retry(exc, request, target, matched):
@@ -221,10 +223,12 @@ class TurnSubmitter:
             return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
 
-    async def _must_compare(self, arrival: Arrival, needed: ComparisonNeeded) -> bool:
-        """Whether a request repeats a failed turn, or one whose stream was stopped and now ends."""
+    async def _meet_equal(
+        self, arrival: Arrival, needed: ComparisonNeeded
+    ) -> Literal["queue", "superseded", "compare"]:
+        """Decide about a request that may repeat a failed turn, or one whose stream was stopped."""
         if needed.active_turn_id is None:
-            return True
+            return "compare"
         session_id, turn_id = SessionId(needed.session_id), TurnId(needed.active_turn_id)
         in_flight = self.turn_service.in_flight
         return await in_flight.supersede_stopped(arrival, session_id, turn_id)
@@ -407,9 +411,7 @@ class TurnSubmitter:
             matched.same_as,
             matched.abandons,
             matched.supersedes,
-            self._imported_prefix(matched.brought, matched.history_hash)
-            if matched.brought
-            else None,
+            matched.brought and self._imported_prefix(matched.brought, matched.history_hash),
         )
         # Most requests have none, and copying the command costs more than building it.
         if options == _NO_OPTIONS:
@@ -473,11 +475,10 @@ class TurnSubmitter:
         live = self.turn_service.live(reader.name)
         if live is not None and not live.is_ended:
             live.clients.append(client)
-        reply.on_disconnect = partial(self._on_disconnect, ticket, client)
+        reply.on_disconnect = partial(self._on_disconnect, ticket)
         return reply
 
-    async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
-        client.is_gone = True
+    async def _on_disconnect(self, ticket: TurnTicket) -> None:
         if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
 
@@ -497,12 +498,11 @@ def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
 class _StreamClient:
     """The client of a streamed turn."""
 
-    __slots__ = ("_reader", "_request", "is_gone")
+    __slots__ = ("_reader", "_request")
 
     def __init__(self, request: Request, reader: StreamReader) -> None:
         self._request = request
         self._reader = reader
-        self.is_gone = False
 
     @property
     def caller(self) -> bytes:
@@ -512,7 +512,7 @@ class _StreamClient:
     @property
     def has_left(self) -> bool:
         """Whether it has closed its connection, or its sending side."""
-        return self.is_gone or self._request.is_half_closed
+        return self._request.disconnected or self._request.is_half_closed
 
     @property
     def position(self) -> int:

@@ -174,10 +174,10 @@ class ManagedConnection:
             if self._is_read_only:
                 self._connection.execute("pragma query_only = on")
         if self.impatient is not None:
-            self._connection.execute(f"pragma busy_timeout = {self._busy_milliseconds}")
             if self._is_read_only:
                 self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._longest)
-                self._connection.set_progress_handler(None, 0)
+                self._connection.set_progress_handler(None, 0)  # or it may interrupt the next line
+            self._connection.execute(f"pragma busy_timeout = {self._busy_milliseconds}")
             self.impatient = None
         return self._connection
 
