@@ -135,11 +135,11 @@ class SqlReader(SnapshotReader):
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
-        run = self._page_runner(query)
+        run = self._page_runner(query, SHORT_ROWS)
         return await run(lambda _: queries.items(session, query, self._lines))
 
-    def _page_runner(self, query: ItemQuery) -> QueryRunner:
-        is_short = query.limit is not None and query.limit <= SHORT_ROWS
+    def _page_runner(self, query: ItemQuery, short: int) -> QueryRunner:
+        is_short = query.limit is not None and query.limit <= short
         return self._run_short if is_short else self._run
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
@@ -227,7 +227,8 @@ class SqlReader(SnapshotReader):
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
-        run = self._page_runner(query)
+        # A page takes a statement for each of its items.
+        run = self._page_runner(query, SHORT_ROWS // 2)
         return await run(lambda _: queries.listing(session, query, self._lines))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
