@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,15 @@ import pytest
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import Successor
-from holdfast.core.transaction.commands import Append, Command, MarkDelivered, Prune, Renew
+from holdfast.core.transaction.commands import (
+    Append,
+    Command,
+    Ended,
+    MarkDelivered,
+    Prune,
+    Renew,
+)
+from holdfast.ports.store import ItemQuery, Reader
 from holdfast.stores.commit.executors import ThreadExecutor
 from holdfast.stores.sql.plan import Plan, Row, Statement, every
 from holdfast.stores.sql.store import SHORT_ROWS, SqlStore
@@ -553,6 +561,37 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
         assert await readers("long", SHORT_ROWS) == {True}
         assert await readers("long", None) == {False}
         assert await readers("long", SHORT_ROWS + 1) == {False}
+
+
+Read = Callable[[Reader, Ended], Awaitable[object]]
+OF_A_REQUEST: dict[str, Read] = {
+    "session": lambda read, end: read.session(DEFAULT_TENANT, session_id=end.session.id),
+    "turn": lambda read, end: read.turn(DEFAULT_TENANT, end.turn.id),
+    "runs": lambda read, end: read.runs(end.turn.id),
+    "response": lambda read, end: read.response(DEFAULT_TENANT, end.turn.id, 0),
+    "outline": lambda read, end: read.outline(
+        DEFAULT_TENANT, session_id=end.session.id, last=SHORT_ROWS
+    ),
+    "items": lambda read, end: read.items(end.session, ItemQuery(limit=SHORT_ROWS)),
+    "listing": lambda read, end: read.listing(end.session, ItemQuery(limit=SHORT_ROWS // 2)),
+    "item": lambda read, end: read.item(end.session, "item_1"),
+    "provider_state": lambda read, end: read.provider_state(end.session.id),
+    "find_history": lambda read, _: read.find_history(DEFAULT_TENANT, [b"a"]),
+    "stop_requests": lambda read, _: read.stop_requests(),
+}
+"""What the requests of clients read, each with the rows that most of them need."""
+
+
+@pytest.mark.parametrize("name", OF_A_REQUEST)
+async def test_what_most_requests_read_is_read_in_place(
+    name: str, tmp_path: Path, kind: type[RecordingConnection]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        end = await StoreClient(store).converse("a", "b", key="k")
+        await store.read.session(DEFAULT_TENANT, key=Key("k"))  # opens the connection
+        kind.asked.clear()
+        await OF_A_REQUEST[name](store.read, end)
+        assert {thread for _, thread in kind.asked} == {threading.get_ident()}
 
 
 async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
