@@ -183,6 +183,20 @@ OPAQUE = (
 
 BOUNDS = (
     Fault(
+        "a tenant that is full stores what comes from chats",
+        "src/holdfast/channels/inbound.py",
+        "limits=await storage.limits(self._tenant, limits),",
+        "limits=limits,",
+        ("tests/integration/test_refused_messages.py",),
+    ),
+    Fault(
+        "a tenant that is full stores what its schedules ask",
+        "src/holdfast/schedules/service.py",
+        "limits=await gateway.storage.limits(tenant, gateway.limits),",
+        "limits=gateway.limits,",
+        ("tests/integration/test_schedules.py",),
+    ),
+    Fault(
         "trailers of any length are read",
         f"{HTTP}/server/protocol.py",
         "elif self._framing_bytes > self.limits.head_bytes and self._is_receiving_body():",

@@ -5,11 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.channels.inbound import BUSY_TEXT, UNUSABLE_TEXT, InboundHandler
+from holdfast.channels.inbound import BUSY_TEXT, FULL_TEXT, UNUSABLE_TEXT, InboundHandler
 from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import InvalidSessionKey, ModelNotFound
+from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import QueueMessages
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.channel import Capabilities, ChatPlace, InboundMessage
 from holdfast.ports.outbox import OutboxQuery
@@ -126,3 +128,22 @@ async def test_a_person_is_told_that_the_channel_has_no_usable_model(text: str) 
         dead = await gateway.engine.store.channels.dead_updates(10)
         assert {update.update_id for update in dead} == {"m1", "m2"}
         assert all("does not exist" in update.reason for update in dead)
+
+
+async def test_a_person_is_told_once_that_the_storage_of_the_tenant_is_full(
+    any_store_url: str,
+) -> None:
+    async with open_gateway(store_url=any_store_url) as gateway:
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
+        inbox = _inbox(gateway)
+        await inbox.handle(msgspec.structs.replace(_message(1), text="x" * 3000))
+        # The first one again, which is stored, and two that are not; then one of them again.
+        for number in (1, 2, 3, 2):
+            await inbox.handle(_message(number))
+        assert inbox.outcomes == {"accepted": 1, "repeated": 2, "refused": 2}
+        assert [text for text in await _told(gateway) if text == FULL_TEXT] == [FULL_TEXT]
+        view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key(KEY))
+        assert view is not None
+        assert view.session.turn_count == 1
+        await inbox.handle(msgspec.structs.replace(_message(4), text="/compact"))
+        assert inbox.outcomes["command"] == 1, "a compaction stores no message"

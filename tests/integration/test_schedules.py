@@ -17,6 +17,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.schedule import DeliverTo, ScheduleRow
 from holdfast.core.transaction.commands import SkipRun
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.ports.store import SessionQuery
 from holdfast.schedules import service
 from holdfast.schedules.service import MAX_RUNNING, Scheduler
@@ -387,3 +388,38 @@ async def test_a_time_that_waits_for_a_free_place_was_not_missed(
         await gateway.engine.wait_until_ended(DEFAULT_TENANT, running)
     await scheduler.run_due()
     assert (await _row(gateway, "last")).running_turn is not None
+
+
+async def test_runs_and_deliveries_are_refused_if_the_storage_of_the_tenant_is_full(
+    any_store_url: str,
+) -> None:
+    async def find_chat(to: DeliverTo) -> tuple[Tenant, Key, DeliverTo]:
+        return DEFAULT_TENANT, Key("chat"), to
+
+    settings = ScheduleSettings(
+        name="report", prompt="x" * 3000, model="scripted", every="1h",
+        deliver=DeliverSettings(channel="support", to="7"),
+    )  # fmt: skip
+    async with open_gateway(store_url=any_store_url) as gateway:
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
+        scheduler = Scheduler(gateway.engine, gateway.turn_service, [settings], find_chat=find_chat)
+        await scheduler.start()
+        await scheduler.stop()
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await _run_to_the_end(gateway, scheduler)
+        row = await _row(gateway)
+        assert row.reason.startswith("waits to deliver: the tenant has reached its limit")
+        assert await gateway.engine.read.session(DEFAULT_TENANT, key=Key("chat")) is None
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 0)
+        await scheduler.run_due()
+        assert await gateway.engine.read.session(DEFAULT_TENANT, key=Key("chat")) is not None
+        [run] = await gateway.engine.store.schedules.runs(row.id, 10)
+        assert run.outcome == "completed"
+
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
+        await scheduler.run_now(DEFAULT_TENANT, "report")
+        await scheduler.run_due()
+        row = await _row(gateway)
+        assert (row.failures, row.running_turn) == (1, None)
+        assert row.reason.startswith("not accepted: the tenant has reached its limit of 2000")
+        assert len(await gateway.engine.store.schedules.runs(row.id, 10)) == 1

@@ -73,6 +73,9 @@ MAX_BOT_TURNS = 5
 QUOTE_LABEL = "[Quoted text, not the sender's own words]"
 NO_CONVERSATION = "There is no conversation yet."
 BUSY_TEXT = "Too many messages wait here; this one was not accepted. Please try again later."
+FULL_TEXT = (
+    "This message was not accepted, because no more can be stored here. Please tell the operator."
+)
 UNUSABLE_TEXT = (
     "This message cannot be answered, because the gateway is not set up correctly. "
     "Please tell its operator."
@@ -395,8 +398,15 @@ class InboundHandler:
         message = await self._without_known_quote(message, key)
         delivery = self._delivery(message)
         request = self._request(delivery)
-        accept = self._command(message, key, delivery, request, suffix)
-        return await self._submit(message, accept, request)
+        storage, limits = self._gateway.storage, self._gateway.limits
+        accept = replace(
+            self._command(message, key, delivery, request, suffix),
+            limits=await storage.limits(self._tenant, limits),
+        )
+        outcome = await self._submit(message, accept, request)
+        if outcome == "accepted":
+            storage.note(self._tenant, sum(len(item.body) for item in accept.items))
+        return outcome
 
     async def _copy_moved(self, message: InboundMessage, key: Key) -> None:
         """Copy what was said under the new id of a moved chat before the move was known."""
@@ -414,8 +424,10 @@ class InboundHandler:
             ticket = await self._turns.accept(accept, request, is_live=True)
         except (SessionDeleted, IdempotencyMismatch):
             return "repeated"
-        except (LaneFull, TenantFull, StorageFull, SessionBusy) as exc:
+        except (LaneFull, TenantFull, SessionBusy) as exc:
             return await self._refuse(message, accept, exc, BUSY_TEXT)
+        except StorageFull as exc:
+            return await self._refuse(message, accept, exc, FULL_TEXT)
         except (InvalidInput, NotFound) as exc:
             # The channel's model or tools do not exist: no further try would help.
             await self._dead_letter(message, exc)

@@ -210,7 +210,7 @@ class Scheduler:
         begin_context(self._gateway.ids.new("req"), row.tenant)
         try:
             request = await self._request(spec)
-            accept = self._accept(
+            accept = await self._accept(
                 row.tenant, self._key(spec, due), request,
                 once=gateway_key("schedule", row.id, time_name(due)),
             )  # fmt: skip
@@ -230,6 +230,7 @@ class Scheduler:
             # the schedule would otherwise stay due at this time forever.
             await self._skip(row, now, "skipped: it ran before")
             return False
+        self._gateway.storage.note(row.tenant, len(spec.prompt))
         return True
 
     def _key(self, spec: ScheduleSpec, due: float) -> Key:
@@ -256,19 +257,19 @@ class Scheduler:
                 delivery = _delivery(target)  # the run's own session is that of the chat
         return TurnRequest(api="responses", model=spec.model, fields=fields, delivery=delivery)
 
-    def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
-        new_id = self._gateway.ids.new
+    async def _accept(self, tenant: Tenant, key: Key, request: TurnRequest, *, once: str) -> Accept:
+        gateway, new_id = self._gateway, self._gateway.ids.new
         return Accept(
             tenant=tenant,
             turn_id=TurnId(new_id("turn")),
             run_id=RunId(new_id("run")),
-            worker=self._gateway.worker.id,
+            worker=gateway.worker.id,
             candidate_id=SessionId(new_id("ses")),
             key=key,
             request=write_request(request),
             source="cron",
             idempotency_key=once,
-            limits=self._gateway.limits,
+            limits=await gateway.storage.limits(tenant, gateway.limits),
         )
 
     # ── runs ────────────────────────────────────────────────────────────────────────────────
@@ -336,9 +337,8 @@ class Scheduler:
             )
             once = gateway_key("delivery", turn.id)
             begin_context(self._gateway.ids.new("req"), tenant)
-            await self._turns.accept(
-                self._accept(tenant, key, request, once=once), request, is_live=False
-            )
+            accept = await self._accept(tenant, key, request, once=once)
+            await self._turns.accept(accept, request, is_live=False)
         except (NotFound, InvalidInput, SessionDeleted) as exc:
             return f"not delivered: {exc.message}"
         return ""
