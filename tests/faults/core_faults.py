@@ -316,6 +316,13 @@ STATE = (
 
 CONTENT = (
     Fault(
+        "a fact is written with a text that was erased since it was read",
+        f"{CORE}/decisions/channels/outbox.py",
+        "if any(_may_be_erased(fact, facts) for fact in command.facts):",
+        "if False:",
+        (f"{CONTRACT}::TestOutbox", "tests/unit/webhooks/test_feed.py"),
+    ),
+    Fault(
         "a fork behind an earlier answer counts what was hidden since",
         f"{CORE}/decisions/accept.py",
         "hidden = facts.parent_hidden",

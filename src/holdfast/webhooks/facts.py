@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,17 @@ from holdfast.webhooks.settings import WebhookSettings
 
 MAX_TEXT_CHARACTERS = 64 * 1024
 PAUSED = "schedule.paused"
+
+
+class TurnTexts(NamedTuple):
+    """The texts of a turn's items as fields of a message."""
+
+    fields: Mapping[str, str]
+    read_at_record: int | None
+    """The session's last record when they were read."""
+
+
+NO_TEXTS = TurnTexts({}, None)
 
 
 def event_name(event: Event) -> str:
@@ -31,9 +42,7 @@ def is_wanted(settings: WebhookSettings, event: Event, key: str | None) -> bool:
     return (key or "").startswith(settings.key_prefix)
 
 
-def event_fact(
-    settings: WebhookSettings, event: Event, key: str | None, content: Mapping[str, str]
-) -> Fact:
+def event_fact(settings: WebhookSettings, event: Event, key: str | None, texts: TurnTexts) -> Fact:
     """Return an event as a message; facts of one key are sent in order, across its generations."""
     data = {
         "session_id": event.session_id,
@@ -41,7 +50,7 @@ def event_fact(
         "turn_id": event.turn_id,
         "number": event.no,
         **msgspec.json.decode(event.body),
-        **content,
+        **texts.fields,
     }
     session = event.session_id.partition("_")[2]
     return Fact(
@@ -50,6 +59,7 @@ def event_fact(
             settings, event_name(event), event.at, data, order=key or event.session_id
         ),
         session_id=event.session_id,
+        read_at_record=texts.read_at_record,
     )
 
 
@@ -73,10 +83,11 @@ def _message(
     )
 
 
-def turn_texts(items: list[StoredItem]) -> dict[str, str]:
+def turn_texts(items: list[StoredItem], last_record: int) -> TurnTexts:
     """Return the input and output of a turn as text of bounded length."""
     bodies = [item.body for item in items]
-    return {
+    fields = {
         "input_text": input_text(bodies)[:MAX_TEXT_CHARACTERS],
         "output_text": output_text(bodies)[:MAX_TEXT_CHARACTERS],
     }
+    return TurnTexts(fields, last_record)

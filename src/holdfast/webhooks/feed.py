@@ -19,7 +19,15 @@ from holdfast.core.transaction.commands import QueueFacts
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import FeedPlace, ItemQuery, PlacedEvent
-from holdfast.webhooks.facts import event_fact, event_name, is_wanted, paused_message, turn_texts
+from holdfast.webhooks.facts import (
+    NO_TEXTS,
+    TurnTexts,
+    event_fact,
+    event_name,
+    is_wanted,
+    paused_message,
+    turn_texts,
+)
 from holdfast.webhooks.settings import WebhookSettings
 
 BATCH = 50
@@ -111,11 +119,11 @@ class WebhookFeed:
         if session is None:
             return []
         wanted = [one for one in self._webhooks if is_wanted(one, event, session.key)]
-        texts: dict[str, str] = {}
+        texts = NO_TEXTS
         if any(webhook.content for webhook in wanted) and event.turn_id is not None:
             texts = await self._texts(session, event)
         return [
-            event_fact(webhook, event, session.key, texts if webhook.content else {})
+            event_fact(webhook, event, session.key, texts if webhook.content else NO_TEXTS)
             for webhook in wanted
         ]
 
@@ -131,16 +139,18 @@ class WebhookFeed:
                 self._sessions.popitem(last=False)
         return known
 
-    async def _texts(self, session: Session, event: Event) -> dict[str, str]:
+    async def _texts(self, session: Session, event: Event) -> TurnTexts:
         span = msgspec.json.decode(event.body, type=_Span)
         count = span.last_seq - span.first_seq + 1
         if not span.first_seq or count < 1:
-            return {}
+            return NO_TEXTS
         query = ItemQuery(after=span.first_seq - 1, limit=min(count, MAX_ITEMS), view="log")
         view = await self._gateway.read.session(session.tenant, session_id=session.id)
         if view is None:
-            return {}
-        return turn_texts(await self._gateway.read.items(view.session, query))
+            return NO_TEXTS
+        # The record is read first: the commit then notices every erasure after it.
+        items = await self._gateway.read.items(view.session, query)
+        return turn_texts(items, view.session.record_no)
 
     def on_paused(self, tenant: Tenant, schedule: str, reason: str) -> tuple[OutboxMessage, ...]:
         """Return the messages to send if a schedule is paused."""

@@ -77,6 +77,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     message: OutboxMessage
     session_id: SessionId | None = None
+    read_at_record: int | None = None
+    """The session's last record when its text was read; None if the fact has no text of items."""
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,8 +99,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Messages of the outbox that the command names or that are due."""
     cursor: tuple[int, int] | None = None
     """The cursor of the follower that the command names: transaction and position."""
-    erased: frozenset[SessionId] = frozenset()
-    """Sessions of the command's facts that were erased meanwhile."""
+    last_records: dict[SessionId, int] = {}
+    """The last record of each session of the command's facts, except of those that were erased."""
     pairings: tuple[PairingRow, ...] = ()
     """Pairings of the channel that the command names."""
     hold: ChannelHoldRow | None = None

@@ -318,7 +318,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "schedule_runs": lambda n: ("sch1", n + 1),
     "chat": lambda n: ("c", f"chat{n + 1}"),
     "predecessor": lambda n: ("c", f"next{n + 1}"),
-    "kept_session": lambda n: (f"ses_{n + 1}",),
+    "last_record": lambda n: (f"ses_{n + 1}",),
     "recent_entries": lambda n: (1000 * (n + 1), 0.0, 5),
     "report_ends": lambda n: (3_100 + 100 * n, 1e18, 5),
     **_CHANNELS,

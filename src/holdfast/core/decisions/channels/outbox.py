@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Conflict, IdempotencyMismatch, NotFound, RunFenced
 from holdfast.core.ids import TurnId
-from holdfast.core.model.delivery import APPROVAL_ENDED, OutboxRow, first_part
+from holdfast.core.model.delivery import APPROVAL_ENDED, Fact, OutboxRow, first_part
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import (
     Change,
@@ -103,9 +103,11 @@ def queue_facts(command: cmd.QueueFacts, facts: Facts) -> Decision[bool]:
     """Write facts for webhooks; the cursor that moves with them makes it happen once."""
     if facts.cursor != command.after:
         return Decision(command.again and facts.cursor == command.upto)
+    if any(_may_be_erased(fact, facts) for fact in command.facts):
+        return Decision(False)
     changes: list[Change] = [CursorMoved(command.view, command.after, command.upto)]
     for fact in command.facts:
-        if fact.session_id in facts.erased:
+        if fact.session_id is not None and fact.session_id not in facts.last_records:
             continue
         row = message_row(
             fact.message, tenant=command.tenant, source=fact.source, part=0, now=facts.now,
@@ -113,6 +115,13 @@ def queue_facts(command: cmd.QueueFacts, facts: Facts) -> Decision[bool]:
         )  # fmt: skip
         changes.append(OutboxAdded(row))
     return Decision(True, tuple(changes))
+
+
+def _may_be_erased(fact: Fact, facts: Facts) -> bool:
+    """Whether a record was added since the text of a fact was read: erasing an item adds one."""
+    if fact.session_id is None or fact.read_at_record is None:
+        return False
+    return facts.last_records.get(fact.session_id, 0) > fact.read_at_record
 
 
 def claim_deliveries(

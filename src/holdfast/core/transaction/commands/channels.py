@@ -60,8 +60,8 @@ class QueueMessages(Command[bool], frozen=True, kw_only=True):
 class QueueFacts(Command[bool], frozen=True, kw_only=True):
     """Write facts of the feed to the outbox and move the follower's cursor past them.
 
-    False if another follower moved the cursor first: the caller reads it again. Without `after`,
-    the cursor is set for the first time.
+    False if another follower moved the cursor first, or if a text may have been erased since it was
+    read: the caller reads again. Without `after`, the cursor is set for the first time.
     """
 
     tenant: Tenant

@@ -62,14 +62,15 @@ def queue_facts(command: cmd.QueueMessages, now: float) -> Plan[Facts]:
 
 
 def cursor_facts(command: cmd.QueueFacts, now: float) -> Plan[Facts]:
-    """Read the follower's position, and which sessions of the facts were erased meanwhile."""
+    """Read the follower's position, and the last records of the facts' sessions."""
     row = yield from one(sql.CURSOR, command.view)
-    erased: set[SessionId] = set()
+    last_records: dict[SessionId, int] = {}
     for session_id in {fact.session_id for fact in command.facts if fact.session_id}:
-        if (yield from one(sql.KEPT_SESSION, session_id)) is None:
-            erased.add(session_id)
+        found = yield from one(sql.LAST_RECORD, session_id)
+        if found is not None:
+            last_records[session_id] = found[0]
     cursor = (row[0], row[1]) if row is not None else None
-    return Facts(now=now, cursor=cursor, erased=frozenset(erased))
+    return Facts(now=now, cursor=cursor, last_records=last_records)
 
 
 def _with_repeat(facts: Facts, tenant: Tenant, key: str) -> Plan[Facts]:

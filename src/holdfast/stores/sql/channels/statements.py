@@ -155,8 +155,11 @@ ERASE_TURN_MESSAGES = Statement(
 )
 
 CURSOR = Statement("follower_cursor", "select txid, pos from cursors where view = ?1")
-KEPT_SESSION = Statement(
-    "kept_session", "select id from sessions where id = ?1 and deleted_at is null"
+# Of a session that was not erased.
+LAST_RECORD = Statement(
+    "last_record",
+    "select coalesce((select max(l.record) from log l where l.session = s.no "
+    "and l.record is not null), 0) from sessions s where s.id = ?1 and s.deleted_at is null",
 )
 START_CURSOR = Statement(
     "start_cursor", "insert into cursors (view, txid, pos) values (?1, ?2, ?3)"

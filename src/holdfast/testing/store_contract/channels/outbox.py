@@ -154,6 +154,22 @@ class OutboxContract:
         assert await caller.submit(replace(command, facts=tuple(named)))
         assert await _states(caller) == ["a:pending"]
 
+    async def test_a_text_that_may_be_erased_since_it_was_read_is_not_written(
+        self, caller: StoreClient
+    ) -> None:
+        session = (await caller.converse("question", "answer", key="k")).session
+        await caller.submit(facts(caller, None))
+        command = facts(caller, (0, 1), "a")
+        read = replace(command.facts[0], session_id=session.id, read_at_record=session.record_no)
+        erase = cmd.Hide(
+            tenant=caller.tenant, session_id=session.id, from_seq=1, to_seq=1, erase=True
+        )
+        hidden = await caller.submit(erase)
+        assert not await caller.submit(replace(command, facts=(read,)))
+        read = replace(read, read_at_record=hidden.record_no)
+        assert await caller.submit(replace(command, facts=(read,)))
+        assert await _states(caller) == ["a:pending"]
+
     async def test_a_message_of_a_dead_worker_is_sent_again_and_says_so(
         self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
