@@ -7,6 +7,13 @@ BACKGROUND = "tests/acceptance/test_background.py"
 
 RUNS = (
     Fault(
+        "a call that is made again sends what was erased meanwhile",
+        f"{ENGINE}/model_call/caller.py",
+        "if not await run.is_context_outdated():",
+        "if True:",
+        ("tests/integration/test_hidden_meanwhile.py",),
+    ),
+    Fault(
         "an end whose outcome is unknown is sent again as if it were new",
         f"{ENGINE}/sessions/submission.py",
         "partial(store.submit, replace(command, again=True))",

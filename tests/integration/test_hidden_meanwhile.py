@@ -106,3 +106,28 @@ async def test_an_item_that_carries_a_summary_goes_with_what_is_deleted(
             if erase:
                 stored = await gateway.client.get(f"/v1/responses/{answer['id']}")
                 assert SECRET not in opened(stored.json())
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("state", ["replay", "chain"])
+async def test_a_call_that_is_made_again_does_not_send_what_was_deleted_meanwhile(
+    any_store_url: str, state: str, erase: bool
+) -> None:
+    with ProviderSimulator({}) as simulator:
+        async with open_upstream_gateway(
+            upstream(simulator, state=state), heals=QUICK, store_url=any_store_url
+        ) as gateway:
+            session_id, names = await filled(gateway)
+            simulator.add_fault("error", status=500, times=2)
+            with simulator.hold(at="arrival") as barrier:
+                work = asyncio.create_task(gateway.respond("more"))
+                await barrier.wait_held_async()
+                after = len(simulator.requests())
+                await forget(gateway, session_id, names, erase)
+                barrier.remove()
+                answer = await work
+            # The second and third call; the first one was sent before.
+            again = [one.body for one in simulator.requests()[after:]]
+            assert len(again) == 2
+            assert SECRET not in opened([*again, answer])
+            assert "first word" in opened(again[-1])

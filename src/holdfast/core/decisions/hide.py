@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import Name, RecordHead, carried_record
 from holdfast.core.errors import ItemNotFound, SessionNotFound
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
-from holdfast.core.model.records import HIDING, Span, visible_spans
+from holdfast.core.model.records import HIDING, Record, Span, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.changes import Change, Decision, ItemErased, SummariesErased, refuse
 from holdfast.core.transaction.commands import Hide
@@ -91,7 +91,7 @@ def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name,
 
 def is_changed(
     session: Session,
-    heads: Iterable[RecordHead],
+    heads: Iterable[RecordHead | Record],
     shown_records: int | None,
     upto: int | None = None,
 ) -> bool:
@@ -102,7 +102,7 @@ def is_changed(
     )
 
 
-def _changes(session: Session, head: RecordHead, shown_records: int) -> bool:
+def _changes(session: Session, head: RecordHead | Record, shown_records: int) -> bool:
     is_later = head.session_id == session.id and head.no > shown_records
     return is_later and (head.kind in HIDING or head.kind == "undo")
 

@@ -1,7 +1,8 @@
 """Model calls of a turn: state is chained where possible, failures are healed where that helps.
 
 The turn is committed before any of this and ends once. Each failed attempt is recorded with its
-run, together with what was done about it; every attempt starts from the same committed turn.
+run, together with what was done about it; every attempt starts from the same committed turn, and
+from what its context is at that time.
 """
 
 import asyncio
@@ -294,12 +295,26 @@ class ModelCaller:
                 await asyncio.sleep(heal.pause_seconds)
                 seconds = monotonic() - failed_at
                 self._gateway.meter.healed(heal.failure_class, heal.action, seconds)
-                return changed
+                return await self._with_current_context(run, changed)
             # It cannot be shortened; a model with a larger window may accept it as it is.
             symptoms = replace(symptoms, can_shrink=False)
         if failure.failure_class == "overflow":
             await self._withdraw_compactions(run, progress)
         raise failure
+
+    async def _with_current_context(self, run: ActiveRun, attempt: CallAttempt) -> CallAttempt:
+        """Return the attempt without items that were hidden or erased since its context was read.
+
+        They must not be sent again, and neither must a summary of them.
+        """
+        if not await run.is_context_outdated():
+            return attempt
+        run.preface = ()
+        quarantined = attempt.quarantined | await run.quarantined()
+        attempt = replace(attempt, history=await run.items(), quarantined=quarantined, state=None)
+        if attempt.left_out:
+            attempt = attempt.without(attempt.left_out)
+        return await self._prepare(attempt, has_run_before=True)
 
     async def _withdraw_compactions(self, run: ActiveRun, progress: _Progress) -> None:
         """Undo compactions that did not make the request acceptable."""

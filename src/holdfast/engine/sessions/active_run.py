@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.hide import is_changed
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.healing.refused_items import RefusedInput, find_refused_input
 from holdfast.core.ids import TurnId
@@ -153,6 +154,25 @@ class ActiveRun:
             return await self._store.read.context(self.session)
         except StoreUnavailable:
             return await ask_again(partial(self._store.read.context, self.session))
+
+    async def is_context_outdated(self) -> bool:
+        """Whether items were hidden or erased since the context was read; `items` reads it again.
+
+        Raise `RunFenced` if the lane was lost, with its session or alone.
+        """
+        read, session_id = self._store.read, self.session.id
+        find = partial(read.session, self.turn.tenant, session_id=session_id)
+        try:
+            view = await find()
+        except StoreUnavailable:
+            view = await ask_again(find)
+        if view is None or not self.fence.holds(view.session):
+            self._mark_lost()
+            raise RunFenced(f"run {self.fence.run_id} has lost session {session_id}")
+        self._advance(view.session)
+        if self.session.record_no <= self._shown_records:
+            return False
+        return is_changed(self.session, await read.records(self.session), self._shown_records)
 
     async def own_items(self) -> list[StoredItem]:
         """Return the part of the context that belongs to the run's own turn."""

@@ -3,9 +3,12 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from holdfast.core.compaction.records import CompactionRecord
+from holdfast.core.errors import RunFenced
 from holdfast.core.model.items import message
-from holdfast.core.transaction.commands import Command, Compact, Extend
+from holdfast.core.transaction.commands import Command, Compact, Delete, Extend, Hide
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import WaiterRegistry
@@ -54,5 +57,33 @@ async def test_an_answer_that_arrives_late_does_not_undo_a_run() -> None:
         await extending
         assert run.session.record_no == 1
         assert len(await run.items()) == 2
+    finally:
+        await store.close()
+
+
+async def test_a_run_notices_that_items_of_its_context_are_gone_or_its_session_is() -> None:
+    store = await open_store("memory:", clock=SystemClock())
+    try:
+        caller = StoreClient(store)
+        await caller.enlist()
+        session = (await caller.converse("a", "b", key="k")).session
+        started = await caller.start("c", key="k")
+        run = ActiveRun(store, WaiterRegistry(), Meter(), started)
+        assert len(await run.items()) == 3
+        assert not await run.is_context_outdated()
+        made = CompactionRecord(
+            id="x", mode="elide", reason="budget", text="ab", tokens_before=9, tokens_after=1
+        )
+        await run.compact(Compact(fence=run.fence, to_seq=2, compaction=made))
+        assert not await run.is_context_outdated(), "nothing was hidden"
+        gone = Hide(tenant=caller.tenant, session_id=session.id, from_seq=1, to_seq=1, erase=True)
+        await caller.submit(gone)
+        assert await run.is_context_outdated()
+        assert [item.seq for item in await run.items()] == [2, 3]
+        assert not await run.is_context_outdated()
+        await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
+        with pytest.raises(RunFenced):
+            await run.is_context_outdated()
+        assert run.is_lost
     finally:
         await store.close()
