@@ -153,6 +153,20 @@ RUNS = (
 
 STREAMS = (
     Fault(
+        "a stream that showed a part of one answer ends with another one",
+        f"{ENGINE}/turns/turn_service.py",
+        "            if is_other and live.first_output is not None:\n                return None\n",
+        "",
+        ("tests/unit/http/test_streams.py",),
+    ),
+    Fault(
+        "a stream without output ends with an answer that it has not shown",
+        f"{ENGINE}/turns/turn_service.py",
+        "if facts.output and live.first_output is None:",
+        "if False:",
+        ("tests/unit/http/test_streams.py",),
+    ),
+    Fault(
         "a checkpoint forgets the items that the model had finished",
         f"{ENGINE}/streaming/partial_output.py",
         "return (*finished, *self.unfinished())",

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
-from holdfast.core.transaction.commands import Extend, Reset
+from holdfast.core.transaction.commands import ExpireWorker, Extend, Reset
 from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.engine.streaming.live_response import WINDOW_BYTES
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
@@ -175,6 +175,7 @@ class BreakingModel(TalkingModel):
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         for kind, data in model_events("msg_1", self.words)[: self.count]:
             sink.write([ModelEvent(kind, data)])
+        await self.gate.wait()
         raise self.failure
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -319,6 +320,39 @@ async def test_a_lane_timeout_ends_a_stream_as_failed() -> None:
         assert told[-1]["response"]["error"]["code"] == "server_error"
         model.gate.set()
         assert kinds(await first.rest())[-1] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("count", "text", "end"),
+    [(0, "four five", "response.completed"), (4, "one two ", "response.failed")],
+)
+async def test_a_stream_never_mixes_the_answers_of_two_runs(
+    count: int, text: str, end: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    # The first process notices nothing by itself, as if it were paused.
+    lanes = LaneSettings(lease_seconds=600, poll_seconds=600)
+    paused = BreakingModel(count, ProviderFailure("gone", failure_class="terminal"))
+    paused.gate.clear()
+    headers = {"X-Session-Key": "k", "Idempotency-Key": "once"}
+    async with (
+        open_gateway(paused, store_url=url, lanes=lanes) as first,
+        open_gateway(TalkingModel("four ", "five"), store_url=url, lanes=lanes) as second,
+    ):
+        stream = Stream(first.server, "POST", "/v1/responses", ask(), headers=headers)
+        told = await stream.take(2 + count)
+        await second.engine.store.submit(ExpireWorker(worker=first.engine.worker.id))
+        await second.engine.worker.sweep()
+        repeat = Stream(second.server, "POST", "/v1/responses", ask(), headers=headers)
+        again = await repeat.rest()
+        assert again[0]["response"]["id"] == told[0]["response"]["id"]
+        assert again[-1]["type"] == "response.completed"
+        paused.gate.set()
+        told += await stream.rest()
+        assert "".join(event["delta"] for event in told if "delta" in event) == text
+        assert told[-1]["type"] == end
+        assert numbers(told) == list(range(len(told)))
+        assert await second.log() == ["hi", "four five"]
 
 
 async def test_a_second_reader_of_a_request_gets_the_same_stream() -> None:

@@ -94,6 +94,7 @@ class LiveResponse:
         self._committed = first
         """The number of the first event that the journal does not have."""
         self._prologue_end = first
+        self._has_started = False
         self._text = 0
         """The characters of all deltas so far."""
         self._events: list[StreamEvent] = []
@@ -117,6 +118,7 @@ class LiveResponse:
 
     def start(self) -> None:
         """Publish that a run has started."""
+        self._has_started = True
         self._add(lifecycle_event(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
         if not self.publish_after_commit:
             self._wake(self._events[-1:])
@@ -195,12 +197,13 @@ class LiveResponse:
         self._wake()
 
     def end_whole(self, facts: ResponseFacts) -> None:
-        """Publish the whole answer of another turn, and the end."""
+        """Publish the whole answer of another turn or run, and the end."""
         if self.publish_after_commit:
             # This turn has no journal: readers rebuild the events from the record.
             self.detach()
             return
-        self.start()
+        if not self._has_started:
+            self.start()
         self.publish(
             [
                 ModelEvent(kind, data)

@@ -81,7 +81,7 @@ class StreamReader:
         if self.is_over:
             return None
         live, cursor = self._lives.get(self.name), self._cursor
-        if live is not None and (cursor is None or cursor.live is not live):
+        if live is not None and cursor is None:
             cursor = self._cursor = LiveCursor(live, self.position)
         if cursor is None:
             return self._advance(await self._follow_record(seconds))

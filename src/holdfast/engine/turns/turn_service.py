@@ -267,7 +267,7 @@ class TurnService:
                     if self.in_flight.runs.get(run.session.id) is run:
                         del self.in_flight.runs[run.session.id]
                 if live is not None:
-                    await self._close_live(live, admission.turn)
+                    await self._close_live(live, admission.turn, run)
         except asyncio.CancelledError as exc:
             self._count_left(run, exc)
             if ticket.task is not None or self._stopping_since is None:
@@ -318,19 +318,36 @@ class TurnService:
             await self._gateway.wait_until_ended(turn.tenant, view.turn.merged_into)
         return view.turn
 
-    async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
+    async def _close_live(
+        self, live: LiveResponse, turn: Turn, run: ActiveRun | None = None
+    ) -> None:
         """End a stream without a terminal event, with the recorded end."""
         if not live.is_ended and live.publish_after_commit:
             # Another attempt may extend the journal: readers continue from there.
             live.detach()
         elif not live.is_ended:
-            live.end(await self._recorded_end(live, turn) or _unknown_end(live.facts))
+            facts = await self._recorded_end(live, turn, run) or _unknown_end(live.facts)
+            if facts.output and live.first_output is None:
+                live.end_whole(facts)
+            else:
+                live.end(facts)
         self._lives.retire(live)
 
-    async def _recorded_end(self, live: LiveResponse, turn: Turn) -> ResponseFacts | None:
+    async def _recorded_end(
+        self, live: LiveResponse, turn: Turn, run: ActiveRun | None
+    ) -> ResponseFacts | None:
+        """Return the recorded end of a response, or None if its stream cannot end with it.
+
+        After output of one run, the answer of another one would be a different text.
+        """
         try:
             view = await self.records.find(turn.tenant, live.id)
-            facts = await self.records.facts(view) if view else deleted_end(live.facts)
+            if view is None:
+                return deleted_end(live.facts)
+            is_other = view.run is None or run is None or view.run.id != run.fence.run_id
+            if is_other and live.first_output is not None:
+                return None
+            facts = await self.records.facts(view)
         except StoreUnavailable:
             return None
         return facts if facts.status not in ("queued", "in_progress") else None
@@ -511,14 +528,14 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
 
 
 def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
-    """Return an end for a response whose record has none or cannot be read."""
+    """Return an end for a response whose record has none, or none that fits its stream."""
     return ResponseFacts(
         id=initial.id,
         request=initial.request,
         created_at=initial.created_at,
         status="failed",
         conversation_id=initial.conversation_id,
-        error=error_value("server_error", "the end of this response could not be recorded"),
+        error=error_value("server_error", "the answer was cut off; send the request again"),
     )
 
 
