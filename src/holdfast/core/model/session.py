@@ -14,7 +14,7 @@ SessionSource = Literal["user", "background", "cron", "channel", "internal", "sy
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
-    """The row of a session; its fields are the columns, in their order. By default it is new.
+    """The row of a session; its fields but the last are stored. By default it is new.
 
     The lane is part of it: `active_turn_id` holds it. While a run works, `active_run_id` and
     `owner` are set; while the client's tools work, `hold_until` and `pending_calls` are.
@@ -55,6 +55,8 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     """Whether the last turn failed with a retryable error: the next input may repeat its input."""
     started_by: SessionSource = "user"
     """The source that started the conversation; inherited from the predecessor or parent."""
+    has_later_records: bool = False
+    """Whether this is an earlier state, and records came since: they may have erased items."""
 
     @property
     def item_count(self) -> int:
@@ -64,16 +66,12 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     def as_of(self, seq: int, record_no: int) -> "Session":
         """Return the session as it was when its log ended at `seq`, with the records of that time.
 
-        Its `hidden_count` only says that items may be hidden. If records came since, it is
-        negative: caches do not know what was erased since then.
+        Its `hidden_count` only says that items may be hidden.
         """
-        hidden_count = 1 if record_no == self.record_no else -1
-        return replace(self, head_seq=seq, record_no=record_no, hidden_count=hidden_count)
-
-    @property
-    def has_later_records(self) -> bool:
-        """Whether this is an earlier state, and records came since."""
-        return self.hidden_count < 0
+        has_later = self.has_later_records or record_no != self.record_no
+        return replace(
+            self, head_seq=seq, record_no=record_no, hidden_count=1, has_later_records=has_later
+        )
 
     @property
     def is_held(self) -> bool:

@@ -131,8 +131,7 @@ class ContextCache:
         entry = self._entries.get(session.id)
         if entry is None or entry.record_no != session.record_no:
             return None
-        # `has_later_records`, inlined: every turn passes here.
-        if entry.head_seq > session.head_seq or session.hidden_count < 0:
+        if entry.head_seq > session.head_seq or session.has_later_records:
             return None
         self._entries.move_to_end(session.id)
         return entry

@@ -34,4 +34,5 @@ def test_an_earlier_state_says_whether_records_came_since() -> None:
     assert not now.has_later_records
     assert not now.as_of(5, 2).has_later_records
     assert now.as_of(5, 1).has_later_records
+    assert now.as_of(5, 1).as_of(3, 1).has_later_records
     assert (now.as_of(5, 1).head_seq, now.as_of(5, 1).record_no) == (5, 1)
