@@ -250,3 +250,26 @@ async def test_no_session_is_missed_behind_the_latest_activity_of_others(
         if number == 1:
             await index(caller)
     assert await _by_activity(caller) == mine[::-1]
+
+
+async def test_retired_sessions_are_found_without_reading_others(
+    caller: StoreClient, clock: ManualClock
+) -> None:
+    retired: list[SessionId] = []
+    for number in range(5):
+        clock.advance(1)
+        ended = await caller.converse("hello", "hi", key=f"k{number}")
+        await caller.reset(ended.session)
+        retired.append(ended.session.id)
+        await caller.append("live", key=f"other {number}")
+    await index(caller)
+    names: set[str] = set()
+    assert await _by_activity(caller, names, status="retired") == retired[::-1]
+    assert "list_sessions_by_activity" not in names
+    for order in ("asc", "desc"):
+        query = SessionQuery(status="retired", order=order, limit=2)
+        found: list[SessionId] = []
+        while views := await caller.read.sessions(caller.tenant, query):
+            found += [view.session.id for view in views]
+            query = msgspec.structs.replace(query, after=found[-1])
+        assert found == sorted(retired, reverse=order == "desc")

@@ -15,9 +15,9 @@ CHECKS = frozenset({
 """Statements of `holdfast doctor` that check everything."""
 WHOLE = frozenset({
     "active_schedules", "api_keys", "chats", "dead_updates", "messages", "outbox_counts",
-    "list_forks", "pairings", "receivers", "schedules", "stop_requests", "stored_bytes", "workers",
+    "pairings", "receivers", "schedules", "stop_requests", "stored_bytes", "workers",
 })  # fmt: skip
-"""Statements that read everything of their kind, or of a tenant, channel or session of forks."""
+"""Statements that read everything of their kind, or of a tenant or channel."""
 OPEN = frozenset({
     "activity_of_lanes", "claimed_messages", "cut_leases", "due_messages", "erase_late_writes",
     "erase_partials", "list_running_sessions_down", "list_running_sessions_up",

@@ -140,6 +140,13 @@ def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     after = query.after or ("" if query.order == "asc" else sql.LAST_ID)
     wants_all = query.generations or query.status == "retired"
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
+RETIRED = {
+    one: Statement(
+        one.name.replace("list_", "list_retired_"), one.text.replace(sql.IS_LIVE, sql.IS_RETIRED)
+    )
+    for one in (sql.LIST_SESSIONS_UP, sql.LIST_SESSIONS_DOWN)
+}
+"""The same lists of retired sessions, which have an index of their own."""
     if query.key:
         statement = sql.OF_KEY[statement]
     elif query.status == "running":
@@ -152,6 +159,8 @@ def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
             view = yield from session_view(row)
             if query.status is None or view.status == query.status:
                 found.append(view)
+    elif query.status == "retired":
+        statement = RETIRED[statement]
         if len(rows) < wanted:
             break
         after = rows[-1][0]

@@ -190,14 +190,14 @@ FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.delete
 EVERY_FORK_OF = Statement("every_fork_of", "select id from sessions where parent_id = ?1")
 LIST_FORKS = Statement(
     "list_forks",
-    # Not by the index of tenants; and last entries only of the page.
-    f"select {_IDENTITY}, {_HEAD}, w.alive_until from (select * from sessions where "
-    "parent_id = ?1 and tenant || '' = ?2 and is_visible = 1 and deleted_at is null "
-    f"order by id limit ?3) s {_LAST} {_OWNER} order by s.id",
+    # Not by the index of tenants; the order is that of the index of parents.
+    _SESSION + "where s.parent_id = ?1 and s.tenant || '' = ?2 and s.is_visible = 1 "
+    "and s.deleted_at is null order by s.deleted_at, s.id limit ?3",
 )
+IS_LIVE, IS_RETIRED = "(?2 = 1 or s.is_live = 1)", "(?2 = 1 and s.is_live = 0)"
 LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
-    "and (?2 = 1 or s.is_live = 1) and ?3 = '' "
+    f"and {IS_LIVE} and ?3 = '' "
     # Excludes sessions that cannot have the status; the owner's lease is checked later.
     "and (?6 <> 'running' or a.turn is not null) and (?6 <> 'retired' or s.is_live = 0) "
 )

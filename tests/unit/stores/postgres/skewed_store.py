@@ -4,8 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-SESSIONS, ENTRIES, FORKS = 3_000, 3_000, 500
-"""Short sessions of three turns, entries of session 1, and its forks; the last half is a chain."""
+SESSIONS, ENTRIES, FORKS, RETIRED = 3_000, 3_000, 500, 8
+"""Short sessions of three turns, entries of session 1, its forks, and retired sessions.
+
+The last half of the forks is a chain.
+"""
 
 _SESSION = (
     "insert into sessions (no, id, tenant, key, generation, is_live, is_visible, parent_id, "
@@ -39,10 +42,13 @@ REST = f"""
 {_SESSION} 100000 + n, 'ses_f' || n, 'big', null, 1, 1, 1,
   case when n <= {FORKS // 2} then 'ses_1' else 'ses_f' || n - 1 end, 10, 0, n, '', 'user'
   from generate_series(1, {FORKS}) n;
+{_SESSION} 200000 + n, 'ses_r' || n, 'big', 'k' || n, 0, 0, 1, null, 0, 0, n, '', 'user'
+  from generate_series(1, {RETIRED}) n;
+update sessions set retired_at = no where is_live = 0;
 {_ENTRY} from generate_series(1, 6) n, generate_series(2, {SESSIONS}) s;
 {_ENTRY} from generate_series(1, {ENTRIES}) n, generate_series(1, 1) s;
 insert into log (session, n, kind, at, seq, turns, events, head, body)
-  select 100000 + n, 1, 1, n, 0, 0, 1, '', '' from generate_series(1, {FORKS}) n;
+  select no, 1, 1, no, 0, 0, 1, '', '' from sessions where no > {SESSIONS};
 insert into lanes (session, turn, run, owner)
   select n, 'turn_' || n || '_3', 'run_' || n, 'w1' from generate_series(1, 500) n;
 insert into queue (session, position, turn, owner, input)
@@ -211,8 +217,13 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "last_generation": lambda n: ("big", f"k{n * 10 + 1}"),
     "forks_of": lambda n: (f"ses_f{FORKS - 10 + n}",),
     "every_fork_of": lambda n: (f"ses_f{FORKS - 10 + n}",),
+    "list_forks": lambda n: ("ses_1" if n == 1 else f"ses_f{FORKS - 10 + n}", "big", 5),
     "list_sessions_up": lambda n: ("big", 1, "", f"ses_{n}", 5, ""),
     "list_sessions_down": lambda n: ("big", 1, "", f"ses_{n}", 5, ""),
+    "list_retired_sessions_up": lambda n: ("big", 1, "", f"ses_{n}", 5, "retired"),
+    "list_retired_sessions_down": lambda n: ("big", 1, "", f"ses_{n + 5}", 5, "retired"),
+    "list_retired_sessions": lambda n: ("big", 1, "", "retired", 1e18, n, 5),
+    "retired_at": lambda n: (f"ses_r{n + 1}",),
     "list_sessions_up_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", 5, ""),
     "list_sessions_down_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", 5, ""),
     "listed_session": lambda n: ("big", 1, "", "", n + 1),

@@ -32,6 +32,8 @@ async def test_statements_find_their_rows_by_an_index(tmp_path: Path) -> None:
         turns = " ".join(_steps(connection, every_statement()["turn_entries"].text))
         assert "INDEX log_turn (turn=?)" in turns
         assert "INDEX log_n (session=? AND n>? AND n<?)" in turns
+        for name in (one for one in every_statement() if one.startswith("list_retired_")):
+            assert "INDEX sessions_retired" in _steps(connection, every_statement()[name].text)[0]
     finally:
         connection.close()
 

@@ -17,11 +17,13 @@ Rank = tuple[float, int]
 
 
 def sessions_by_activity(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
-    """Return a page of sessions, the most recently active first.
+    """Return a page of sessions, the most recently active first; of retired ones, the last retired.
 
     If the view lags far behind, because it is off or being built, the newest session comes first
     instead.
     """
+    if query.status == "retired" and not query.key:
+        return (yield from _retired(tenant, query))
     tail = yield from _tail()
     if tail is None:
         return (yield from sessions(tenant, query))
@@ -38,6 +40,18 @@ def sessions_by_activity(tenant: Tenant, query: SessionQuery) -> Plan[list[Sessi
                 break
         if len(rows) < query.limit or query.status == "running":
             break
+    return found
+
+
+def _retired(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
+    """Return a page of retired sessions, which the view does not tell from live ones."""
+    cursor = yield from one(sql.RETIRED_AT, query.after or "")
+    before = cursor if cursor is not None and cursor[0] is not None else (ALWAYS, 0)
+    rows = yield from every(sql.LIST_RETIRED, tenant, 1, "", "retired", *before, query.limit)
+    found: list[SessionView] = []
+    for row in rows:
+        view = yield from session_view(row)
+        found.append(view)
     return found
 
 

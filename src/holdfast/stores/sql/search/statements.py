@@ -6,7 +6,7 @@ index on `terms` itself.
 
 from holdfast.stores.sql.plan import Statement
 from holdfast.stores.sql.search.terms import BLOCK_BITS, MARK
-from holdfast.stores.sql.statements import LISTED
+from holdfast.stores.sql.statements import IS_LIVE, IS_RETIRED, LISTED
 
 _ENTRY = (
     "select l.txid, l.pos, l.session, l.n, l.at, l.items, "
@@ -120,6 +120,13 @@ LIST_BY_ACTIVITY = Statement(
     # The sessions are read in the order of their activity.
     postgres=f"select q.*, v.at from activity v cross join lateral ({_LISTED} "
     f"and s.no = v.session offset 0) q where {_IN_ORDER}",
+)
+# Retired sessions by the time at which they were retired.
+RETIRED_AT = Statement("retired_at", "select retired_at, no from sessions where id = ?1")
+LIST_RETIRED = Statement(
+    "list_retired_sessions",
+    _LISTED.replace(IS_LIVE, IS_RETIRED) + "and (s.retired_at, s.no) < (?5, ?6) "
+    "order by s.retired_at desc, s.no desc limit ?7",
 )
 OF_KEY = {
     LISTED_SESSION: Statement("listed_session_of_key", LISTED_SESSION.text.replace(*_ANY_KEY)),
