@@ -187,6 +187,12 @@ class SessionReader(Protocol):
         """Return a session by id, or the live one of a key; a foreign or erased one is `None`."""
         ...
 
+    async def find_session(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> Session | None:
+        """Return the session that `session` returns, alone: a quarter of its statements."""
+        ...
+
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions; retired generations only on request."""
         ...

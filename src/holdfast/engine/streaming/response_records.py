@@ -65,7 +65,7 @@ class ResponseRecords:
         """Return the recorded facts, or None if their session was erased since `view` was read."""
         facts, owner = await self.facts(view), view.session
         is_read = facts.output or facts.status in ("queued", "in_progress")
-        if is_read or await self._read.session(owner.tenant, session_id=owner.id) is not None:
+        if is_read or await self._read.find_session(owner.tenant, session_id=owner.id) is not None:
             return facts
         return None
 

@@ -100,10 +100,10 @@ class ConversationsApi:
         return json_reply(conversation_value(changed))
 
     async def _find(self, request: Request) -> Session:
-        view = await self._items.named(request)
-        if view is None:
+        session = await self._items.named_session(request)
+        if session is None:
             raise ConversationNotFound(request.params["id"])
-        return view.session
+        return session
 
 
 def conversation_value(session: Session) -> dict[str, Any]:

@@ -50,6 +50,19 @@ class SessionItems:
             name_session(request, view.session)
         return view
 
+    async def named_session(self, request: Request) -> Session | None:
+        """Return the session that a path names, without its queue and its last turn."""
+        name = request.params["id"]
+        if "\0" in name:
+            return None
+        found = await self._gateway.read.find_session(
+            request.tenant, session_id=session_of_name(name)
+        )
+        if found is None or not found.is_visible:
+            return None
+        name_session(request, found)
+        return found
+
     async def page(
         self, session: Session, request: PageRequest, *, is_log: bool = False
     ) -> dict[str, Any]:
@@ -71,7 +84,7 @@ class SessionItems:
 
     async def _check_kept(self, session: Session) -> None:
         """Raise if a session was erased since it was read: its items are gone, not hidden."""
-        if await self._gateway.read.session(session.tenant, session_id=session.id) is None:
+        if await self._gateway.read.find_session(session.tenant, session_id=session.id) is None:
             raise SessionNotFound(f"no session {session.id}")
 
     async def _listed(
@@ -150,11 +163,11 @@ class SessionItems:
 
     async def _appended_page(self, request: Request, turn: Turn, count: int) -> dict[str, Any]:
         last = turn.last_seq or 0
-        view = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
-        if view is None:
+        session = await self._gateway.read.find_session(request.tenant, session_id=turn.session_id)
+        if session is None:
             raise SessionNotFound(f"no session {turn.session_id}")
         query = ItemQuery(after=last - count, limit=count, view="log")
-        entries = await self._gateway.read.listing(view.session, query) if count else []
+        entries = await self._gateway.read.listing(session, query) if count else []
         values = [item_value(entry) for entry in entries]
         return page(values, [entry.name for entry in entries], max(count, 1))
 

@@ -54,10 +54,10 @@ class ReferenceResolver:
     async def _session(self, tenant: Tenant, target: SessionTarget) -> Session | None:
         if target.session_id is None and target.key is None:
             return None
-        view = await self._read.session(tenant, session_id=target.session_id, key=target.key)
-        if view is None or target.parent is None:
-            return view.session if view is not None else None
-        return view.session.as_of(target.parent.seq, target.parent.record_no)
+        found = await self._read.find_session(tenant, session_id=target.session_id, key=target.key)
+        if found is None or target.parent is None:
+            return found
+        return found.as_of(target.parent.seq, target.parent.record_no)
 
     async def _find(
         self, tenant: Tenant, name: object, earlier: Sequence[NewItem], session: Session | None
@@ -75,8 +75,8 @@ class ReferenceResolver:
     async def _find_in_keyless_sessions(self, tenant: Tenant, name: str) -> ListedItem | None:
         """Return a visible item with this id from the answers of keyless sessions."""
         for session_id in await self._read.item_places(tenant, name):
-            view = await self._read.session(tenant, session_id=session_id)
-            listed = await self._read.item(view.session, name) if view is not None else None
+            session = await self._read.find_session(tenant, session_id=session_id)
+            listed = await self._read.item(session, name) if session is not None else None
             if listed is not None and listed.hidden_by is None:
                 return listed
         return None

@@ -44,8 +44,8 @@ class TargetResolver:
             return
         session_id = headers.session_id
         if headers.key is not None:
-            view = await self._gateway.read.session(tenant, key=headers.key)
-            session_id = view.session.id if view is not None else None
+            live = await self._gateway.read.find_session(tenant, key=headers.key)
+            session_id = live.id if live is not None else None
         if session_id != target.session_id:
             raise InvalidInput(
                 f"{param} and the session header name different sessions", param=param

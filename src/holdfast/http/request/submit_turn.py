@@ -453,16 +453,14 @@ class TurnSubmitter:
         """Return the session at the target's position; `None` if the turn would create one."""
         if target.session_id is None and target.key is None:
             return None
-        view = await self.gateway.read.session(
+        session = await self.gateway.read.find_session(
             request.tenant, session_id=target.session_id, key=target.key
         )
-        if view is None:
-            if target.key is None:
-                raise SessionNotFound(f"no session {target.session_id}")
-            return None
-        if target.parent is None:
-            return view.session
-        return view.session.as_of(target.parent.seq, target.parent.record_no)
+        if session is None and target.key is None:
+            raise SessionNotFound(f"no session {target.session_id}")
+        if session is None or target.parent is None:
+            return session
+        return session.as_of(target.parent.seq, target.parent.record_no)
 
     def stream(
         self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events

@@ -80,11 +80,19 @@ def session(
     tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
 ) -> Plan[SessionView | None]:
     """Return one session as the API shows it."""
-    row = yield from _named(tenant, session_id, key)
+    row = yield from named(tenant, session_id, key)
     return (yield from session_view(row)) if row is not None else None
 
 
-def _named(tenant: Tenant, session_id: SessionId | None, key: Key | None) -> Plan[Row | None]:
+def session_alone(
+    tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+) -> Plan[Session | None]:
+    """Return one session without its queue and its last turn."""
+    row = yield from named(tenant, session_id, key)
+    return read_session(row) if row is not None else None
+
+
+def named(tenant: Tenant, session_id: SessionId | None, key: Key | None) -> Plan[Row | None]:
     """Return the row of a session by its id or key, unless it is foreign or was erased."""
     if session_id is not None:
         row = yield from session_row(session_id)
@@ -212,7 +220,7 @@ def transcript(
     known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the last visible items as bytes, or `Long` if that takes more rows than `at_most`."""
-    row = yield from _named(tenant, session_id, key)
+    row = yield from named(tenant, session_id, key)
     if row is None:
         return None
     found = read_session(row)

@@ -105,6 +105,7 @@ class SqlReader(SnapshotReader):
 
     session = reading(queries.session, is_short=True)
     forks = reading(record_queries.forks)
+    find_session = reading(queries.session_alone, is_short=True)
     descendants = reading(record_queries.descendants)
     stored_bytes = reading(queries.stored_bytes)
     provider_state = reading(queries.provider_state, is_short=True)

@@ -177,6 +177,7 @@ class IdentityContract:
                 "places": await read.item_places(tenant, "msg_1"),
                 "history_hash": await read.find_history(tenant, [history_hash]),
                 "outline": await read.outline(tenant, session_id=session_id),
+                "session": await read.find_session(tenant, session_id=session_id),
                 "transcript": await read.transcript(tenant, session_id=session_id),
             }
 
