@@ -83,6 +83,12 @@ CHECKPOINT_ROWS = 1_000
 
 INLINE_ROWS = 160
 """A read on the event loop has fewer rows and statements than this."""
+INLINE_TOTAL_BYTES = 512 * 1024
+"""A read on the event loop ends at so many bytes in all; they are counted once it takes long."""
+COUNT_AFTER_SECONDS = 0.0001
+"""A read counts its bytes only after this time: counting would be a fifth of a short page."""
+FETCHED_ROWS = 8
+"""Rows that a read on the event loop fetches at a time."""
 _Work = Callable[[], list[Result]]
 
 
@@ -489,26 +495,41 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
 
 
 class _TooLong(Exception):
-    """A read on the event loop has more rows and statements than it may have."""
+    """A read on the event loop has more rows, statements or bytes than it may have."""
 
 
 def _drive_inline(
     link: ManagedConnection, cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]
 ) -> ResultT:
     """Run a plan that only reads; raise if it turns out to be long."""
-    execute, left = cursor.execute, INLINE_ROWS
+    execute, fetch = cursor.execute, cursor.fetchmany
+    rows_left, bytes_left = INLINE_ROWS, INLINE_TOTAL_BYTES
+    count_from = perf_counter() + COUNT_AFTER_SECONDS
     try:
         ask = next(steps)
         while True:
             link.has_called = False
-            rows = execute(ask[0].text, ask[1]).fetchmany(left)
-            left -= len(rows) + 1
-            if left <= 0:
-                raise _TooLong
+            execute(ask[0].text, ask[1])
+            rows: list[Row] = []
+            is_more = True
+            while is_more:
+                part = fetch(FETCHED_ROWS)
+                rows += part
+                rows_left -= len(part)
+                if perf_counter() > count_from:
+                    bytes_left -= _bytes_in(part)
+                if rows_left <= 1 or bytes_left <= 0:
+                    raise _TooLong
+                is_more = len(part) == FETCHED_ROWS
+            rows_left -= 1
             ask = steps.send(rows)
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
+
+
+def _bytes_in(rows: list[Row]) -> int:
+    return sum([len(value) for row in rows for value in row if type(value) is bytes])
 
 
 def _explain(exc: Exception) -> Exception:

@@ -10,8 +10,10 @@ import pytest
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.transaction.commands import Ended
 from holdfast.ports.store import ItemQuery, Reader
+from holdfast.stores.sql import record_queries
 from holdfast.stores.sql.plan import Plan, Row, Statement, every
 from holdfast.stores.sql.store import SHORT_ROWS
+from holdfast.stores.sqlite import driver
 from holdfast.stores.sqlite.connection import INLINE_BYTES, INLINE_STEPS
 from holdfast.stores.sqlite.driver import INLINE_ROWS
 from holdfast.testing.store_client import StoreClient
@@ -179,6 +181,7 @@ Read = Callable[[Reader, Ended], Awaitable[object]]
 
 OF_A_REQUEST: dict[str, Read] = {
     "session": lambda read, end: read.session(DEFAULT_TENANT, session_id=end.session.id),
+    "find_session": lambda read, end: read.find_session(DEFAULT_TENANT, session_id=end.session.id),
     "turn": lambda read, end: read.turn(DEFAULT_TENANT, end.turn.id),
     "runs": lambda read, end: read.runs(end.turn.id),
     "response": lambda read, end: read.response(DEFAULT_TENANT, end.turn.id, 0),
@@ -226,6 +229,23 @@ async def test_short_contexts_are_read_in_place_and_long_ones_are_not(
         assert places == [{True}, {False}]
 
 
+async def test_a_long_cached_log_is_outlined_in_the_thread(
+    tmp_path: Path, kind: type[RecordingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_queries, "MAX_OUTLINED", SHORT_ROWS)
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, places = StoreClient(store), []
+        for key, count in (("short", SHORT_ROWS), ("long", SHORT_ROWS + 1)):
+            await caller.append(*map(str, range(count)), key=key)
+            await store.read.session(DEFAULT_TENANT, key=Key(key))  # opens the connection
+            kind.asked.clear()
+            outline = await store.read.outline(DEFAULT_TENANT, key=Key(key))
+            assert outline is not None
+            assert len(outline.entries) == count
+            places.append({thread == threading.get_ident() for _, thread in kind.asked})
+        assert places == [{True}, {True, False}]
+
+
 async def test_a_context_that_is_too_large_to_be_kept_is_read_in_the_thread(
     tmp_path: Path, kind: type[RecordingConnection]
 ) -> None:
@@ -238,3 +258,20 @@ async def test_a_context_that_is_too_large_to_be_kept_is_read_in_the_thread(
         places = {at for sql, at in kind.asked if "items from log" in sql}
         assert places
         assert threading.get_ident() not in places
+
+
+async def test_many_values_that_are_long_together_are_read_in_the_thread(
+    tmp_path: Path, kind: type[RecordingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "COUNT_AFTER_SECONDS", 0.0)
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, here = StoreClient(store), threading.get_ident()
+        for _ in range(40):
+            appended = await caller.append("x" * (INLINE_BYTES - 4_000), key="k")
+        await store.read.session(DEFAULT_TENANT, key=Key("k"))  # opens the connection
+        places: list[set[bool]] = []
+        for limit in (1, 40):
+            kind.asked.clear()
+            assert len(await store.read.items(appended.session, ItemQuery(limit=limit))) == limit
+            places.append({at == here for sql, at in kind.asked if "items from log" in sql})
+        assert places == [{True}, {True, False}]
