@@ -22,19 +22,27 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
     instructions: list[str] = []
     items: list[Item] = []
     for index, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InvalidInput(f"messages[{index}] needs a role")
-        role, content = message["role"], message.get("content")
-        if role == "user" and isinstance(content, str) and "name" not in message:
-            # Nearly every request has one of these two forms.
-            part = {"type": "input_text", "text": content}
-            items.append({"type": "message", "role": "user", "content": [part]})
-        elif role in INSTRUCTION_ROLES:
-            _check_content(message, index)
-            instructions.append(text_of(content))
+        found = read_message(message, index)
+        if isinstance(found, str):
+            instructions.append(found)
         else:
-            items.extend(_items_of(message, index))
+            items += found
     return "\n\n".join(instructions) or None, _paired(items)
+
+
+def read_message(message: Any, index: int) -> str | list[Item]:
+    """Return the instructions that a message gives, or the items that it stands for."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InvalidInput(f"messages[{index}] needs a role")
+    role, content = message["role"], message.get("content")
+    if role == "user" and isinstance(content, str) and "name" not in message:
+        # Nearly every message of a user has this form.
+        part = {"type": "input_text", "text": content}
+        return [{"type": "message", "role": "user", "content": [part]}]
+    if role in INSTRUCTION_ROLES:
+        _check_content(message, index)
+        return text_of(content)
+    return _items_of(message, index)
 
 
 def _paired(items: list[Item]) -> list[Item]:

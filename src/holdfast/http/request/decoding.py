@@ -11,11 +11,12 @@ from holdfast.core.model.items import (
     STRINGS,
     NewItem,
     is_too_deep,
+    item_value,
     message,
     write_item,
 )
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.chat import split_messages
+from holdfast.core.openai.chat import read_message
 from holdfast.http.request.body import Fields, check_readable, parse_fields, pop_list
 from holdfast.http.request.item_validation import check_parts, parse_item
 from holdfast.http.server.errors import TooManyItems
@@ -28,6 +29,13 @@ MAX_VALUES = 500_000
 PLAIN_BYTES = 64 * 1024
 """The largest body that is tried as a plain request: longer ones may be expensive to decode."""
 _STRUCTURE = (b"{", b"[", b",")
+
+
+class DecodedEntry(NamedTuple):
+    """An entry of the field with the items: what it stands for, whatever the others are."""
+
+    instructions: str | None
+    items: tuple[NewItem, ...]
 
 
 class DecodedBody(msgspec.Struct):
@@ -44,20 +52,15 @@ def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
     """Decode a whole body; reject it before its items are decoded if there are too many."""
     check_values(body)
     fields = parse_fields(body)
-    plain = pop_texts(kind, fields, max_items)
+    text = pop_text(kind, fields)
     entries = pop_entries(kind, fields, max_items)
     check_readable(fields)
     raw_fields = {name: bytes(raw) for name, raw in fields.items()}
-    if plain is not None:
-        return DecodedBody(raw_fields, plain.items, plain.instructions)
-    if kind != "chat":
-        name = ITEM_FIELDS[kind]
-        items = [parse_item(bytes(entry), f"{name}[{n}]") for n, entry in enumerate(entries)]
-        return DecodedBody(raw_fields, items, has_items=bool(items))
-    messages = [decode_message(entry, index) for index, entry in enumerate(entries)]
-    instructions, values = split_messages(messages)
-    items = [write_item(value) for value in values]
-    return DecodedBody(raw_fields, items, instructions, bool(messages))
+    if text is not None:
+        return DecodedBody(raw_fields, list(text.items), text.instructions)
+    decoded = [decode_entry(kind, bytes(entry), index) for index, entry in enumerate(entries)]
+    instructions, items = join_entries(kind, decoded)
+    return DecodedBody(raw_fields, items, instructions, bool(entries))
 
 
 def check_values(body: bytes) -> None:
@@ -83,20 +86,20 @@ class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A Chat message that is only text, with the empty fields that clients copy from answers."""
+
     role: Literal["user", "assistant", "system", "developer"]
     content: str
+    refusal: None = None
+    annotations: tuple[()] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
 
 
-class PlainInput(NamedTuple):
-    """Input that is only text: its instructions and its items."""
-
-    instructions: str | None
-    items: list[NewItem]
-
-
-_read_question = msgspec.json.Decoder(tuple[_Text]).decode
-_read_texts = msgspec.json.Decoder(list[_Text]).decode
-_read_text = msgspec.json.Decoder(str).decode
+_read_one_text = msgspec.json.Decoder(tuple[_Text]).decode
+_read_text = msgspec.json.Decoder(_Text).decode
+_read_string = msgspec.json.Decoder(str).decode
 _read_plain_chat = msgspec.json.Decoder(_PlainChat).decode
 
 
@@ -117,43 +120,73 @@ def read_plain_chat(body: bytes) -> tuple[TurnRequest, list[NewItem]] | None:
     return request, [message("user", plain.messages[0].content)]
 
 
-def pop_texts(kind: BodyKind, fields: Fields, max_items: int) -> PlainInput | None:
-    """Remove the input of a turn that is only text; return None for any other input.
+def pop_text(kind: BodyKind, fields: Fields) -> DecodedEntry | None:
+    """Remove the input of a turn that is one text; return None for any other input.
 
-    Most requests are like this. Each text is decoded once, directly into its item; the general way
-    gives the same result, and is taken for long histories.
+    Most requests are like this; the general way gives the same result.
     """
     name = ITEM_FIELDS[kind]
     if name not in fields or kind == "items":
         return None
     try:
         if kind == "responses":
-            found = PlainInput(None, [message("user", _read_text(fields[name]))])
+            found = DecodedEntry(None, (message("user", _read_string(fields[name])),))
         else:
-            is_long = memoryview(fields[name]).nbytes > PLAIN_BYTES
-            texts = _read_question(fields[name]) if is_long else _read_texts(fields[name])
-            if not 0 < len(texts) <= max_items:
-                return None
-            found = _plain_input(texts)
+            instructions, items = _text_entry(_read_one_text(fields[name])[0])
+            found = DecodedEntry(instructions or None, items)
     except (msgspec.DecodeError, RecursionError):
         return None
     del fields[name]
     return found
 
 
-def _plain_input(texts: Sequence[_Text]) -> PlainInput:
-    instructions: list[str] = []
-    items: list[NewItem] = []
-    for text in texts:
-        if text.role == "user":
-            items.append(message("user", text.content))
-        elif text.role == "assistant":
-            part = {"type": "output_text", "text": text.content, "annotations": []}
-            value = {"type": "message", "role": "assistant", "content": [part]}
-            items.append(message("assistant", text.content, msgspec.json.encode(value)))
-        else:
-            instructions.append(text.content)
-    return PlainInput("\n\n".join(instructions) or None, items)
+def decode_entry(kind: BodyKind, raw: bytes, index: int) -> DecodedEntry:
+    """Decode one entry of the items; only errors depend on its index."""
+    if kind != "chat":
+        return DecodedEntry(None, (parse_item(raw, f"{ITEM_FIELDS[kind]}[{index}]"),))
+    try:
+        return _text_entry(_read_text(raw))
+    except (msgspec.DecodeError, RecursionError):
+        pass  # the general way gives the same result for texts
+    found = read_message(decode_message(raw, index), index)
+    if isinstance(found, str):
+        return DecodedEntry(found, ())
+    return DecodedEntry(None, tuple(map(write_item, found)))
+
+
+def _text_entry(text: _Text) -> DecodedEntry:
+    if text.role == "user":
+        return DecodedEntry(None, (message("user", text.content),))
+    if text.role == "assistant":
+        part = {"type": "output_text", "text": text.content, "annotations": []}
+        value = {"type": "message", "role": "assistant", "content": [part]}
+        body = msgspec.json.encode(value)
+        return DecodedEntry(None, (message("assistant", text.content, body),))
+    return DecodedEntry(text.content, ())
+
+
+def join_entries(
+    kind: BodyKind, decoded: Sequence[DecodedEntry]
+) -> tuple[str | None, list[NewItem]]:
+    """Return the instructions and the items of decoded entries."""
+    instructions = [text for text, _ in decoded if text is not None]
+    items = [item for _, found in decoded for item in found]
+    if kind == "chat":
+        custom = {item.call_id for item in items if item.kind == "custom_tool_call"}
+        if custom:
+            items = [
+                _custom_output(item) if _is_output_of(custom, item) else item for item in items
+            ]
+    return "\n\n".join(instructions) or None, items
+
+
+def _is_output_of(call_ids: set[str | None], item: NewItem) -> bool:
+    return item.kind == "function_call_output" and item.call_id in call_ids
+
+
+def _custom_output(item: NewItem) -> NewItem:
+    """Return the output of a custom call as an item of its own type: Chat has one for all."""
+    return write_item({**item_value(item.body), "type": "custom_tool_call_output"})
 
 
 def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgspec.Raw]:
@@ -166,13 +199,13 @@ def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgs
     return entries
 
 
-def decode_message(entry: msgspec.Raw, index: int) -> object:
+def decode_message(raw: bytes, index: int) -> object:
     """Decode one chat message."""
     try:
-        value: object = msgspec.json.decode(entry)
+        value: object = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidInput(f"messages[{index}]: {exc}") from exc
-    if is_too_deep(bytes(entry)):
+    if is_too_deep(raw):
         raise InvalidInput(f"messages[{index}]: nested in more than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         check_parts(value.get("content"), f"messages[{index}]")

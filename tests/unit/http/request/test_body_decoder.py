@@ -92,6 +92,86 @@ async def test_the_worker_decodes_as_the_server_does(
     assert readable(await outcome()) == inline
 
 
+HISTORIES: list[tuple[str, list[Any]]] = [
+    ("chat", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]),
+    ("chat", [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]),
+    (
+        "chat",
+        [
+            {"role": "assistant", "tool_calls": [{"id": "d", "type": "custom",
+             "custom": {"name": "g", "input": "x"}}]},
+            {"role": "tool", "content": "e", "tool_call_id": "d"},
+        ],
+    ),
+    ("responses", [{"role": "user", "content": "a"}, {"type": "reasoning", "summary": []}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "entries"), HISTORIES, ids=str)
+async def test_a_history_is_decoded_to_the_same_items_again(
+    decoder: BodyDecoder, kind: str, entries: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {"chat": "messages", "responses": "input"}[kind]
+    decode = getattr(decoder, kind)
+    first = await decode(_request({name: entries}))
+
+    def forbidden(*_: Any) -> Any:
+        raise AssertionError("a known entry was decoded again")
+
+    monkeypatch.setattr(body_decoder, "decode_entry", forbidden)
+    assert await decode(_request({name: entries})) == first
+    # The same JSON means something else in the other API.
+    other = "responses" if kind == "chat" else "chat"
+    elsewhere = _request({"input" if kind == "chat" else "messages": entries})
+    with pytest.raises(AssertionError):
+        await getattr(decoder, other)(elsewhere)
+
+
+async def test_known_entries_are_bounded_in_memory(
+    decoder: BodyDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"role": "user", "content": "x" * body_decoder.CACHED_ENTRY_BYTES}
+    for number in range(100):
+        texts = [{"role": "user", "content": f"{number} {'y' * 4000} {n}"} for n in range(50)]
+        await decoder.responses(_request({"input": [*texts, long]}))
+        known = decoder._known["responses"]
+        assert known.held <= body_decoder.CACHED_BYTES
+        assert json.dumps(long).encode() not in known
+        assert json.dumps(texts[-1]).encode() in known
+
+
+async def test_a_large_body_leaves_the_known_entries_of_others(decoder: BodyDecoder) -> None:
+    known = decoder._known["responses"]
+    await decoder.responses(
+        _request({"input": [{"role": "user", "content": "a"}, {"role": "user"}]})
+    )
+    before = list(known)
+    assert before
+    text = "x" * 4000
+    count = body_decoder.CACHED_BODY_BYTES // len(text)
+    large = [{"role": "user", "content": f"{n} {text}"} for n in range(count)]
+    big_decoder = BodyDecoder(2 * count)
+    big_decoder._known = decoder._known
+    await big_decoder.responses(_request({"input": large}))
+    assert list(known) == before
+    await big_decoder.close()
+
+
+async def test_every_item_of_a_known_entry_counts(decoder: BodyDecoder) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call] * 50}
+    await decoder.chat(_request({"messages": [calls, {"role": "user", "content": "a"}]}))
+    assert decoder._known["chat"].held > 50 * body_decoder.CACHE_OVERHEAD
+
+
+async def test_an_invalid_entry_is_rejected_each_time(decoder: BodyDecoder) -> None:
+    entries = [{"role": "user", "content": "a"}, {"role": "nobody", "content": "b"}]
+    for index in (1, 0):
+        with pytest.raises(InvalidInput, match=rf"input\[{index}\]"):
+            await decoder.responses(_request({"input": entries}))
+        entries.reverse()
+
+
 async def test_too_many_values_are_rejected_without_being_decoded(decoder: BodyDecoder) -> None:
     nested = b'{"input":[{"role":"user","content":[' + b"{}," * decoding.MAX_VALUES + b"{}]}]}"
     with pytest.raises(TooManyItems):

@@ -1,4 +1,4 @@
-"""Plain Chat requests: decoded in one step, with the result of the general way."""
+"""Plain Chat requests and messages: decoded in one step, with the result of the general way."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.model.items import write_item
+from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.request import write_request
 from holdfast.core.openai.chat import split_messages
 from holdfast.http.api.chat import parse_turn_request
 from holdfast.http.request import decoding
 from holdfast.http.request.body import Fields, parse_fields
 from holdfast.http.request.decoding import (
-    PlainInput,
+    decode_entry,
     decode_message,
+    join_entries,
     pop_entries,
-    pop_texts,
+    pop_text,
     read_plain_chat,
 )
 
@@ -61,11 +62,19 @@ def _body(value: Any) -> bytes:
     return value if isinstance(value, bytes) else msgspec.json.encode(value)
 
 
-def _in_general(fields: Fields) -> PlainInput:
+def _in_general(fields: Fields) -> tuple[str | None, list[NewItem]]:
     """Remove the messages of a request and return what the general way makes of them."""
-    messages = [decode_message(entry, n) for n, entry in enumerate(pop_entries("chat", fields, 9))]
+    entries = pop_entries("chat", fields, 9)
+    messages = [decode_message(bytes(entry), n) for n, entry in enumerate(entries)]
     instructions, values = split_messages(messages)
-    return PlainInput(instructions, [write_item(each) for each in values])
+    return instructions, [write_item(each) for each in values]
+
+
+def _by_entry(fields: Fields) -> tuple[str | None, list[NewItem]]:
+    """Remove the messages of a request and return what they are decoded to one by one."""
+    entries = pop_entries("chat", fields, 9)
+    decoded = [decode_entry("chat", bytes(entry), n) for n, entry in enumerate(entries)]
+    return join_entries("chat", decoded)
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=str)
@@ -83,17 +92,60 @@ TEXTS = st.sampled_from(["", " ", "a", "a\r\nb", "é", "e\u0301", "😀", "\0", 
 ROLES = st.sampled_from(["user", "assistant", "system", "developer"])
 
 
-@given(st.lists(st.tuples(ROLES, TEXTS), min_size=1, max_size=9))
+EMPTY_FIELDS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "refusal": st.none(),
+        "annotations": st.sampled_from([None, []]),
+        "audio": st.none(),
+        "function_call": st.none(),
+        "tool_calls": st.none(),
+    },
+)
+"""The fields of an answer without content, which clients send back."""
+
+
+@given(st.lists(st.tuples(ROLES, TEXTS, EMPTY_FIELDS), min_size=1, max_size=9))
 def test_messages_of_texts_are_what_the_general_way_makes_of_them(said: Any) -> None:
-    body = _body({"messages": [{"role": role, "content": text} for role, text in said]})
-    fields = parse_fields(body)
-    assert pop_texts("chat", fields, 9) == _in_general(parse_fields(body))
-    assert fields == {}
+    messages = [{"role": role, "content": text, **empty} for role, text, empty in said]
+    body = _body({"messages": messages})
+    assert _by_entry(parse_fields(body)) == _in_general(parse_fields(body))
+    text = pop_text("chat", parse_fields(body))
+    assert (text is not None) == (len(messages) == 1)
+    if text is not None:
+        assert (text[0], list(text[1])) == _in_general(parse_fields(body))
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CUSTOM = {"id": "d", "type": "custom", "custom": {"name": "g", "input": "x"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "a", "name": "b"}],
+        [{"role": "assistant", "content": "a", "refusal": "no"}],
+        [{"role": "assistant", "content": "", "refusal": ""}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}],
+        [{"role": "assistant", "content": None, "tool_calls": [CALL]},
+         {"role": "tool", "content": "b", "tool_call_id": "c"}],
+        [{"role": "assistant", "content": "x", "tool_calls": [CALL, CUSTOM]},
+         {"role": "tool", "content": "b", "tool_call_id": "c"},
+         {"role": "tool", "content": "e", "tool_call_id": "d"},
+         {"role": "system", "content": "short"}],
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_other_messages_are_what_they_are_together(messages: Any) -> None:
+    body = _body({"messages": messages})
+    assert _by_entry(parse_fields(body)) == _in_general(parse_fields(body))
 
 
 def test_one_long_text_is_what_the_general_way_makes_of_it() -> None:
     body = _body(_asked("x" * decoding.PLAIN_BYTES))
-    assert pop_texts("chat", parse_fields(body), 9) == _in_general(parse_fields(body))
+    text = pop_text("chat", parse_fields(body))
+    assert text is not None
+    assert (text[0], list(text[1])) == _in_general(parse_fields(body))
 
 
 @pytest.mark.parametrize(
@@ -103,17 +155,16 @@ def test_one_long_text_is_what_the_general_way_makes_of_it() -> None:
         None,
         "a",
         ["a"],
-        [{"role": "user", "content": "a"}] * 10,
-        [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "c"}],
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}],
+        [{"role": "user", "content": "a"}] * 2,
+        [{"role": "tool", "content": "b", "tool_call_id": "c"}],
         [{"role": "user", "content": "a", "name": "b"}],
-        [{"role": "user", "content": "x" * decoding.PLAIN_BYTES}] * 2,
+        [{"role": "assistant", "content": "a", "refusal": "no"}],
     ],
     ids=lambda value: str(value)[:60],
 )
 def test_any_other_messages_are_left_to_the_general_way(messages: Any) -> None:
     fields = parse_fields(_body({"messages": messages}))
-    assert pop_texts("chat", fields, 9) is None
+    assert pop_text("chat", fields) is None
     assert "messages" in fields
 
 
