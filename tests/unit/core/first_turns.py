@@ -27,13 +27,13 @@ PLAIN_FIRSTS: list[dict[str, Any]] = [
     {"reset": IDLE},
     {"limits": LaneLimits(can_run_again=True, max_waiting=1)},
     {"candidate_id": SessionId("ses_0198c7d02f5a7c3e9a41d2b6e8f01234")},
+    {"seen_seq": 0},
 ]
 OTHER_FIRSTS: list[dict[str, Any]] = [
     {"again": True},
     {"is_internal": True},
     {"idempotency_key": "once"},
     {"rewind": (1, 2)},
-    {"seen_seq": 0},
     {"seen_seq": 3},
     {"parent": Parent(1, 0)},
     {"after_turn": 4},

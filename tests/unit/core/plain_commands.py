@@ -24,6 +24,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
 from tests.unit.core.builders import (
     NOW,
+    SESSION,
     TURN,
     a_fence,
     a_started_turn,
@@ -58,14 +59,24 @@ PLAIN_STARTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"on_busy": "reject"}, {}),
     ({"on_busy": "interrupt"}, {}),
     ({"is_compared": False}, {}),
+    ({"seen_seq": 41}, {"session": LONG}),
 ]
+CHAINED_STARTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"parent": Parent(41, 3), "session_id": SESSION}, {"session": LONG}),
+    ({"parent": Parent(41, 3), "session_id": SESSION, "key": None}, {"session": LONG}),
+]
+"""Plain starts behind a parent response, which the general path decides only after reads."""
 OTHER_STARTS: list[tuple[dict[str, Any], Facts]] = [
     ({"again": True}, idle()),
     ({"is_internal": True}, idle()),
     ({"idempotency_key": "once"}, idle()),
     ({"rewind": (1, 2)}, idle(session=LONG)),
     ({"seen_seq": 3}, idle()),
+    ({"seen_seq": 40}, idle(session=LONG)),
     ({"parent": Parent(1, 0)}, idle(session=LONG)),
+    ({"parent": Parent(40, 3), "session_id": SESSION}, idle(session=LONG)),
+    ({"parent": Parent(41, 2), "session_id": SESSION}, idle(session=LONG)),
+    ({"parent": Parent(41, 2), "session_id": SESSION}, idle(session=LONG, is_view_changed=True)),
     ({"after_turn": 4}, idle()),
     ({"expected_id": SessionId("ses_other")}, idle()),
     ({"same_as": (TURN, 0)}, idle()),

@@ -51,8 +51,8 @@ _CREATED = b'{"generation":%d}'
 """The detail of the event that creates a session."""
 
 ACCEPT_OPTIONS = (
-    "again", "is_internal", "idempotency_key", "rewind", "seen_seq", "parent", "after_turn",
-    "expected_id", "same_as", "abandons", "supersedes", "brought", "collect_seconds", "schedule",
+    "again", "is_internal", "idempotency_key", "rewind", "after_turn", "expected_id", "same_as",
+    "abandons", "supersedes", "brought", "collect_seconds", "schedule",
 )  # fmt: skip
 FINISH_OPTIONS = (
     "again", "partial", "counted", "error_code", "error_message", "is_retryable", "provider_state",
@@ -89,8 +89,14 @@ def start_plainly(
         return None
     if _accept_options(command) != _NO_ACCEPT_OPTIONS or len(command.items) != 1:
         return None
-    limits = command.limits
+    limits, parent = command.limits, command.parent
     if limits.full_bytes or limits.max_tenant_turns or command.reset.mode != "none":
+        return None
+    if command.seen_seq not in (None, session.head_seq):
+        return None
+    if parent is not None and (parent.seq, parent.record_no) != (
+        session.head_seq, session.record_no,
+    ):  # fmt: skip
         return None
     item = command.items[0]
     if item.is_instruction or item.kind == APPROVAL or command.on_busy == "steer":
@@ -239,6 +245,8 @@ def queue_plainly(
     if session.tenant != command.tenant or session.deleted_at is not None:
         return None
     if command.on_busy != "enqueue" or _accept_options(command) != _NO_ACCEPT_OPTIONS:
+        return None
+    if command.seen_seq is not None or command.parent is not None:
         return None
     limits, items, last = command.limits, command.items, waiting.last_position or 0
     if limits.full_bytes or limits.max_tenant_turns or command.reset.mode != "none":

@@ -19,6 +19,7 @@ from holdfast.core.transaction.plain_turns import (
 )
 from tests.unit.core.builders import a_fence, a_turn, an_accept, idle, running
 from tests.unit.core.plain_commands import (
+    CHAINED_STARTS,
     OTHER_ENDS,
     OTHER_STARTS,
     PLAIN_ENDS,
@@ -44,7 +45,7 @@ def ended_plainly(command: Finish, facts: Facts) -> Decision[Any] | None:
     return end_plainly(command, session, turn, run, facts.waiting, facts.now)
 
 
-@pytest.mark.parametrize(("command", "lane"), PLAIN_STARTS)
+@pytest.mark.parametrize(("command", "lane"), [*PLAIN_STARTS, *CHAINED_STARTS])
 def test_a_plain_start_is_what_the_steps_come_to(
     command: dict[str, Any], lane: dict[str, Any]
 ) -> None:
@@ -101,7 +102,7 @@ CARRIED = {
     Accept: {
         "tenant", "turn_id", "run_id", "worker", "candidate_id", "key", "session_id", "items",
         "request", "source", "on_busy", "body_hash", "retry_count", "is_compared",
-        "has_streams", "limits", "reset",
+        "has_streams", "limits", "reset", "seen_seq", "parent",
     },
     Finish: {
         "fence", "outcome", "items", "after_seq", "result", "usage", "shown_records",
