@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.ports.store import SessionQuery
 from tests.in_process import RunningGateway, called, said
@@ -124,6 +125,43 @@ async def test_what_was_erased_is_sent_as_the_client_has_it(gateway: RunningGate
     assert (await gateway.client.delete(path)).status_code == 200
     await _ask(gateway, [_user("secret"), *first.json()["output"], _user("go on")])
     assert gateway.model.shown[-1] == ["secret", "re:secret", "go on"]
+
+
+async def test_what_was_erased_in_a_session_is_not_continued_in_its_forks(
+    gateway: RunningGateway,
+) -> None:
+    first = await gateway.respond([_user("secret")], None)
+    begin = [_user("secret"), *first.json()["output"]]
+    await _ask(gateway, [*begin, _user("one")])
+    forked = await gateway.respond([*begin, _user("two")], None)
+    session = first.headers["x-session-id"]
+    assert forked.headers["x-session-id"] != session
+    items = (await gateway.client.get(f"/v1/sessions/{session}/items")).json()["data"]
+    name = next(one["id"] for one in items if one["role"] == "user")
+    path = f"/v1/conversations/{session.replace('ses_', 'conv_')}/items/{name}?erase=true"
+    assert (await gateway.client.delete(path)).status_code == 200
+    history = [*begin, _user("two"), *forked.json()["output"]]
+    await _ask(gateway, [*history, _user("go on")])
+    assert gateway.model.shown[-1] == ["secret", "re:secret", "two", "re:two", "go on"]
+
+
+async def test_a_history_with_words_of_another_turn_in_it_is_not_continued(
+    gateway: RunningGateway,
+) -> None:
+    def fail(_: list[Item]) -> list[Item]:
+        raise ProviderFailure("overloaded", failure_class="transient", status=503)
+
+    answer, once = gateway.model.script, {"Idempotency-Key": "once"}
+    gateway.model.script = fail
+    failed = await gateway.respond([_user("one")], None, headers=once)
+    session = failed.headers["x-session-id"]
+    gateway.model.script = answer
+    await gateway.respond([_user("aside")], None, headers={"X-Session-Id": session})
+    # The turn moves behind the other one: the log up to its answer is not what its client sent.
+    retried = await gateway.respond([_user("one")], None, headers=once)
+    assert retried.headers["x-session-id"] == session
+    await _ask(gateway, [_user("one"), *retried.json()["output"], _user("two")])
+    assert gateway.model.shown[-1] == ["one", "re:one", "two"]
 
 
 async def test_a_session_that_was_deleted_is_no_longer_pointed_at(gateway: RunningGateway) -> None:

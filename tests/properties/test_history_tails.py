@@ -28,7 +28,7 @@ def logs(draw: st.DrawFn) -> list[LogEntry]:
 def requests(draw: st.DrawFn) -> list[SentItem]:
     """Return a request of such items."""
     made = draw(st.lists(st.tuples(prints, roles), min_size=1, max_size=6))
-    return [SentItem(fingerprint, "message", role, "cut") for fingerprint, role in made]
+    return [SentItem(fingerprint, "message", role) for fingerprint, role in made]
 
 
 @given(logs(), requests(), st.integers(1, 20), st.booleans())

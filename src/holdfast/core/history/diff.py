@@ -21,6 +21,8 @@ ASSISTANT = "assistant"
 CALL_SUFFIX = "_call"
 OTHER_MODEL_KINDS = frozenset({"mcp_approval_request", "compaction"})
 """Kinds, other than calls, that only a model's server creates."""
+_UNSEEN_KINDS = frozenset({CALL, WORDS, ATTACHMENT})
+"""Kinds that a client is not shown, or not as items of their own."""
 MAX_MATCHES = 256
 """How many candidate matches of one request are tracked at the same time."""
 
@@ -31,8 +33,6 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
     fingerprint: bytes
     kind: str
     role: str | None = None
-    text: str = ""
-    """The text of an assistant's message; empty for everything else."""
     call_id: str | None = None
 
     @property
@@ -50,6 +50,12 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
             return False
         is_made = self.kind.endswith(CALL_SUFFIX) or self.kind in OTHER_MODEL_KINDS
         return self.role == ASSISTANT or is_made
+
+
+def has_output(sent: Sequence[SentItem]) -> bool:
+    """Whether a request contains the output of a client's tool."""
+    kinds = {item.kind for item in sent}
+    return not kinds.isdisjoint(OUTPUT_KINDS) and any(item.is_output for item in sent)
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +130,7 @@ def find_new_near_end(
     A match that ends at the log's end, or that covers the whole request, beats any match in the
     rest of the log. So most requests need only about as many entries as they repeat.
     """
-    if not tail or any(item.is_output for item in sent):
+    if not tail or has_output(sent):
         return None
     found = find_new(sent, tail, is_whole=is_whole)
     if not (is_whole or any(item.is_model_output for item in sent)):
@@ -215,7 +221,7 @@ def _with_unique_calls(sent: Sequence[SentItem], call_ids: frozenset[str]) -> li
 
 def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
     known = [entry for entry in log if entry.fingerprint != NO_FINGERPRINT]
-    if any(entry.is_optional for entry in known):
+    if _has_optional(known):
         matched, at = _align(sent, known)
     else:
         matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
@@ -228,6 +234,13 @@ def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
         is_head = _is_head(known[at + 1 :], sent[new_from])
         return HistoryDiff(new_from, None if is_head else (last, head))
     return _regenerate(sent, known, at, head)
+
+
+def _has_optional(log: Sequence[LogEntry]) -> bool:
+    """Whether some entries are optional (`LogEntry.is_optional`)."""
+    # As sets: a call for each entry of a long log would cost more than the comparison.
+    flags = {entry.is_refused or entry.is_unshown or entry.is_streaming for entry in log}
+    return True in flags or not {entry.partial_text for entry in log} <= {None}
 
 
 def _regenerate(
@@ -328,6 +341,9 @@ def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
     prints = [print_ for _, print_ in pattern]
     if not prints or not known:
         return 0, -1
+    if prints[: len(known)] == known:
+        # The request continues the whole log, as most do.
+        return pattern[len(known) - 1][0] + 1, len(known) - 1
     back = _borders(prints)
     length, best, best_at = 0, 0, -1
     for at, print_ in enumerate(known):
@@ -430,7 +446,8 @@ def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[
     These are the text before a call, words that stand for several items, the message that such
     words repeat, and messages that joined a turn.
     """
-    if not any(entry.is_joined or entry.kind in (CALL, WORDS, ATTACHMENT) for entry in log):
+    is_joined, kinds = {entry.is_joined for entry in log}, {entry.kind for entry in log}
+    if True not in is_joined and kinds.isdisjoint(_UNSEEN_KINDS):
         return log
     users = {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
     marked: list[LogEntry] = []

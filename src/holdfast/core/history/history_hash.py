@@ -48,22 +48,24 @@ def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
     """Return a hash extended by more items; items without a fingerprint are skipped."""
     for fingerprint, call_id in steps:
         if fingerprint:
-            content = b"\0".join(
-                (history_hash, fingerprint, (call_id or "").encode("utf-8", "replace"))
-            )
+            end = call_id.encode("utf-8", "replace") if call_id else b""
+            content = b"%b\0%b\0%b" % (history_hash, fingerprint, end)
             history_hash = hashlib.blake2b(content, digest_size=16).digest()
     return history_hash
 
 
-def prefix_hashes(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[PrefixHash]:
-    """Return the hash after each model output that is followed by something else."""
+def history_hashes(
+    sent: Sequence[SentItem], call_ids: Sequence[str | None]
+) -> tuple[bytes, list[PrefixHash]]:
+    """Return the hash of a history, and those after each model output that something follows."""
     found: list[PrefixHash] = []
     history_hash = EMPTY_HISTORY
-    for index, item in enumerate(sent[:-1]):
-        history_hash = extend_hash(history_hash, [(item.fingerprint, call_ids[index])])
-        if _is_models(item) and not _is_models(sent[index + 1]):
+    last = len(sent) - 1
+    for index, item in enumerate(sent):
+        history_hash = extend_hash(history_hash, ((item.fingerprint, call_ids[index]),))
+        if index < last and _is_models(item) and not _is_models(sent[index + 1]):
             found.append(PrefixHash(index + 1, history_hash))
-    return found
+    return history_hash, found
 
 
 def _is_models(item: SentItem) -> bool:

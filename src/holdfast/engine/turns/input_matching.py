@@ -15,6 +15,7 @@ from holdfast.core.history.diff import (
     SentItem,
     find_new,
     find_new_near_end,
+    has_output,
     mark_unshown,
     sort_outputs,
 )
@@ -22,8 +23,7 @@ from holdfast.core.history.history_hash import (
     EMPTY_HISTORY,
     HistoryHashRow,
     PrefixHash,
-    extend_hash,
-    prefix_hashes,
+    history_hashes,
 )
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import APPROVAL_PREFIX
@@ -109,7 +109,7 @@ async def match_input(
     items = items[len(lead) :]
     sent = await _compute(len(items), _sent_items, items)
     is_history = is_whole or any(item.is_model_output for item in sent)
-    has_outputs = any(item.is_output for item in sent)
+    has_outputs = has_output(sent)
     if not (is_history or has_outputs or lead):
         view = await read.session(tenant, session_id=session_id, key=key)
         again = await _repeated_failure(read, view, items)
@@ -248,7 +248,7 @@ async def _match_history(
 ) -> MatchedInput:
     """Return the new part of a history that was compared with the log."""
     if outline is None or compared is None:
-        hashes = await _compute(len(items), _prefix_hashes, sent, items)
+        _, hashes = await _compute(len(items), _history_hashes, items, sent)
         seen = outline.settled_seq if outline is not None else 0
         brought = next(reversed(hashes), None)
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought, supersedes=supersedes)
@@ -256,7 +256,7 @@ async def _match_history(
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])
     if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
-        shown = sent[found.new_from].text
+        shown = text_of(_read_content(new[0].body).content)
         if await _is_cut(read, outline, log, found.rewind[0], shown):
             new = (_incomplete(new[0]), *new[1:])
     return MatchedInput(
@@ -488,14 +488,12 @@ async def match_stored_history(
     return MatchedInput(tuple(items[count:]), repeated=end, history_hash=history_hash)
 
 
-def _history_hashes(items: Sequence[NewItem]) -> tuple[bytes, list[PrefixHash]]:
+def _history_hashes(
+    items: Sequence[NewItem], sent: Sequence[SentItem] | None = None
+) -> tuple[bytes, list[PrefixHash]]:
     """Return the hash of a whole history, and those of its prefixes."""
-    whole = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
-    return whole, _prefix_hashes(_sent_items(items), items)
-
-
-def _prefix_hashes(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[PrefixHash]:
-    return prefix_hashes(sent, [item.call_id for item in items])
+    sent = _sent_items(items) if sent is None else sent
+    return history_hashes(sent, [item.call_id for item in items])
 
 
 def _sent_items(items: Sequence[NewItem]) -> list[SentItem]:
@@ -505,9 +503,7 @@ def _sent_items(items: Sequence[NewItem]) -> list[SentItem]:
 def _sent(item: NewItem) -> SentItem:
     if item.kind != "message":
         return SentItem(item.fingerprint, item.kind, call_id=item.call_id)
-    role = read_role(item.body).role
-    text = text_of(_read_content(item.body).content) if role == ASSISTANT else ""
-    return SentItem(item.fingerprint, item.kind, role, text)
+    return SentItem(item.fingerprint, item.kind, read_role(item.body).role)
 
 
 def _entry(entry: OutlineEntry) -> LogEntry:

@@ -136,6 +136,20 @@ class ContextCache:
         self._entries.move_to_end(session.id)
         return entry
 
+    def whole_log(self, session: Session) -> Sequence[StoredItem] | None:
+        """Return the whole log of a session as it is stored, or None if that is not cached.
+
+        Whatever is hidden, refused or replaced in a log has a record; a log without records is its
+        own context. Any thread may call this: it changes nothing, and returns a copy.
+        """
+        if session.record_no or session.parent_id is not None:
+            return None
+        known = self._entries.get(session.id)
+        if known is None or known.record_no or not known.is_plain:
+            return None
+        items = known.items[: session.head_seq]
+        return items if len(items) == session.head_seq else None
+
     def quarantined(self, session: Session) -> frozenset[int] | None:
         """Return the items of a known context that are quarantined; None if that is not known."""
         entry = self._entries.get(session.id)

@@ -40,7 +40,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
-from holdfast.stores.cache.context_cache import NOTHING, TranscriptCache, listed
+from holdfast.stores.cache.context_cache import NOTHING, ContextCache, TranscriptCache, listed
 from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -140,6 +140,13 @@ def _from_lanes(listed: Statement) -> Statement:
 
 RUNNING = {one: _from_lanes(one) for one in (sql.LIST_SESSIONS_UP, sql.LIST_SESSIONS_DOWN)}
 """The same lists of sessions whose lane is taken: not all sessions of the tenant are read."""
+RETIRED = {
+    one: Statement(
+        one.name.replace("list_", "list_retired_"), one.text.replace(sql.IS_LIVE, sql.IS_RETIRED)
+    )
+    for one in (sql.LIST_SESSIONS_UP, sql.LIST_SESSIONS_DOWN)
+}
+"""The same lists of retired sessions, which have an index of their own."""
 
 
 def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
@@ -148,17 +155,12 @@ def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     after = query.after or ("" if query.order == "asc" else sql.LAST_ID)
     wants_all = query.generations or query.status == "retired"
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
-RETIRED = {
-    one: Statement(
-        one.name.replace("list_", "list_retired_"), one.text.replace(sql.IS_LIVE, sql.IS_RETIRED)
-    )
-    for one in (sql.LIST_SESSIONS_UP, sql.LIST_SESSIONS_DOWN)
-}
-"""The same lists of retired sessions, which have an index of their own."""
     if query.key:
         statement = sql.OF_KEY[statement]
     elif query.status == "running":
         statement = RUNNING[statement]
+    elif query.status == "retired":
+        statement = RETIRED[statement]
     while len(found) < query.limit:
         wanted = query.limit - len(found)
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
@@ -167,8 +169,6 @@ RETIRED = {
             view = yield from session_view(row)
             if query.status is None or view.status == query.status:
                 found.append(view)
-    elif query.status == "retired":
-        statement = RETIRED[statement]
         if len(rows) < wanted:
             break
         after = rows[-1][0]
@@ -419,7 +419,9 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
     return every_as(ApiKeyRow, sql.API_KEYS)
 
 
-def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
+def find_history(
+    tenant: Tenant, history_hashes: Sequence[bytes], contexts: ContextCache
+) -> Plan[HistoryHashRow | None]:
     """Return where a history with one of these hashes ends; earlier hashes are preferred."""
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
         wanted = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
@@ -428,16 +430,23 @@ def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[Histor
         found = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
         for history_hash in wanted:
             for row in found:
-                if row.history_hash == history_hash and (yield from _still_says(row)):
+                if row.history_hash == history_hash and (yield from _still_says(row, contexts)):
                     return row
     return None
 
 
-def _still_says(row: HistoryHashRow) -> Plan[bool]:
-    """Whether nothing of the history was erased since its hash was computed."""
+def _still_says(row: HistoryHashRow, contexts: ContextCache) -> Plan[bool]:
+    """Whether the log up to its end still has this hash.
+
+    It has not if something was erased, or if another turn wrote between the items of this one.
+    """
     found = yield from find_session(row.session_id)
     if found is None:
         return False
+    log = contexts.whole_log(found)
+    if log is not None:
+        said: list[Step] = [(item.fingerprint, item.call_id) for item in log[: row.seq]]
+        return extend_hash(EMPTY_HISTORY, said) == row.history_hash
     session = replace(found, record_no=row.record_no)
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY

@@ -1,6 +1,6 @@
 """Reads of records: for compaction, and for comparing a request with a log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -30,10 +30,10 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
 from holdfast.ports.store import Outline, OutlineEntry, SessionView
-from holdfast.stores.cache.context_cache import is_as_stored
+from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.entries import read_session, session_no, unpack_entries
+from holdfast.stores.sql.entries import ItemState, read_session, session_no, unpack_entries
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
@@ -48,9 +48,13 @@ from holdfast.stores.sql.lookups import (
     records_in_line,
 )
 from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.queries import Long
 
 _STEP_OUTPUTS = OUTPUT_KINDS | {COMPLETION, ATTACHMENT}
 """Kinds of items after which the input of other requests may join a turn."""
+
+MAX_OUTLINED = 2_000
+"""The most items of a cached log that are outlined on the event loop, in 0.4 ms."""
 
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
@@ -209,13 +213,24 @@ def descendants(session_id: SessionId) -> Plan[list[SessionId]]:
 
 
 def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
-) -> Plan[Outline | None]:
-    """Return the outline of a session: its settled part without content."""
-    view = yield from queries.session(tenant, session_id=session_id, key=key)
-    if view is None:
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float,
+    contexts: ContextCache, at_most: int = EVERYTHING,
+) -> Plan[Outline | Long | None]:  # fmt: skip
+    """Return the outline of a session: its settled part without content.
+
+    Return `Long` if that takes more rows than `at_most`, or if a cached log is long.
+    """
+    row = yield from queries.named(tenant, session_id, key)
+    if row is None:
         return None
-    found = view.session
+    found = read_session(row)
+    log = contexts.whole_log(found) if found.active_turn_id is None else None
+    if log is not None:
+        items = log[-last:] if last is not None else log
+        if at_most < len(items) > MAX_OUTLINED:
+            return Long(len(items))
+        entries = _outlined(found.head_seq - len(items) + 1, [(i.turn_number, i) for i in items])
+        return Outline(found, found.head_seq, entries, is_whole=len(entries) == found.head_seq)
     active = yield from find_turn(found.active_turn_id)
     upto = settled_seq(found, active)
     spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
@@ -227,9 +242,13 @@ def outline(
         # Instructions are compared separately from the history, wherever they were given.
         first, end = ranges.instructions
         spans[:0] = visible_spans(ranges.hidden, first, min(end, spans[0][0] - 1))
-    entries: list[OutlineEntry] = []
+    rows_to_read = sum(end - first + 1 for first, end in spans)
+    if rows_to_read > at_most:
+        return Long(rows_to_read)
+    entries = []
     for first, end in spans:
-        entries.extend((yield from _outline_part(found, first, end)))
+        packed = yield from find_packed(found, first, end)
+        entries += _outlined(first, [(each.turn_number, i) for each in packed for i in each.listed])
     if ranges.refused:
         entries = [_with_refusal(entry, ranges.refused) for entry in entries]
     if found.record_no:
@@ -263,24 +282,23 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
     return finished_seq(of, active) + 1
 
 
-def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
+def _outlined(
+    first: int, numbered: Iterable[tuple[int, ItemState | StoredItem]]
+) -> list[OutlineEntry]:
+    """Return consecutive items without their content; each comes with the number of its turn."""
     found: list[OutlineEntry] = []
     turn, is_after_output = 0, False
-    for entry in (yield from find_packed(of, first, last)):
-        if entry.turn_number != turn:
-            turn, is_after_output = entry.turn_number, False
-        for one in entry.listed:
-            is_joined = is_after_output and one.kind == "message" and is_user_message(one.body)
-            is_after_output = is_joined or one.kind in _STEP_OUTPUTS
-            torn_body = one.body if one.is_partial else None
-            found.append(
-                OutlineEntry(
-                    first + len(found),
-                    one.kind,
-                    one.fingerprint,
-                    torn_body,
-                    one.call_id,
-                    is_joined=is_joined,
-                )
+    for number, one in numbered:
+        if number != turn:
+            turn, is_after_output = number, False
+        kind = one.kind
+        is_joined = is_after_output and kind == "message" and is_user_message(one.body)
+        is_after_output = is_joined or kind in _STEP_OUTPUTS
+        torn_body = one.body if one.is_partial else None
+        found.append(
+            OutlineEntry(
+                first + len(found), kind, one.fingerprint, torn_body, one.call_id,
+                is_joined=is_joined,
             )
+        )  # fmt: skip
     return found

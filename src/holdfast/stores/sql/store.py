@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
+from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import quarantined
@@ -104,12 +105,11 @@ class SqlReader(SnapshotReader):
         self._lines = LineageCache()
 
     session = reading(queries.session, is_short=True)
-    forks = reading(record_queries.forks)
     find_session = reading(queries.session_alone, is_short=True)
+    forks = reading(record_queries.forks)
     descendants = reading(record_queries.descendants)
     stored_bytes = reading(queries.stored_bytes)
     provider_state = reading(queries.provider_state, is_short=True)
-    find_history = reading(queries.find_history, is_short=True)
     item_places = reading(queries.item_places, is_short=True)
     busy_sessions_with = reading(find_busy_sessions)
     hidden = reading(queries.hidden, is_short=True)
@@ -127,6 +127,14 @@ class SqlReader(SnapshotReader):
     events = reading(queries.events)
     feed = reading(queries.feed)
     log_end = reading(queries.log_end, is_short=True)
+
+    async def find_history(
+        self, tenant: Tenant, history_hashes: Sequence[bytes]
+    ) -> HistoryHashRow | None:
+        """Return where a history with one of these hashes ends; earlier hashes are preferred."""
+        return await self._run_short(
+            lambda _: queries.find_history(tenant, history_hashes, self._transcripts)
+        )
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
@@ -191,8 +199,20 @@ class SqlReader(SnapshotReader):
         last: int | None = None,
     ) -> Outline | None:
         """Return the settled, visible log, or its end, without content."""
-        run = self._run_short if last is not None and last <= SHORT_ROWS else self._run
-        return await run(lambda now: record_queries.outline(tenant, session_id, key, last, now))
+        contexts = self._transcripts
+        found: Outline | queries.Long | None = queries.Long(0)
+        if self._inline is not None:
+            found = await self._inline(
+                lambda now: record_queries.outline(
+                    tenant, session_id, key, last, now, contexts, SHORT_ROWS
+                )
+            )
+        if isinstance(found, queries.Long):
+            found = await self._run(
+                lambda now: record_queries.outline(tenant, session_id, key, last, now, contexts)
+            )
+        assert not isinstance(found, queries.Long)
+        return found
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int

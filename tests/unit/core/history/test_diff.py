@@ -15,10 +15,10 @@ def _sent(*words: str) -> list[SentItem]:
 def _one(word: str) -> SentItem:
     match word[0]:
         case "u":
-            return SentItem(message("user", word).fingerprint, "message", "user", word)
+            return SentItem(message("user", word).fingerprint, "message", "user")
         case "a":
             item = message("assistant", word)
-            return SentItem(item.fingerprint, "message", "assistant", word)
+            return SentItem(item.fingerprint, "message", "assistant")
         case "r":
             return SentItem(b"", "reasoning")
         case "c":
