@@ -18,8 +18,8 @@ from benchmarks import report, sizing
 from benchmarks.compare import compare
 
 SECTIONS = (
-    "start", "counts", "gateway", "growth", "operations", "process", "store", "library", "search",
-    "scale",
+    "start", "counts", "gateway", "flows", "growth", "operations", "process", "store", "library",
+    "search", "scale",
 )  # fmt: skip
 """Modules of `benchmarks.sections`: each imports large packages, so only those that run do."""
 

@@ -9,6 +9,10 @@ TITLES = {
         "Turns over HTTP",
         "One gateway process in front of an upstream that answers at once.",
     ),
+    "flows": (
+        "What clients send",
+        "Whole histories, chains, conversations and reads, beside one text per key.",
+    ),
     "growth": ("Long sessions", "A turn of a session that has so many turns already."),
     "operations": ("Edits, forks and pages", "Operations on sessions of different sizes."),
     "process": ("Memory, disk and recovery", "What a process needs beside its turns."),

@@ -33,6 +33,9 @@ LIMITS: dict[str, Limit] = {
     "calls per stream beside its chunks, responses to chat": Limit(330, 250),
     "calls per stream beside its chunks, responses to responses": Limit(354, 250),
     "calls per append of an SDK session": Limit(31, 40),
+    # Of a history that the client has sent before and sends again with its next turn.
+    "calls per item of a known history, chat": Limit(3, 3),
+    "calls per item of a known history, responses": Limit(3, 3),
     "WAL frames per turn, 2,000 sessions": Limit(3.5, 4),
     "WAL frames per turn, 100,000 sessions": Limit(3.9, 4),
     "bytes on disk per turn": Limit(1220, 1400),

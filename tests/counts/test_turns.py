@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.counting.appends import calls_per_append
+from benchmarks.counting.histories import history_counts
 from benchmarks.counting.profiled import queued_turn_counts, stream_calls, turn_counts
 
 from tests.counts.limits import LIMITS
@@ -53,3 +54,12 @@ def test_a_stream_and_its_chunks_need_no_more_calls_than_their_limits(
 def test_an_append_of_an_sdk_session_needs_no_more_calls_than_its_limit(tmp_path: Path) -> None:
     calls = calls_per_append(tmp_path)
     assert 0 < calls <= LIMITS["calls per append of an SDK session"].limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_item_of_a_known_history_needs_no_more_calls_than_its_limit(
+    kind: str, tmp_path: Path
+) -> None:
+    counts = history_counts(tmp_path, kind)
+    assert 0 < counts.calls_per_item <= LIMITS[f"calls per item of a known history, {kind}"].limit
+    assert counts.statements_per_item == 0

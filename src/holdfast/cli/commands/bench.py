@@ -11,7 +11,7 @@ from holdfast.cli.output.terminal import CommandFailed
 
 ROOT = Path(__file__).resolve().parents[4]
 SECTIONS = (
-    "start", "counts", "gateway", "growth", "operations", "process", "store", "library",
+    "start", "counts", "gateway", "flows", "growth", "operations", "process", "store", "library",
     "search", "scale",
 )  # fmt: skip
 
