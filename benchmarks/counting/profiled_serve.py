@@ -3,9 +3,9 @@
 `python -m benchmarks.counting.profiled_serve CONTROL serve --port …` behaves as `holdfast serve …`.
 It observes the process through the interpreter and the `sqlite3` module. Counts must not depend on
 the machine: all short commits are made on the event loop, however slow the disk is, a turn that may
-wait for a commit to join does so, and nothing is done at regular times, however long an operation
-takes. A client that connects to the Unix socket CONTROL gets the counters as one line of JSON, once
-the process is idle.
+wait for a commit to join does so, short reads do not count their bytes, and nothing is done at
+regular times, however long an operation takes. A client that connects to the Unix socket CONTROL
+gets the counters as one line of JSON, once the process is idle.
 """
 
 import importlib.util
@@ -145,11 +145,12 @@ def _keep_quiet() -> None:
     from holdfast.http.server import run as http_server
     from holdfast.schedules import service as schedules
     from holdfast.stores.commit import group_commit
-    from holdfast.stores.sqlite import inline_commit
+    from holdfast.stores.sqlite import driver, inline_commit
 
     # They are constants elsewhere.
     setattr(inline_commit, "QUICK_SECONDS", math.inf)  # noqa: B010
     setattr(inline_commit, "NOTABLE_SECONDS", math.inf)  # noqa: B010
+    setattr(driver, "COUNT_AFTER_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(group_commit, "MAX_DELAY", NEVER_SECONDS)  # noqa: B010
     setattr(journal_writer, "CHECKPOINT_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(worker, "DEAD_WORKER_POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
