@@ -116,7 +116,10 @@ def _answer_is_kept(story: Story, heard: Heard) -> Breaches:
         rewound = _is_meddled_with(story, session)
         if said_by(heard.op, heard.op.id) not in visible and not rewound:
             yield f"I2 {heard.op.id}: appended items are not to be seen ({turn.outcome})"
-    if answer.stored is not None and answer.stored.text not in log:
+    # A repeat gets nothing of an answer that was erased meanwhile.
+    is_erased = any(session_id == session.id for session_id, _ in image.erased)
+    has_text = answer.stored is not None and (answer.stored.text or not is_erased)
+    if has_text and answer.stored.text not in log:
         yield f"I2 {heard.op.id}: the answer {answer.stored.text!r} is in no log"
 
 

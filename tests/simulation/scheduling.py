@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SHORT_SECONDS = 2
-"""The shortest period: some runs take longer. Such schedules are paused when the world settles."""
+"""The shortest period: some runs take longer."""
 
 
 def values_of(op: Op) -> dict[str, Any]:

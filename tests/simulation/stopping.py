@@ -162,5 +162,5 @@ async def _serve(replica: Replica, sent: Sent, connection: Connection) -> Answer
     if connection.last in ("response.failed", "response.incomplete"):
         raise TurnCancelled(ticket.turn.id, connection.last)
     is_whole = connection.last == "response.completed"
-    stored = StoredAnswer("", sent.text) if is_whole and sent.text else None
+    stored = StoredAnswer("", sent.text) if is_whole else None
     return Answer(ticket.turn.id, ticket.session.id, "completed" if stored else "left", stored)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,6 @@ from tests.simulation.model import Model, ModelFailure, Script
 from tests.simulation.plan import START, ClockStep, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
-from tests.simulation.scheduling import SHORT_SECONDS
 from tests.simulation.stopping import Sent
 from tests.simulation.tools import ToolWitness
 from tests.simulation.upstream import CHAINED, CONVERSED, Memory
@@ -315,27 +315,34 @@ class World:
                 return
 
     async def _pause_schedules(self) -> None:
-        """Pause schedules that are due again and again."""
+        """Pause what is due later: it must not come due while the world ends.
+
+        What is due now has to be claimed. A process that dies meanwhile is asked again later.
+        """
         names = self.disk.rows(
             "select tenant, name from schedules where is_paused = 0 "
-            f"and cast(spec as text) like '%\"{SHORT_SECONDS}s\"%'"
+            f"and next_run_at > {self.clock.now()!r}"
         )
         replica = self.replicas[0]
-        for tenant, name in names if replica.is_ready and replica.life.is_running else ():
+        for tenant, name in names:
             pause = partial(replica.scheduler.pause, Tenant(tenant), name, is_paused=True)
-            await replica.call(pause, timeout=STOP_SECONDS, hangs_up=False)
+            with suppress(ConnectionLost):
+                await replica.call(pause, timeout=STOP_SECONDS, hangs_up=False)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is open, no dead worker is left, and live processes have noticed.
+        """Whether nothing is open or due, no dead worker is left, and live processes have noticed.
 
         A process that was frozen and expired meanwhile has to notice it, and to start again under a
         new name.
         """
         open_turns = self.disk.tables().open_turns
         leases = [row[0] for row in self.disk.rows("select alive_until from workers")]
-        running = self.disk.rows("select 1 from schedules where running_turn is not null")
+        active = self.disk.rows(
+            "select 1 from schedules where running_turn is not null "
+            "or is_paused = 0 and next_run_at is not null"
+        )
         is_all_alive = len(leases) == len(self.replicas) and all(leases)
-        return not open_turns and not running and is_all_alive
+        return not open_turns and not active and is_all_alive
 
     async def _probe(self) -> list[Heard]:
         """Send one turn to every live session; each must answer at once."""
