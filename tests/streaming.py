@@ -39,7 +39,7 @@ class Stream:
         self._server = server
         self._address: Address | None = None
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._text = b""
+        self._text = bytearray()
         content = b"" if body is None else msgspec.json.encode(body)
         lines = {
             "host": f"127.0.0.1:{server.address[1]}",
@@ -104,15 +104,18 @@ class Stream:
 
     async def text(self) -> str | None:
         """Return the next block of text, or `None` at the end."""
-        while b"\n\n" not in self._text:
+        searched = 0
+        while (end := self._text.find(b"\n\n", searched)) < 0:
+            searched = max(len(self._text) - 1, 0)  # a large block comes in many pieces
             async with asyncio.timeout(SECONDS):
                 chunk = await self._chunks.get()
             if chunk is None:
                 await asyncio.gather(self._task)
                 return None
             self._text += chunk
-        block, _, self._text = self._text.partition(b"\n\n")
-        return block.decode()
+        block = self._text[:end].decode()
+        del self._text[: end + 2]
+        return block
 
     async def next(self) -> Event | None:
         """Return the next event; `None` at `[DONE]` or the end of the stream."""

@@ -17,6 +17,8 @@ from holdfast.testing.store_client import StoreClient
 from tests.contract.foreign_entries import append_foreign_entry
 
 BEGINNING = FeedPlace()
+SECONDS = 20.0
+"""How long a fact is waited for."""
 
 
 async def turn(caller: StoreClient, key: str) -> Session:
@@ -32,11 +34,14 @@ async def told(
     So many facts are waited for: in the same server others have transactions of their own.
     """
     kinds: list[str] = []
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SECONDS
     while True:
         page = await caller.read.feed(caller.tenant, after=after, limit=2)
         if not page:
             if len(kinds) >= count:
                 return kinds, after
+            assert loop.time() < deadline, f"{count} facts are expected, these were told: {kinds}"
             continue
         assert [one.place for one in page] == sorted({one.place for one in page})
         assert page[0].place > after
@@ -72,11 +77,10 @@ async def test_a_database_that_was_restored_on_another_server_goes_on_with_its_f
         try:
             caller = StoreClient(store, f"after{count}")
             await caller.enlist()
-            async with asyncio.timeout(30):
-                known, end = await told(caller, count)
-                assert (len(known), end) == (count, place)
-                await turn(caller, f"key{count}")
-                more, place = await told(caller, 3, place)
+            known, end = await told(caller, count)
+            assert (len(known), end) == (count, place)
+            await turn(caller, f"key{count}")
+            more, place = await told(caller, 3, place)
             assert [kind.split(":")[1] for kind in more] == expected
             count += 3
         finally:
