@@ -173,7 +173,7 @@ async def open_application(
         turns = TurnService(gateway, executor)
         await toolbox.start()
         await gateway.start(turns.run_recovered)
-        background = _start_background(gateway, settings)
+        background = _start_background(gateway, settings, runtimes)
         try:
             async with services.run(gateway, turns) as directories:
                 application = Application(
@@ -369,15 +369,26 @@ def connection_limits(settings: Settings) -> "ConnectionLimits":
     )
 
 
-def _start_background(gateway: Gateway, settings: Settings) -> list[asyncio.Task[None]]:
-    """Start what runs beside the turns: indexing and retention, where they are on."""
+def _start_background(
+    gateway: Gateway, settings: Settings, runtimes: SessionRuntimes
+) -> list[asyncio.Task[None]]:
+    """Start what runs beside the turns: indexing, retention and clean-up, where they are on."""
     tasks: list[asyncio.Task[None]] = []
     if settings.search.enabled:
         indexer = SearchIndexer(gateway)
         tasks.append(asyncio.create_task(indexer.run(), name="holdfast-search"))
     if settings.retention.is_on:
         tasks.append(_start_retention(gateway, settings.retention))
+    if not runtimes.is_empty:
+        tasks.append(_start_cleanup(gateway, runtimes))
     return tasks
+
+
+def _start_cleanup(gateway: Gateway, runtimes: SessionRuntimes) -> asyncio.Task[None]:
+    from holdfast.engine.maintenance.runtime_cleanup import RuntimeCleanup
+
+    cleanup = RuntimeCleanup(gateway, runtimes)
+    return asyncio.create_task(cleanup.run(), name="holdfast-agent-cleanup")
 
 
 def _start_retention(gateway: Gateway, settings: RetentionSettings) -> asyncio.Task[None]:

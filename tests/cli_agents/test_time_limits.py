@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall
+from holdfast.ports.session_runtimes import RuntimeSession
 from holdfast.providers.cli_agents import provider as module
 from holdfast.providers.cli_agents.provider import CliAgentProvider
 from holdfast.providers.cli_agents.registry import open_agent
@@ -142,3 +143,18 @@ async def test_turns_in_a_shared_working_directory_run_one_after_the_other(
     finally:
         for provider in (*providers, elsewhere):
             await provider.close()
+
+
+async def test_a_clean_up_does_not_wait_for_a_turn(root: Path) -> None:
+    async def find(_: str) -> RuntimeSession:
+        return RuntimeSession(is_running=True)
+
+    provider = _provider(root)
+    try:
+        turn = _Turn(provider, "one")
+        await turn.sink.begun.wait()
+        await provider.clean_session("one", find)
+        assert not turn.task.done()
+        assert (await turn.finish()).items
+    finally:
+        await provider.close()

@@ -226,4 +226,28 @@ BOUNDS = (
     ),
 )
 
-EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE)
+AGENTS = (
+    Fault(
+        "an agent keeps its transcript of an erased item",
+        "src/holdfast/engine/sessions/gateway.py",
+        "is_erasure = isinstance(command, Delete) or command.erase",
+        "is_erasure = isinstance(command, Delete)",
+        ("tests/cli_agents/test_erasure.py",),
+    ),
+    Fault(
+        "a clean-up waits for a turn",
+        f"{PROVIDERS}/cli_agents/provider.py",
+        "elif not found.is_running and not self._is_resumable",
+        "elif not self._is_resumable",
+        ("tests/cli_agents/test_time_limits.py",),
+    ),
+    Fault(
+        "the files of an agent that serves another store are deleted",
+        f"{PROVIDERS}/cli_agents/provider.py",
+        "        if found is None:\n            return\n        if found.is_erased:\n",
+        "        if found is None or found.is_erased:\n",
+        ("tests/cli_agents/test_erasure.py",),
+    ),
+)
+
+EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS)

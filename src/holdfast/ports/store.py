@@ -193,6 +193,10 @@ class SessionReader(Protocol):
         """Return the session that `session` returns, alone: a quarter of its statements."""
         ...
 
+    async def any_session(self, session_id: SessionId) -> Session | None:
+        """Return a session of any tenant, also if it was erased."""
+        ...
+
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions; retired generations only on request."""
         ...

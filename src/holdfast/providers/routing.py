@@ -1,7 +1,7 @@
 """Route models to upstreams: the first whose patterns match, or the demo model if there is none."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from holdfast.ports.provider import (
     UnavailableUpstream,
 )
 from holdfast.ports.request_context import note_model
+from holdfast.ports.session_runtimes import FindSession
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -181,10 +182,18 @@ class UpstreamRouter:
         for agent in self._agents:
             await agent.end_session(session_id)
 
-    async def remove_session(self, session_id: str) -> None:
-        """Delete what agents have stored for a session."""
+    def running_sessions(self) -> Collection[str]:
+        """Return the sessions with a warm agent."""
+        return {name for agent in self._agents for name in agent.running_sessions()}
+
+    async def stored_sessions(self) -> Collection[str]:
+        """Return the sessions with a directory of an agent."""
+        return {name for agent in self._agents for name in await agent.stored_sessions()}
+
+    async def clean_session(self, session_id: str, find: FindSession) -> None:
+        """Delete what agents have stored for a session and cannot use any more."""
         for agent in self._agents:
-            await agent.remove_session(session_id)
+            await agent.clean_session(session_id, find)
 
     async def close(self) -> None:
         """End every process and close every connection."""

@@ -24,6 +24,7 @@ from holdfast.core.transaction.commands import (
     Command,
     Delete,
     Finish,
+    Hide,
     LaneLimits,
     MarkDelivered,
     Queued,
@@ -33,6 +34,7 @@ from holdfast.core.transaction.commands import (
     Restore,
     Started,
 )
+from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun, interrupted_finish
 from holdfast.engine.sessions.lane_queue import LaneQueue
 from holdfast.engine.sessions.quota import StorageQuota
@@ -43,7 +45,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
 from holdfast.ports.request_context import begin_context
-from holdfast.ports.session_runtimes import SessionRuntimes
+from holdfast.ports.session_runtimes import RuntimeSession, SessionRuntimes
 from holdfast.ports.store import Reader, Store, TurnView
 
 OutcomeT = TypeVar("OutcomeT")
@@ -348,19 +350,39 @@ class Gateway:
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Submit a command; if the store does not answer, ask again for the outcome.
 
-        Processes that live for a session between its turns are stopped before the session ends. An
-        erasure also removes those of its forks.
+        Processes that live for a session between its turns are stopped before the session ends.
+        What they have stored of an erased session or item is deleted after it, in forks too.
         """
         runtimes = self._runtimes
         if runtimes is not None and isinstance(command, Reset | Restore | Delete):
             await runtimes.end_session(command.session_id)
         outcome = await submit(self.store, command)
-        if runtimes is not None and not runtimes.is_empty and isinstance(command, Delete):
-            await runtimes.remove_session(command.session_id)
-            # Read after the erasure: an erased session cannot be forked any more.
-            for fork in await self.read.descendants(command.session_id):
-                await runtimes.remove_session(fork)
+        if runtimes is not None and isinstance(command, Delete | Hide):
+            is_erasure = isinstance(command, Delete) or command.erase
+            if is_erasure and not runtimes.is_empty:
+                await self._clean_runtimes(runtimes, command.session_id)
         return outcome
+
+    async def _clean_runtimes(self, runtimes: SessionRuntimes, session_id: SessionId) -> None:
+        try:
+            # Read after the erasure: an erased session cannot be forked any more.
+            for name in (session_id, *await self.read.descendants(session_id)):
+                await runtimes.clean_session(name, self.find_runtime_session)
+        except (HoldfastError, OSError) as exc:
+            # The erasure is done: `RuntimeCleanup` will find what is left of it.
+            log.warning("agent.not_cleaned", session_id=session_id, reason=type(exc).__name__)
+
+    async def find_runtime_session(self, session_id: str) -> RuntimeSession | None:
+        """Return what decides whether the runtime of a session is of any use."""
+        session = await self.read.any_session(SessionId(session_id))
+        if session is None:
+            return None
+        if session.deleted_at is not None:
+            return RuntimeSession(is_erased=True)
+        return RuntimeSession(
+            is_running=session.active_turn_id is not None,
+            states=await self.read.provider_state(session.id),
+        )
 
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""

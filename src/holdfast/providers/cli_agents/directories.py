@@ -100,6 +100,11 @@ class SessionDirectory:
             elif self._is_own(directory) and self._is_foreign(directory):
                 self._give_all(directory)
 
+    @property
+    def has_config(self) -> bool:
+        """Whether the configuration directory has any content."""
+        return self.config.is_dir() and any(self.config.iterdir())
+
     def clear_config(self) -> None:
         """Delete the agent's own transcripts and settings of this session."""
         shutil.rmtree(self.config, ignore_errors=True)
@@ -189,11 +194,11 @@ class SessionDirectory:
             self.write(AgentSessionRecord(token=record.token))
 
     @asynccontextmanager
-    async def locked(self, seconds: float) -> AsyncIterator[None]:
+    async def locked(self, seconds: float, *, with_work: bool = True) -> AsyncIterator[None]:
         """Lock the session, and a shared working directory, against other gateways of a machine."""
         with contextlib.ExitStack() as stack:
             locks = [(self.path / "lock", os.O_RDWR | os.O_CREAT)]
-            if self._shares_work:
+            if self._shares_work and with_work:
                 locks.append((self.work, os.O_DIRECTORY))
             for path, flags in locks:
                 descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -236,10 +241,16 @@ class AgentDirectories:
 
     def session(self, session_id: str) -> SessionDirectory:
         """Return the directory of a session."""
-        name = session_id
-        if not _SAFE_NAME.fullmatch(session_id) or session_id.startswith(_TEMPORARY):
-            name = hashlib.sha256(session_id.encode()).hexdigest()
-        return self._directory(name)
+        return self._directory(_directory_name(session_id))
+
+    def existing(self, session_id: str) -> SessionDirectory | None:
+        """Return the directory of a session, if there is one."""
+        path = self.root / _directory_name(session_id)
+        return self._found(path) if path.is_dir() else None
+
+    def names(self) -> list[str]:
+        """Return the sessions that have a directory."""
+        return [one.path.name for one in self._existing() if not one.is_temporary]
 
     def temporary(self, name: str) -> SessionDirectory:
         """Return a directory for one call that belongs to no session."""
@@ -307,15 +318,24 @@ class AgentDirectories:
             return
         for path in sorted(self.root.iterdir()):
             if path.is_dir() and path.name != _CLAIMS:
-                work = self._work(path.name)
-                owner = self._known_account(path)
-                yield SessionDirectory(
-                    path,
-                    work,
-                    owner,
-                    owns_work=self._owns_work,
-                    owns_account=owner is not None,
-                )
+                yield self._found(path)
+
+    def _found(self, path: Path) -> SessionDirectory:
+        """Return an existing directory, with the account that it belongs to."""
+        owner = self._known_account(path)
+        return SessionDirectory(
+            path,
+            self._work(path.name),
+            owner,
+            owns_work=self._owns_work,
+            owns_account=owner is not None,
+        )
+
+
+def _directory_name(session_id: str) -> str:
+    if not _SAFE_NAME.fullmatch(session_id) or session_id.startswith(_TEMPORARY):
+        return hashlib.sha256(session_id.encode()).hexdigest()
+    return session_id
 
 
 def _end_leftover(directory: SessionDirectory) -> bool:

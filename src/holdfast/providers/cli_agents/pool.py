@@ -84,6 +84,10 @@ class ProcessPool:
         async with self._freed:
             self._freed.notify_all()
 
+    def names(self) -> list[str]:
+        """Return the sessions that have a warm process."""
+        return list(self._warm)
+
     async def end(self, name: str) -> None:
         """End a session's warm process, if there is one; return when it is gone."""
         agent = self._pop(name)
@@ -96,7 +100,7 @@ class ProcessPool:
 
     async def close(self) -> None:
         """End every process."""
-        for name in list(self._warm):
+        for name in self.names():
             await self.end(name)
         await asyncio.gather(*self._ending)
         if self._watching is not None:

@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import InvalidInput, ProviderFailure
 from holdfast.core.model.session import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
+from holdfast.ports.session_runtimes import FindSession
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, AgentTurn, TurnInput
 from holdfast.providers.cli_agents.directories import (
     AgentDirectories,
@@ -122,11 +123,53 @@ class CliAgentProvider:
         """End the warm process of a session."""
         await self._pool.end(session_id)
 
-    async def remove_session(self, session_id: str) -> None:
-        """Delete the directory of a session, with the agent's own transcripts."""
-        await self._pool.end(session_id)
+    def running_sessions(self) -> Collection[str]:
+        """Return the sessions that have a warm process."""
+        return self._pool.names()
+
+    async def stored_sessions(self) -> Collection[str]:
+        """Return the sessions that have a directory."""
+        return await asyncio.to_thread(self.directories.names)
+
+    async def clean_session(self, session_id: str, find: FindSession) -> None:
+        """Delete the agent's transcripts of a session that cannot be resumed; all if it is erased.
+
+        A transcript has the text of items that were erased since. The next turn would delete it
+        anyway; a session that another gateway has reset or erased may have no next turn here.
+        """
+        directory = self.directories.existing(session_id)
+        if directory is None:
+            return
+        token = directory.read().token
+        found = await find(session_id)
+        if found is None:
+            return
+        if found.is_erased:
+            await self._pool.end(session_id)
+            async with self._locked(session_id):
+                await asyncio.to_thread(directory.remove)
+        elif not found.is_running and not self._is_resumable(token, found.states):
+            await self._forget(session_id, directory, token)
+
+    def _is_resumable(self, token: str, states: Iterable[ProviderState]) -> bool:
+        if not token:
+            return False
+        mine = (one for one in states if (one.provider, one.account) == (self.name, self._account))
+        return any(_token(state.value) == token for state in mine)
+
+    async def _forget(self, session_id: str, directory: SessionDirectory, token: str) -> None:
+        """Delete the agent's own transcripts, unless a turn has begun meanwhile."""
+        if session_id not in self._pool.names() and not directory.has_config:
+            return
         async with self._locked(session_id):
-            await asyncio.to_thread(self.directories.session(session_id).remove)
+            try:
+                async with directory.locked(0, with_work=False):
+                    if directory.read().token == token:
+                        await self._pool.end(session_id)
+                        directory.end_leftover()
+                        await asyncio.to_thread(directory.clear_config)
+            except ProviderFailure:
+                return  # another gateway of this machine has begun a turn
 
     # ── one call ────────────────────────────────────────────────────────────────────────────
 
@@ -144,9 +187,7 @@ class CliAgentProvider:
         output = AgentOutput(self._new_id, sink)
         limit = _TimeLimit(self._settings)
         try:
-            # Sessions that share a working directory must not work in it at the same time.
-            turn = "shared" if self._settings.shared else name
-            async with limit.timeout, self._locked(turn):
+            async with limit.timeout, self._locked_work(), self._locked(name):
                 directory = (
                     self.directories.session(name)
                     if call.session_id
@@ -334,6 +375,15 @@ class CliAgentProvider:
         return None if name == DEFAULT_MODEL else name
 
     @asynccontextmanager
+    async def _locked_work(self) -> AsyncIterator[None]:
+        """Let sessions that share a working directory work in it one at a time."""
+        if not self._settings.shared:
+            yield
+            return
+        async with self._locked("shared"):
+            yield
+
+    @asynccontextmanager
     async def _locked(self, name: str) -> AsyncIterator[None]:
         """Run one call of a session at a time: its earlier process may still be ending."""
         lock = self._locks.setdefault(name, _CountedLock())
@@ -380,6 +430,14 @@ def _answers(call: ModelCall, asked: str) -> bool:
     """Return whether a call only answers the agent's permission request."""
     kinds = [msgspec.json.decode(item).get("type") for item in call.new_items]
     return asked in call.permissions and set(kinds) <= {"function_call_output"}
+
+
+def _token(value: bytes) -> str:
+    """Return the token of an agent's state; empty if it cannot be read."""
+    try:
+        return msgspec.json.decode(value, type=AgentState).token
+    except msgspec.DecodeError:
+        return ""
 
 
 def _record(agent: RunningAgent, token: str) -> AgentSessionRecord:

@@ -37,12 +37,11 @@ from holdfast.ports.store import (
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
-from holdfast.stores.sql import queries, record_queries
+from holdfast.stores.sql import lookups, queries, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.erasure import idle_sessions
-from holdfast.stores.sql.lookups import find_busy_sessions, find_runs
 from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, every_as, reading
 from holdfast.stores.sql.schedules import SqlScheduleReader
 from holdfast.stores.sql.search.activity import sessions_by_activity
@@ -106,18 +105,19 @@ class SqlReader(SnapshotReader):
 
     session = reading(queries.session, is_short=True)
     find_session = reading(queries.session_alone, is_short=True)
+    any_session = reading(lookups.find_session, is_short=True)
     forks = reading(record_queries.forks)
     descendants = reading(record_queries.descendants)
     stored_bytes = reading(queries.stored_bytes)
     provider_state = reading(queries.provider_state, is_short=True)
     item_places = reading(queries.item_places, is_short=True)
-    busy_sessions_with = reading(find_busy_sessions)
+    busy_sessions_with = reading(lookups.find_busy_sessions)
     hidden = reading(queries.hidden, is_short=True)
     records = reading(queries.records, is_short=True)
     lineage_records = reading(queries.lineage_records, is_short=True)
     turn = reading(queries.turn, is_short=True)
     turns = reading(queries.turns)
-    runs = reading(find_runs, is_short=True)
+    runs = reading(lookups.find_runs, is_short=True)
     response = reading(queries.response, is_short=True)
     journal = reading(queries.journal)
     completion = reading(queries.completion, is_short=True)

@@ -206,6 +206,17 @@ class IdentityContract:
         fresh = await caller.reserve("k")
         assert (fresh.id != session.id, fresh.generation) == (True, 2)
 
+    async def test_an_erased_session_is_told_from_one_that_never_was(
+        self, caller: StoreClient
+    ) -> None:
+        session = await caller.reserve("k")
+        assert await caller.read.any_session(session.id) == session
+        await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
+        erased = await caller.read.any_session(session.id)
+        assert erased is not None
+        assert erased.deleted_at is not None
+        assert await caller.read.any_session(SessionId("ses_unknown")) is None
+
 
 def _by_id(tenant: Tenant, session: Session, turn: Turn) -> list[Command[object]]:
     """Return every command that names a session or turn by its id."""
