@@ -134,10 +134,12 @@ OUTBOX_COUNTS = Statement(
 )
 ERASE_MESSAGES = Statement("erase_messages", "delete from outbox where session_id = ?1")
 # What is to be sent of a turn of which an item is erased: the messages to a chat (?3: whether the
-# item is a part of the answer, ?4: its id), and facts for webhooks, which name the turn. Texts that
-# were sent are not stored, except those of approval requests.
+# item is a part of the answer, ?4: its id), copies of an approval request to other approvers, and
+# facts for webhooks, which name the turn. Texts that were sent are not stored, except those of
+# approval requests.
 _OF_TURN = (
     "session_id = ?1 and ((?3 = 1 and source in (?2, ?4)) "
+    "or (?4 <> '' and substr(source, 1, length(?4) + 1) = ?4 || '_') "
     "or (source like 'evt!_%' escape '!' and body like '%' || ?2 || '%'))"
 )
 ERASE_TURN_FILES = Statement(

@@ -9,6 +9,7 @@ from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, Fact, OutboxFile, OutboxRow
+from holdfast.core.model.items import write_item
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.core.transaction.outgoing import WITHDRAWN
@@ -90,6 +91,24 @@ class OutboxContract:
         await settle(caller, sending, "delayed")
         assert {row.text for row in await claim(caller)} >= {"kept"}
         assert (await _states(caller))[0] == ":dropped"
+
+    async def test_an_approval_request_is_erased_with_its_copies_to_other_approvers(
+        self, caller: StoreClient
+    ) -> None:
+        run, asked = await start_from_chat(caller, "a"), "mcpr_1q"
+        item = write_item({"type": "mcp_approval_request", "id": asked, "arguments": "secret"})
+        request = replace(to_chat("secret")[0], approval=asked)
+        copies = tuple(
+            replace(request, chat=str(number), source=f"{asked}_{number}") for number in (8, 9)
+        )
+        kept = replace(request, text="kept", approval="mcpr_1qq", source="mcpr_1qq_0")
+        outbox = (request, *copies, kept)
+        ended = await caller.finish(run, items=(item,), pending_calls=(asked,), outbox=outbox)
+        erase = cmd.Hide(
+            tenant=caller.tenant, session_id=ended.session.id, from_seq=2, to_seq=2, erase=True
+        )
+        await caller.submit(erase)
+        assert await _states(caller) == [":dropped"] * 3 + ["kept:pending"]
 
     async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
