@@ -248,6 +248,23 @@ def test_looking_at_a_store_does_not_change_it(
         assert _files(folder) == before, command
 
 
+def test_commands_that_look_do_not_migrate_a_store_that_is_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    path = Path(shutil.copy(GOLDEN.with_name("log_0.1.0.sqlite"), folder / "store.db"))
+    path.chmod(0o600)
+    before = _files(folder)
+    for command in (
+        ("doctor", "--deep"),
+        ("backup", str(tmp_path / "copy.db")),
+        ("keys", "list"),
+    ):
+        in_process(capsys, *command, "--store", f"sqlite:///{path}")
+        assert _files(folder) == before, command
+
+
 @pytest.mark.parametrize("kind", ["folder", "text", "newer", "older", "foreign"])
 def test_the_doctor_and_the_backup_name_it_too(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
