@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,7 +52,7 @@ async def serve(settings: Settings) -> None:
     """Serve until stopped; print the URL and examples once requests are accepted."""
     configure_logging(settings.log.level, settings.log.format, settings.log.area_levels())
     _warn_missing_upstream_keys(settings.upstreams)
-    listener = open_listener(settings.server.host, settings.server.port)
+    listener = _listen(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     grace = settings.server.grace_seconds
     try:
@@ -78,6 +80,20 @@ async def serve(settings: Settings) -> None:
         log.info("serve.stopped")
     finally:
         listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the socket; an error says what to do."""
+    try:
+        return open_listener(host, port)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            remedy = "stop the program that uses it, or choose another port with --port"
+        elif exc.errno == errno.EACCES:
+            remedy = "choose a port from 1024 on with --port"
+        else:
+            remedy = "choose an address of this machine with --host"
+        raise OSError(f"cannot listen on {host}:{port}: {exc.strerror}; {remedy}") from exc
 
 
 def _warn_missing_upstream_keys(upstreams: Sequence[UpstreamSettings]) -> None:
