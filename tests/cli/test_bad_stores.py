@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from tests.cli.conftest import GatewayUnderTest
-from tests.cli.terminals import COMMAND, Terminal, in_process
+from tests.cli.terminals import COMMAND, Terminal, in_own_process, in_process
 from tests.postgres import PostgresServer
 
 IMPORT = ("sessions", "import", str(Path(__file__).parent.parent / "importing/golden/openclaw"))
@@ -363,6 +363,21 @@ def test_a_wrong_password_prints_one_line(
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
         assert "nobody_here" in outcome.err
         assert SECRET not in outcome.err
+
+
+def test_a_locked_store_prints_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    url = f"sqlite:///{path}"
+    assert in_own_process("keys", "create", "--store", url).code == 0
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin exclusive")
+    outcome = in_own_process("keys", "create", "--store", url)
+    other.close()
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"holdfast: {path}: the store cannot be used now: database is locked; end the other "
+        "program that writes to it, or try again\n"
+    )
 
 
 def test_ctrl_c_ends_a_command_with_130() -> None:
