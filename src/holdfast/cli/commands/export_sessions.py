@@ -48,7 +48,7 @@ def export(
     """Export sessions: the whole log, Markdown for people, or a model's input."""
     names = sessions or []
     if bool(names) == everything:
-        raise CommandFailed("name the sessions to export, or use --all", exit_code=2)
+        raise CommandFailed("name the sessions to export or use --all, not both", exit_code=2)
     client = connect(url, config)
     selected = _select(client, names, generations)
     if names or export_format == "openai":
