@@ -21,7 +21,7 @@ app = typer.Typer(help="API keys: stored as hashes, shown once.", no_args_is_hel
 def create(
     tenant: Annotated[str, typer.Option(help="Tenant of the key.")] = "default",
     name: Annotated[str, typer.Option(help="Note that `list` shows.")] = "",
-    admin: Annotated[bool, typer.Option(help="Allow metrics and every tenant.")] = False,
+    admin: Annotated[bool, typer.Option(help="Allow the admin endpoints.")] = False,
     config: ConfigFlag = None,
     store: StoreFlag = None,
     as_json: JsonFlag = False,
