@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from holdfast.cli.output.masking import mask_url
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_own_process, in_process
 from tests.postgres import PostgresServer
@@ -378,6 +379,15 @@ def test_a_locked_store_prints_one_line(tmp_path: Path) -> None:
         f"holdfast: {path}: the store cannot be used now: database is locked; end the other "
         "program that writes to it, or try again\n"
     )
+
+
+def test_serve_names_the_store_that_it_cannot_use(postgres_url: str) -> None:
+    newer = "insert into schema_versions (version, name, applied_at) values (99, 'newer', 0)"
+    asyncio.run(_execute(postgres_url, newer))
+    outcome = in_own_process("serve", "--store", postgres_url, "--port", "0")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "schema is at version 99" in outcome.err
+    assert outcome.err.endswith(f" (store {mask_url(postgres_url)})\n")
 
 
 def test_ctrl_c_ends_a_command_with_130() -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from holdfast.app import connection_limits, open_application
 from holdfast.cli.output.masking import create_key_hint, mask_url
-from holdfast.core.errors import InvalidSetting
+from holdfast.cli.output.terminal import note_target
+from holdfast.core.errors import InvalidSetting, StoreError
 from holdfast.engine.logging import configure_logging, log
 from holdfast.http.app import Application
 from holdfast.http.server.run import Server, open_listener, server_config
@@ -34,6 +35,9 @@ def run(settings: Settings) -> None:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings))
+    except StoreError:
+        note_target(f"store {mask_url(settings.store.url)}")
+        raise
     except KeyboardInterrupt:
         # Interrupted before the server had installed its signal handlers.
         raise SystemExit(130) from None
