@@ -125,7 +125,7 @@ def test_a_failed_backup_prints_one_line(
         ("copy.db", f"sqlite:///{tmp_path / 'none.db'}", "no store"),
         ("there.db", f"sqlite:///{store}", "--force"),
         (".", f"sqlite:///{store}", "directory"),
-        ("no/such/copy.db", f"sqlite:///{store}", "copy.db"),
+        ("no/such/copy.db", f"sqlite:///{store}", "no/such/copy.db cannot be written: No such"),
         ("copy.db", "memory:", "nothing to copy"),
     ):
         outcome = in_process(capsys, "backup", str(tmp_path / target), "--store", url)
@@ -136,6 +136,29 @@ def test_a_failed_backup_prints_one_line(
     )
     assert forced.code == 0
     assert stat.S_ISREG(os.stat(tmp_path / "there.db").st_mode)
+
+
+def test_a_backup_replaces_no_file_of_the_store_and_nothing_that_is_not_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "linked.db")
+
+    async def try_all() -> None:
+        async with holdfast.open(url) as hf:
+            await (await hf.session("k")).append("kept in the write-ahead log")
+            wal = (tmp_path / "store.db-wal").read_bytes()
+            for name in ("store.db", "store.db-wal", "store.db-shm", "pipe", "link"):
+                outcome = await asyncio.to_thread(
+                    in_own_process, "backup", str(tmp_path / name), "--force", "--store", url
+                )
+                assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), name
+            assert (tmp_path / "store.db-wal").read_bytes() == wal
+
+    asyncio.run(try_all())
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
 
 
 # ── PostgreSQL, by its own tools ────────────────────────────────────────────────────────────

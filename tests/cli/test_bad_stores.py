@@ -13,8 +13,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from holdfast.cli.output.masking import mask_url
 from tests.cli.conftest import GatewayUnderTest
-from tests.cli.terminals import COMMAND, Terminal, in_process
+from tests.cli.terminals import COMMAND, Terminal, in_own_process, in_process
 from tests.postgres import PostgresServer
 
 IMPORT = ("sessions", "import", str(Path(__file__).parent.parent / "importing/golden/openclaw"))
@@ -248,6 +249,23 @@ def test_looking_at_a_store_does_not_change_it(
         assert _files(folder) == before, command
 
 
+def test_commands_that_look_do_not_migrate_a_store_that_is_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    path = Path(shutil.copy(GOLDEN.with_name("log_0.1.0.sqlite"), folder / "store.db"))
+    path.chmod(0o600)
+    before = _files(folder)
+    for command in (
+        ("doctor", "--deep"),
+        ("backup", str(tmp_path / "copy.db")),
+        ("keys", "list"),
+    ):
+        in_process(capsys, *command, "--store", f"sqlite:///{path}")
+        assert _files(folder) == before, command
+
+
 @pytest.mark.parametrize("kind", ["folder", "text", "newer", "older", "foreign"])
 def test_the_doctor_and_the_backup_name_it_too(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -346,6 +364,30 @@ def test_a_wrong_password_prints_one_line(
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
         assert "nobody_here" in outcome.err
         assert SECRET not in outcome.err
+
+
+def test_a_locked_store_prints_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    url = f"sqlite:///{path}"
+    assert in_own_process("keys", "create", "--store", url).code == 0
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin exclusive")
+    outcome = in_own_process("keys", "create", "--store", url)
+    other.close()
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"holdfast: {path}: the store cannot be used now: database is locked; end the other "
+        "program that writes to it, or try again\n"
+    )
+
+
+def test_serve_names_the_store_that_it_cannot_use(postgres_url: str) -> None:
+    newer = "insert into schema_versions (version, name, applied_at) values (99, 'newer', 0)"
+    asyncio.run(_execute(postgres_url, newer))
+    outcome = in_own_process("serve", "--store", postgres_url, "--port", "0")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "schema is at version 99" in outcome.err
+    assert outcome.err.endswith(f" (store {mask_url(postgres_url)})\n")
 
 
 def test_ctrl_c_ends_a_command_with_130() -> None:

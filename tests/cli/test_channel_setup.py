@@ -12,6 +12,7 @@ from holdfast.channels.settings import ChannelSettings
 from holdfast.cli.app import app
 from holdfast.cli.output.terminal import CommandFailed
 from holdfast.simulator.platforms.console import PLATFORMS, PlatformConsole
+from tests.cli.terminals import in_process
 
 
 @pytest.mark.parametrize("kind", ["telegram", "slack", "signal"])
@@ -83,3 +84,13 @@ def test_a_file_to_which_no_channel_can_be_added_stays_as_it_is(
     assert result.exit_code == 1
     assert isinstance(result.exception, CommandFailed), result.exception
     assert config.read_bytes() == text
+
+
+def test_a_configuration_file_that_does_not_exist_is_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "none.toml"
+    options = ("--kind", "telegram", "--write", str(config))
+    outcome = in_process(capsys, "channels", "add", "b", *options)
+    assert outcome.code == 1
+    assert outcome.err == f"holdfast: there is no file {config}; write one with `holdfast init`\n"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -145,10 +146,12 @@ def test_an_export_file_is_complete_or_absent(gateway: GatewayUnderTest, tmp_pat
     assert outcome.code == 1
     assert list(tmp_path.iterdir()) == []
     nowhere = tmp_path / "no" / "folder.jsonl"
-    for place in (nowhere, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (nowhere, tmp_path, tmp_path / "pipe"):
         outcome = in_pipe("sessions", "export", "--all", "--output", str(place), env=gateway.env)
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
         assert outcome.err.startswith(f"holdfast: {place} ")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_an_unknown_session_leaves_no_file(

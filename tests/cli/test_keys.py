@@ -34,6 +34,17 @@ def test_keys_are_created_listed_and_revoked(
     assert listed.out.splitlines()[1].split("\t") == [key["id"], "acme", "-", "-", "revoked"]
 
 
+def test_keys_of_the_configuration_are_not_listed_but_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path / 'keys.db'}"
+    asyncio.run(_make(store))
+    config = tmp_path / "holdfast.toml"
+    config.write_text(f'[store]\nurl = "{store}"\n[[key]]\nkey_env = "MY_KEY"\n')
+    listed = in_process(capsys, "keys", "list", "--config", str(config))
+    assert (listed.code, listed.out) == (0, "no keys in the store; the configuration has 1\n")
+
+
 @pytest.mark.parametrize(
     "command",
     [("keys", "revoke", "key_nope"), ("keys", "create", "--tenant", "bad\ttenant")],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gateway_process import free_port
-from tests.cli.terminals import Terminal, in_process
+from tests.cli.terminals import Terminal, in_own_process, in_process
 from tests.store_urls import sqlite_url
 
 ROOT = Path(__file__).parents[2]
@@ -143,8 +143,11 @@ def test_a_port_in_use_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     with Terminal("serve", "--port", port, "--store", store) as terminal:
         terminal.expect("listening on")
         outcome = in_process(capsys, "serve", "--port", port, "--store", store)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert outcome.err.endswith(f": 127.0.0.1:{port}\n")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"holdfast: cannot listen on 127.0.0.1:{port}: Address already in use; stop the program "
+        "that uses it, or choose another port with --port\n"
+    )
 
 
 def test_serve_does_not_listen_beyond_loopback_without_a_key(
@@ -162,3 +165,9 @@ def test_the_simulator_starts_and_stops_in_a_terminal() -> None:
         terminal.expect("holdfast sim listening on http://127.0.0.1:")
         terminal.type("\x03")
         assert terminal.wait().code == 0
+
+
+def test_an_address_of_another_machine_prints_what_to_do() -> None:
+    outcome = in_own_process("serve", "--store", "memory:", "--port", "0", "--host", "192.0.2.1")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert outcome.err.endswith("; choose an address of this machine with --host\n")

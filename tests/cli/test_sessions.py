@@ -233,7 +233,7 @@ WRONG = [
     (("nope",), "No such command"),
     (("serve", "--port", "x"), "--port"),
     (("sim", "--port", "99999"), "--port"),
-    (("sessions", "list", "--status", "asleep"), "idle"),
+    (("sessions", "list", "--status", "asleep"), "'--status': 'asleep' is not one of 'idle'"),
     (("sessions", "list", "--limit", "many"), "--limit"),
     (("sessions", "show"), "session"),
     (("sessions", "show", "a", "b"), "b"),

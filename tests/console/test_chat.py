@@ -195,6 +195,23 @@ def test_a_message_sent_while_the_gateway_is_down_arrives_once(
     assert gateway.texts(chat_session(page)) == expected
 
 
+def test_a_new_chat_reads_no_session_when_the_gateway_comes_back(
+    page: Page, gateway: Gateway
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    show(page, gateway, "/chat")
+    expect(page.locator(".live-dot.on")).to_be_attached()
+    gateway.process.kill()
+    expect(page.locator(".live-dot.on")).to_have_count(0)
+    gateway.process.start()
+    expect(page.locator(".live-dot.on")).to_be_attached()
+    send(page, "still here")
+    settled(page)
+    assert [url for url in asked if "/v1/sessions//" in url] == []
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
     page: Page, tmp_path: Path
 ) -> None:
@@ -215,10 +232,13 @@ def test_keys_are_created_used_to_sign_in_and_kept_out_of_the_address(
         expect(page.get_by_role("region", name="API keys")).to_contain_text("ops")
         page.reload()
         expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
-        for wrong in ("hf_wrong", "hf_\u2026 copied with an ellipsis"):
+        for wrong, reason in (
+            ("hf_wrong", "this API key is not valid"),
+            ("hf_\u2026 copied with an ellipsis", "This is no API key"),
+        ):
             page.get_by_label("API key").fill(wrong)
             page.get_by_role("button", name="Sign in").click()
-            expect(page.get_by_role("alert")).to_contain_text("API key")
+            expect(page.get_by_role("alert")).to_contain_text(reason)
             expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
         page.get_by_label("API key").fill(key)
         page.get_by_label("Keep it until this tab is closed").check()
@@ -356,6 +376,20 @@ def test_a_failed_turn_says_why(page: Page, gateway: Gateway) -> None:
     expect(failure).to_contain_text("The model is overloaded with poems.")
     page.get_by_role("link", name="Inspect").click()
     expect(failure).to_contain_text("The model is overloaded with poems.")
+
+
+def test_models_that_cannot_be_listed_are_the_reason_why_nothing_is_sent(
+    page: Page, tmp_path: Path
+) -> None:
+    arguments = ("--upstream", "http://127.0.0.1:1/v1")
+    with running_gateway(sqlite_url(tmp_path), *arguments) as process:
+        page.goto(f"{process.url}/console#/chat")
+        expect(page.get_by_label("Model")).to_contain_text("Choose a model")
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_label("Message", exact=True).press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("127.0.0.1:1 cannot be reached")
+        expect(page.get_by_label("Message", exact=True)).to_have_value("hello")
+        page.goto("about:blank")
 
 
 def test_an_answer_that_ends_while_the_gateway_stops_is_shown(page: Page, gateway: Gateway) -> None:

@@ -175,5 +175,7 @@ def _report_usage_error(exc: Any) -> int:
         exc.show()
     else:
         path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
-        print_error(f"{exc.format_message()} (see `{path} --help`)")
+        # Typer's types begin their reasons like this.
+        message = exc.format_message().replace(": Value error, ", ": ")
+        print_error(f"{message} (see `{path} --help`)")
     return 2

@@ -50,6 +50,16 @@ def connect(url: str | None, config: Path | None) -> GatewayClient:
     return client
 
 
+def check_output_file(path: Path) -> None:
+    """Reject a path that a new file must not replace: a folder, a link, a device, a pipe."""
+    if path.is_dir():
+        raise CommandFailed(f"{path} is a directory; name a file")
+    if path.is_symlink():
+        raise CommandFailed(f"{path} is a symbolic link and would be replaced; name a file")
+    if path.exists() and not path.is_file():
+        raise CommandFailed(f"{path} is not a regular file and would be replaced; name a file")
+
+
 def find_session(client: GatewayClient, name: str) -> Value:
     """Return the session with this id or, if there is none, the live session of this key."""
     if name.startswith(("ses_", "conv_")):

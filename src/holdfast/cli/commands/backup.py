@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
+from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, check_output_file, store_settings
 from holdfast.cli.output.masking import mask_url
 from holdfast.cli.output.progress import Advance, progress
 from holdfast.cli.output.terminal import CommandFailed, print_json, print_line
 
 Copy = Callable[[Path, Advance], int]
 """Writes the file and returns its size."""
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""Files of SQLite beside the store: they hold what is not yet in it."""
 
 
 def backup(
@@ -34,12 +36,17 @@ def backup(
         source, copy = _file_copy(url, target)
     else:
         raise CommandFailed(f"the store {mask_url(url)} has nothing to copy")
-    if target.is_dir():
-        raise CommandFailed(f"{target} is a directory; name a file")
+    check_output_file(target)
     if target.exists() and not force:
         raise CommandFailed(f"{target} exists; add --force to replace it")
-    with progress("copying") as advance:
-        size = copy(target, advance)
+    try:
+        with progress("copying") as advance:
+            size = copy(target, advance)
+    except OSError as exc:
+        if exc.filename is None or Path(exc.filename).parent != target.parent:
+            raise
+        # The error names the unfinished copy, which nobody asked for.
+        raise CommandFailed(f"{target} cannot be written: {exc.strerror}") from exc
     if as_json:
         print_json({"source": source, "target": str(target), "bytes": size, "verified": True})
     else:
@@ -53,6 +60,8 @@ def _file_copy(url: str, target: Path) -> tuple[str, Copy]:
     source = sqlite_path(url)
     if target.exists() and source.exists() and target.samefile(source):
         raise CommandFailed(f"{target} is the store itself")
+    if target.resolve() in {Path(f"{source.resolve()}{suffix}") for suffix in SIDE_FILES}:
+        raise CommandFailed(f"{target} is a file of the store; name another one")
 
     def copy(target: Path, advance: Advance) -> int:
         return back_up(source, target, lambda done, total: advance(f"of {total} pages: {done}"))

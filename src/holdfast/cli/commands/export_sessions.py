@@ -11,7 +11,13 @@ from typing import Annotated, TextIO
 import typer
 
 from holdfast.cli.client.gateway_client import GatewayClient, Value, api_path
-from holdfast.cli.options import ConfigFlag, UrlFlag, connect, find_session
+from holdfast.cli.options import (
+    ConfigFlag,
+    UrlFlag,
+    check_output_file,
+    connect,
+    find_session,
+)
 from holdfast.cli.output.progress import Advance, no_progress, progress
 from holdfast.cli.output.terminal import CommandFailed, printable
 from holdfast.transfer.export_formats import (
@@ -42,7 +48,7 @@ def export(
     """Export sessions: the whole log, Markdown for people, or a model's input."""
     names = sessions or []
     if bool(names) == everything:
-        raise CommandFailed("name the sessions to export, or use --all", exit_code=2)
+        raise CommandFailed("name the sessions to export or use --all, not both", exit_code=2)
     client = connect(url, config)
     selected = _select(client, names, generations)
     if names or export_format == "openai":
@@ -125,8 +131,7 @@ def _open_output(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
-    if output.is_dir():
-        raise CommandFailed(f"{output} is a directory; name a file")
+    check_output_file(output)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -21,7 +21,7 @@ app = typer.Typer(help="API keys: stored as hashes, shown once.", no_args_is_hel
 def create(
     tenant: Annotated[str, typer.Option(help="Tenant of the key.")] = "default",
     name: Annotated[str, typer.Option(help="Note that `list` shows.")] = "",
-    admin: Annotated[bool, typer.Option(help="Allow metrics and every tenant.")] = False,
+    admin: Annotated[bool, typer.Option(help="Allow the admin endpoints.")] = False,
     config: ConfigFlag = None,
     store: StoreFlag = None,
     as_json: JsonFlag = False,
@@ -51,7 +51,8 @@ def create(
 def list_keys(
     config: ConfigFlag = None, store: StoreFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """List the keys, without their secrets."""
+    """List the keys of the store, without their secrets."""
+    settings = store_settings(config, store)
     values = [
         {
             "id": row.id,
@@ -61,7 +62,7 @@ def list_keys(
             "created_at": int(row.created_at),
             "revoked_at": int(row.revoked_at) if row.revoked_at is not None else None,
         }
-        for row in asyncio.run(_list(store_settings(config, store)))
+        for row in asyncio.run(_list(settings))
     ]
     if as_json:
         typer.echo(json.dumps(values))
@@ -77,7 +78,10 @@ def list_keys(
         for value in values
     ]
     columns = ("id", "tenant", "name", "admin", "state")
-    print_table(columns, rows, empty="no keys: the gateway only serves this machine")
+    empty = "no keys: the gateway only serves this machine"
+    if settings.keys:
+        empty = f"no keys in the store; the configuration has {len(settings.keys)}"
+    print_table(columns, rows, empty=empty)
 
 
 @app.command()
@@ -103,7 +107,11 @@ async def _submit(settings: "Settings", command: Any, *, must_exist: bool = Fals
 
 
 async def _list(settings: "Settings") -> Any:
-    store = await _open(settings, must_exist=True)
+    """Read the keys; a store of an earlier version is not migrated by looking at it."""
+    from holdfast.app import read_configured_store
+
+    await _require_store(settings)
+    store = await read_configured_store(settings)
     try:
         return await store.read.api_keys()
     finally:
@@ -113,13 +121,23 @@ async def _list(settings: "Settings") -> Any:
 async def _open(settings: "Settings", *, must_exist: bool) -> Any:
     """Open the store; only `create` may create it."""
     from holdfast.app import open_configured_store
-    from holdfast.stores.inspect import inspect_store
 
     if must_exist:
-        inspection = await inspect_store(settings.store.url)
-        if not inspection.exists:
-            raise CommandFailed(f"there is no store at {inspection.path}")
-        if inspection.is_bare:
-            name = mask_url(settings.store.url)
-            raise CommandFailed(f"{name} has no tables yet; start `holdfast serve` once")
+        await _require_store(settings)
     return await open_configured_store(settings)
+
+
+async def _require_store(settings: "Settings") -> None:
+    from holdfast.stores.inspect import inspect_store
+
+    inspection = await inspect_store(settings.store.url)
+    if not inspection.exists:
+        raise CommandFailed(f"there is no store at {inspection.path}")
+    if inspection.is_bare:
+        name = mask_url(settings.store.url)
+        raise CommandFailed(f"{name} has no tables yet; start `holdfast serve` once")
+    where = f"{inspection.path}: " if inspection.path else ""
+    if inspection.damage:
+        raise CommandFailed(f"{where}{inspection.damage[0]}")
+    if inspection.refusal is not None:
+        raise CommandFailed(f"{where}{inspection.refusal}")

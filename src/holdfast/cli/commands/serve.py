@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.app import connection_limits, open_application
 from holdfast.cli.output.masking import create_key_hint, mask_url
-from holdfast.core.errors import InvalidSetting
+from holdfast.cli.output.terminal import note_target
+from holdfast.core.errors import InvalidSetting, StoreError
 from holdfast.engine.logging import configure_logging, log
 from holdfast.http.app import Application
 from holdfast.http.server.run import Server, open_listener, server_config
@@ -32,6 +35,9 @@ def run(settings: Settings) -> None:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings))
+    except StoreError:
+        note_target(f"store {mask_url(settings.store.url)}")
+        raise
     except KeyboardInterrupt:
         # Interrupted before the server had installed its signal handlers.
         raise SystemExit(130) from None
@@ -50,7 +56,7 @@ async def serve(settings: Settings) -> None:
     """Serve until stopped; print the URL and examples once requests are accepted."""
     configure_logging(settings.log.level, settings.log.format, settings.log.area_levels())
     _warn_missing_upstream_keys(settings.upstreams)
-    listener = open_listener(settings.server.host, settings.server.port)
+    listener = _listen(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     grace = settings.server.grace_seconds
     try:
@@ -78,6 +84,20 @@ async def serve(settings: Settings) -> None:
         log.info("serve.stopped")
     finally:
         listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the socket; an error says what to do."""
+    try:
+        return open_listener(host, port)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            remedy = "stop the program that uses it, or choose another port with --port"
+        elif exc.errno == errno.EACCES:
+            remedy = "choose a port from 1024 on with --port"
+        else:
+            remedy = "choose an address of this machine with --host"
+        raise OSError(f"cannot listen on {host}:{port}: {exc.strerror}; {remedy}") from exc
 
 
 def _warn_missing_upstream_keys(upstreams: Sequence[UpstreamSettings]) -> None:

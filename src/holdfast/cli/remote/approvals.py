@@ -38,7 +38,7 @@ def list_approvals(
         )
         for each in waiting
     ]
-    print_table(("code", "id", "session", "tool", "arguments"), rows, empty="nothing waits")
+    print_table(("code", "id", "session", "tool", "arguments"), rows, empty="no pending approvals")
 
 
 @app.command()

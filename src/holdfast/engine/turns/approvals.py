@@ -311,7 +311,7 @@ class ApprovalService:
             for each in await self.pending(tenant, limit=MAX_SESSIONS):
                 if each.id == approval_id:
                     return each
-        raise ApprovalNotFound(f"no approval {approval_id} is waited for")
+        raise ApprovalNotFound(f"no approval {approval_id} is pending")
 
     async def deny(
         self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
@@ -376,7 +376,7 @@ class ApprovalService:
             elif answer.name in own:
                 stale = answer
             else:
-                raise ApprovalNotFound(f"no approval {answer.name} is waited for")
+                raise ApprovalNotFound(f"no approval {answer.name} is pending")
         if not kept and stale is not None:
             kept.append(self._item(stale, approver))
         return kept
@@ -392,10 +392,10 @@ class ApprovalService:
     ) -> TurnTicket:
         view = await self._gateway.read.session(tenant, session_id=found.session_id)
         if view is None:
-            raise ApprovalNotFound(f"no approval {found.id} is waited for")
+            raise ApprovalNotFound(f"no approval {found.id} is pending")
         turn = await self._gateway.read.turn(tenant, found.turn_id)
         if turn is None:
-            raise ApprovalNotFound(f"no approval {found.id} is waited for")
+            raise ApprovalNotFound(f"no approval {found.id} is pending")
         request = replace(read_request(turn.turn.request), is_stream=is_stream)
         accept = Accept(
             tenant=tenant,

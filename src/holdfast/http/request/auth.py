@@ -177,9 +177,12 @@ class Authenticator:
     def _caller(self, request: Request) -> Caller:
         if request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH):
             return _HEALTH_CHECK
-        caller = self._find(_bearer_token(request))
+        token = _bearer_token(request)
+        caller = self._find(token)
+        if caller is None and token is not None:
+            raise NotAuthenticated("this API key is not valid")
         if caller is None:
-            raise NotAuthenticated("a valid API key is needed: Authorization: Bearer …")
+            raise NotAuthenticated("an API key is needed: Authorization: Bearer …")
         if request.path in ADMIN_PATHS and not caller.is_admin:
             raise NotAllowed("this path needs an admin key")
         return caller

@@ -1,5 +1,6 @@
 """Classify PostgreSQL errors by what they mean for the interrupted work."""
 
+import os
 from typing import Literal
 
 import asyncpg
@@ -84,5 +85,8 @@ def first_line(exc: Exception) -> str:
     """Return the first line; details may contain message content, which is not logged."""
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return "a value that no column can take"
+    if isinstance(exc, OSError) and exc.errno is not None:
+        # Names that cannot be resolved have negative numbers, which the system does not know.
+        return os.strerror(exc.errno) if exc.errno > 0 else str(exc.strerror)
     lines = str(exc).splitlines()
     return lines[0] if lines else type(exc).__name__

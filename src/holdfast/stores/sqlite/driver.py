@@ -537,8 +537,14 @@ def _explain(exc: Exception) -> Exception:
     if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a value: {exc}")
     elif isinstance(exc, sqlite3.Error | LostUpdate):
-        explained = StoreUnavailable(f"the store cannot be used now: {exc}")
+        explained = StoreUnavailable(f"the store cannot be used now: {exc}{_remedy(exc)}")
     else:
         return exc
     explained.__cause__ = exc
     return explained
+
+
+def _remedy(exc: Exception) -> str:
+    if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+        return "; end the other program that writes to it, or try again"
+    return ""

@@ -1,12 +1,14 @@
 """What PostgreSQL says, and what it means: the whole table."""
 
 import asyncio
+import errno
+import socket
 
 import asyncpg
 import pytest
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.stores.postgres.errors import Meaning, explain, meaning
+from holdfast.stores.postgres.errors import Meaning, explain, first_line, meaning
 from holdfast.stores.sql.plan import LostUpdate
 
 TABLE: list[tuple[BaseException, Meaning]] = [
@@ -68,3 +70,17 @@ def test_what_was_to_be_written_is_not_repeated() -> None:
     assert "secret" not in str(explain(broken))
     unfit = asyncpg.exceptions._base.DataError("invalid input for query argument $1: 'secret'")
     assert "secret" not in str(explain(unfit))
+
+
+@pytest.mark.parametrize(
+    ("exc", "reason"),
+    [
+        (
+            OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 5432)"),
+            "Connection refused",
+        ),
+        (socket.gaierror(socket.EAI_NONAME, "Name not known"), "Name not known"),
+    ],
+)
+def test_the_reason_of_a_failed_connection_is_in_words(exc: OSError, reason: str) -> None:
+    assert first_line(exc) == reason

@@ -121,5 +121,9 @@ def _append(path: Path, table: list[str]) -> None:
         if any(one.get("name") == added["name"] for one in known):
             raise CommandFailed(f"{path} has a channel of this name already")
         path.write_text(text.lstrip(), "utf-8")
-    except (OSError, ValueError) as exc:
+    except FileNotFoundError as exc:
+        raise CommandFailed(f"there is no file {path}; write one with `holdfast init`") from exc
+    except OSError as exc:
+        raise CommandFailed(f"{path}: {exc.strerror}") from exc
+    except ValueError as exc:
         raise CommandFailed(f"{path}: {exc}") from exc

@@ -107,4 +107,5 @@ def _state(one: dict[str, Any]) -> str:
 
 
 def _print_next(one: dict[str, Any]) -> None:
-    print_line(f"{one['name']}: {_state(one)}")
+    state = _state(one)
+    print_line(f"{one['name']}: {state if one['is_paused'] else f'next run {state}'}")

@@ -33,6 +33,8 @@ class ChatPage extends PageElement {
     this.session = null;
     /** @type {string[]} */
     this.models = [];
+    /** Why the models could not be listed. @type {unknown} */
+    this.modelsFailure = null;
     this.model = localStorage.getItem(MODEL) ?? "";
     /** Whether the person chose the model, here and now: then the session's last one does not count. */
     this.isModelChosen = false;
@@ -141,8 +143,10 @@ class ChatPage extends PageElement {
   async loadModels() {
     try {
       this.models = (await get("/v1/models")).data.map((/** @type {any} */ model) => model.id);
-    } catch {
+      this.modelsFailure = null;
+    } catch (error) {
       this.models = [];
+      this.modelsFailure = error;
     }
     if (!this.model) this.model = this.models[0] ?? "";
     this.requestUpdate();
@@ -247,8 +251,15 @@ class ChatPage extends PageElement {
     this.toEnd(true);
     // Whoever is faster than the list of models means the first of them.
     await this.modelsLoaded;
+    if (!this.model) await this.loadModels();
     // Whoever left the session meanwhile has not sent anything.
     if (this.answer !== answer) return false;
+    if (!this.model) {
+      this.answer = null;
+      this.failure = this.modelsFailure ?? new Error("The gateway lists no model: choose “Other model…” and name one.");
+      this.requestUpdate();
+      return false;
+    }
     const json = { model: this.model, input, stream: true, background: true, store: true };
     let isSent = true;
     try {
@@ -382,6 +393,7 @@ class ChatPage extends PageElement {
           @input=${(/** @type {any} */ event) => { this.draft = event.target.value; this.requestUpdate(); }}></textarea></label>
       <div class="row">
         <label class="model"><span class="visually-hidden">Model</span><select .value=${this.model} @change=${(/** @type {any} */ event) => void this.chooseModel(event.target.value)}>
+          ${this.model ? nothing : html`<option value="" disabled selected>Choose a model</option>`}
           ${models.map((name) => html`<option value=${name} ?selected=${name === this.model}>${safeText(name)}</option>`)}
           <option value=${OTHER_MODEL}>Other model…</option></select></label>
         <label class="button small file">Attach<input type="file" multiple class="visually-hidden" @change=${(/** @type {any} */ event) => { void this.attach(event.target.files); event.target.value = ""; }}></label>

@@ -59,7 +59,7 @@ class Transcript extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     this.cleanups.push(subscribe((fact) => fact.session_id === this.sessionId && this.onFact(fact)));
-    this.cleanups.push(onOpen(() => void this.refresh(this.readNewer)));
+    this.cleanups.push(onOpen(() => { if (this.sessionId) void this.refresh(this.readNewer); }));
     this.cleanups.push(() => this.abandon(this.answers));
     this.watchTop();
   }

@@ -124,9 +124,10 @@ export function errorState(failure) {
   if (!failure) return nothing;
   const isApi = failure instanceof ApiError;
   const message = failure instanceof Error ? failure.message : String(failure);
+  const title = isApi && failure.status === 0 ? "The gateway cannot be reached" : "This did not work";
   return html`<div class="state error" role="alert">
-    <p class="state-title">${isApi && failure.status === 0 ? "The gateway cannot be reached" : "This did not work"}</p>
-    <p>${safeText(message)}</p>
+    <p class="state-title">${title}</p>
+    ${message === `${title}.` ? nothing : html`<p>${safeText(message)}</p>`}
     ${isApi && failure.code ? html`<p class="muted">Code: <code>${safeText(failure.code)}</code></p>` : nothing}
   </div>`;
 }
