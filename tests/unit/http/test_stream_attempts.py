@@ -132,3 +132,25 @@ async def test_a_slow_reader_of_a_lost_run_gets_nothing_of_the_next_one(tmp_path
         assert await reader.take(1) is None
         paused.gate.set()
         await stream.rest()
+
+
+async def test_a_reader_that_saw_more_than_the_journal_gets_the_end(tmp_path: Path) -> None:
+    url, journal = url_in(tmp_path), JournalWatch()
+    model = TalkingModel(*LONG[:40], "one ", "two ", "three", is_gated=True)
+    async with (
+        open_gateway(model, store_url=url, lanes=LANES, wrap=journal.wrap) as first,
+        open_gateway(TalkingModel(), store_url=url, lanes=LANES) as second,
+    ):
+        stream = post(first)
+        model.allow(42)
+        told = await stream.take(44)
+        name = told[0]["response"]["id"]
+        await journal.is_written.wait()
+        model.allow(2)
+        told += await stream.take(2)
+        await lose(first, second)
+        path = f"/v1/responses/{name}?stream=true&starting_after={told[-1]['sequence_number']}"
+        rest = await Stream(second.server, "GET", path).rest()
+        assert [event["type"] for event in rest] == ["response.incomplete"]
+        model.allow_all()
+        await stream.rest()

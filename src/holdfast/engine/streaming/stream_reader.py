@@ -202,7 +202,9 @@ class StreamReader:
     async def _last_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
         """Return the events after the journal of an ended response: its terminal event."""
         if await self._records.has_journal(view):
-            is_read = not await self._records.events(view, facts, self._after - 1)
+            # The worker of a foreground stream may have died after events that it had not stored.
+            is_lost = view.turn_status == "interrupted" and not facts.request.is_background
+            is_read = not is_lost and not await self._records.events(view, facts, self._after - 1)
             return [] if is_read else [terminal_event(self._after + 1, facts)]
         if facts.request.is_background and not facts.output:
             events = prologue(facts)
