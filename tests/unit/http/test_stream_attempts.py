@@ -1,6 +1,7 @@
 """Streams of turns that are attempted more than once: no reader joins the text of two attempts."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ async def lose(lost: RunningGateway, other: RunningGateway) -> None:
     """Let one process end the runs of the other, as if that were dead."""
     await other.engine.store.submit(ExpireWorker(worker=lost.engine.worker.id))
     await other.engine.worker.sweep()
+
+
+async def all_blocks(stream: Stream) -> AsyncIterator[str]:
+    while (block := await stream.text()) is not None:
+        yield block
 
 
 class JournalWatch:
@@ -154,3 +160,24 @@ async def test_a_reader_that_saw_more_than_the_journal_gets_the_end(tmp_path: Pa
         assert [event["type"] for event in rest] == ["response.incomplete"]
         model.allow_all()
         await stream.rest()
+
+
+@pytest.mark.parametrize("count", [0, 4])
+async def test_a_chat_stream_of_a_lost_run_ends_with_an_error(count: int, tmp_path: Path) -> None:
+    url, paused = url_in(tmp_path), paused_model(count, ("one ", "two ", "three"))
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    async with (
+        open_gateway(paused, store_url=url, lanes=LANES) as first,
+        open_gateway(TalkingModel(), store_url=url, lanes=LANES) as second,
+    ):
+        headers = {"X-Session-Key": "k"}
+        stream = Stream(first.server, "POST", "/v1/chat/completions", body, headers=headers)
+        await stream.is_answered.wait()
+        for _ in range(count // 2):
+            await stream.text()
+        await lose(first, second)
+        paused.gate.set()
+        blocks = [block async for block in all_blocks(stream)]
+        assert not [block for block in blocks if '"finish_reason":"stop"' in block]
+        assert '"code":"turn_interrupted"' in blocks[-2]
+        assert blocks[-1] == "data: [DONE]"
