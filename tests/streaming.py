@@ -32,6 +32,7 @@ class Stream:
     ) -> None:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
+        self.is_answered = asyncio.Event()
         self.is_complete = False
         self.comments = 0
         self.may_read = asyncio.Event()
@@ -78,6 +79,7 @@ class Stream:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().rstrip().split("\r\n")
         self.status = int(first.split(" ")[1])
         self.headers = dict(line.split(": ", 1) for line in lines)
+        self.is_answered.set()
 
     async def _read_chunks(self, reader: asyncio.StreamReader) -> None:
         if "content-length" in self.headers:

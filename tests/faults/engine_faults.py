@@ -153,6 +153,13 @@ RUNS = (
 
 STREAMS = (
     Fault(
+        "a reader elsewhere gets the journal of an earlier attempt",
+        f"{ENGINE}/streaming/stream_reader.py",
+        "if is_open and not facts.request.is_background:",
+        "if False:",
+        ("tests/unit/http/test_stream_attempts.py",),
+    ),
+    Fault(
         "a stream that showed a part of one answer ends with another one",
         f"{ENGINE}/turns/turn_service.py",
         "            if is_other and live.first_output is not None:\n                return None\n",

@@ -99,6 +99,12 @@ def deleted_end(facts: ResponseFacts) -> ResponseFacts:
     return replace(facts, status="cancelled", output=(), text=None, answer=None, error=None)
 
 
+def cut_off_end(facts: ResponseFacts) -> ResponseFacts:
+    """Return the end of a stream that has no recorded end, or none that fits what was shown."""
+    error = error_value("server_error", "the answer was cut off; send the request again")
+    return replace(facts, status="failed", output=(), text=None, answer=None, error=error)
+
+
 _encode = msgspec.json.Encoder().encode
 encode_answer = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(RecordedAnswer).decode

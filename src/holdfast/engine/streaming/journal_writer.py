@@ -34,6 +34,7 @@ class JournalWriter:
     def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
         self._run = run
         self._live = live
+        live.run_id = run.fence.run_id
         self._partial = PartialOutput()
         self._unfolded: list[AnyEvent] = []
         """Events that `_partial` does not have yet: they are added in batches, at checkpoints."""

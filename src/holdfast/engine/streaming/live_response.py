@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.ids import RunId
 from holdfast.core.openai.response import (
     ResponseFacts,
     ResponseStatus,
@@ -74,6 +75,8 @@ class LiveResponse:
     def __init__(self, facts: ResponseFacts, *, first: int = 0, drops_unread: bool = True) -> None:
         self.id = facts.id
         self.facts = facts
+        self.run_id: RunId | None = None
+        """The run that publishes its events; None before it starts."""
         self.is_ended = False
         self.is_detached = False
         """Whether this process gets no more events, although the response has not ended."""

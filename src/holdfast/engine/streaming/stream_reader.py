@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.ids import Tenant
-from holdfast.core.openai.response import ResponseFacts, deleted_end
+from holdfast.core.ids import RunId, Tenant
+from holdfast.core.openai.response import ResponseFacts, cut_off_end, deleted_end
 from holdfast.core.openai.stream_events import (
     StreamEvent,
     prologue,
@@ -62,6 +62,8 @@ class StreamReader:
         self._resumes_left = MAX_RESUMES
         self._facts: ResponseFacts | None = None
         """The response as it was last read."""
+        self._run_id: RunId | None = None
+        """The run whose events were read from a journal; attempts number their events anew."""
         live = lives.get(name)
         # Taken now: a stream that is not stored is only in memory, and may end before it is read.
         self._cursor = LiveCursor(live, after) if live is not None else None
@@ -80,8 +82,8 @@ class StreamReader:
         """
         if self.is_over:
             return None
-        live, cursor = self._lives.get(self.name), self._cursor
-        if live is not None and cursor is None:
+        cursor = self._cursor
+        if cursor is None and (live := self._live()) is not None:
             cursor = self._cursor = LiveCursor(live, self.position)
         if cursor is None:
             return self._advance(await self._follow_record(seconds))
@@ -91,11 +93,20 @@ class StreamReader:
             return events
         self._after, self._cursor, self._facts = cursor.position, None, cursor.live.facts
         if cursor.is_behind:
+            if not cursor.live.publish_after_commit:
+                self._run_id = cursor.live.run_id
             return self._advance(await self._catch_up(cursor.live))
         if cursor.live.is_ended:
             self.is_over = True
             return None
         return self._advance(await self._follow_record(seconds))
+
+    def _live(self) -> LiveResponse | None:
+        """Return the stream in memory, unless it is that of another attempt than was read."""
+        live = self._lives.get(self.name)
+        if live is None or live.publish_after_commit or self._run_id in (None, live.run_id):
+            return live
+        return None
 
     async def close(self) -> None:
         """Do nothing: a reader that leaves does not affect the run."""
@@ -111,6 +122,10 @@ class StreamReader:
         if view is None:
             raise StreamLost(f"the reader of {self.name} fell too far behind")
         events = await self._records.events(view, live.facts, self._after)
+        # Read again: another attempt replaces the journal after it has started.
+        view = await self._find()
+        if view is not None and self._is_of_another_run(view):
+            return self._cut_off(live.facts)
         if not events:
             raise StreamLost(f"the journal of {self.name} is gone")
         return events
@@ -128,7 +143,7 @@ class StreamReader:
                     f"response {self.name} continues in another process; reconnect to read it"
                 )
             left = until - loop.time()
-            if left <= 0 or self._lives.get(self.name) is not None:
+            if left <= 0 or self._live() is not None:
                 return ()
             await asyncio.sleep(min(left, POLL_SECONDS))
 
@@ -140,18 +155,36 @@ class StreamReader:
         if view is None or facts is None:
             return self._deleted_events()
         self._facts = facts
-        events = await self._records.events(view, facts, self._after)
-        if events:
-            return events
-        if facts.status in ("queued", "in_progress"):
-            return await self._first_events(view, facts)
+        if self._is_of_another_run(view):
+            return self._cut_off(facts)
         status = (view.joined or view).turn_status
-        if self.resume is not None and status == "interrupted" and self._resumes_left:
+        may_resume = status == "interrupted" and self._resumes_left and self._run_id is None
+        if self.resume is not None and may_resume:
             self._resumes_left -= 1
             await self.resume()
             return []
+        is_open = facts.status in ("queued", "in_progress")
+        if is_open and not facts.request.is_background:
+            # Until the run has ended, the journal may be that of an earlier attempt.
+            return []
+        events = await self._records.events(view, facts, self._after)
+        if events:
+            if not facts.request.is_background and view.run is not None:
+                self._run_id = view.run.id
+            return events
+        if is_open:
+            return await self._first_events(view, facts)
         self.is_over = True
         return await self._last_events(view, facts)
+
+    def _is_of_another_run(self, view: ResponseView) -> bool:
+        """Whether another attempt than the one that was read has the record and the journal."""
+        return self._run_id is not None and (view.run is None or view.run.id != self._run_id)
+
+    def _cut_off(self, facts: ResponseFacts) -> list[StreamEvent]:
+        """Return the end of a stream whose run was not the last one of its turn."""
+        self.is_over = True
+        return [terminal_event(self._after + 1, cut_off_end(facts))]
 
     def _deleted_events(self) -> list[StreamEvent]:
         """Return the end of a stream whose session or response was deleted while it was read."""
@@ -169,7 +202,9 @@ class StreamReader:
     async def _last_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
         """Return the events after the journal of an ended response: its terminal event."""
         if await self._records.has_journal(view):
-            is_read = not await self._records.events(view, facts, self._after - 1)
+            # The worker of a foreground stream may have died after events that it had not stored.
+            is_lost = view.turn_status == "interrupted" and not facts.request.is_background
+            is_read = not is_lost and not await self._records.events(view, facts, self._after - 1)
             return [] if is_read else [terminal_event(self._after + 1, facts)]
         if facts.request.is_background and not facts.output:
             events = prologue(facts)

@@ -28,7 +28,12 @@ from holdfast.core.ids import RunId, Tenant, TurnId
 from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.openai.response import ResponseFacts, decode_answer, deleted_end, error_value
+from holdfast.core.openai.response import (
+    ResponseFacts,
+    cut_off_end,
+    decode_answer,
+    deleted_end,
+)
 from holdfast.core.transaction.commands import Accept, Queued, Repeated, Started
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -326,7 +331,7 @@ class TurnService:
             # Another attempt may extend the journal: readers continue from there.
             live.detach()
         elif not live.is_ended:
-            facts = await self._recorded_end(live, turn, run) or _unknown_end(live.facts)
+            facts = await self._recorded_end(live, turn, run) or cut_off_end(live.facts)
             if facts.output and live.first_output is None:
                 live.end_whole(facts)
             else:
@@ -524,18 +529,6 @@ def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> Respon
         created_at=turn.accepted_at,
         status="in_progress",
         conversation_id=conversation_of(session, request) if request.is_conversation else None,
-    )
-
-
-def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
-    """Return an end for a response whose record has none, or none that fits its stream."""
-    return ResponseFacts(
-        id=initial.id,
-        request=initial.request,
-        created_at=initial.created_at,
-        status="failed",
-        conversation_id=initial.conversation_id,
-        error=error_value("server_error", "the answer was cut off; send the request again"),
     )
 
 

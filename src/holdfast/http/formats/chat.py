@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import TurnCancelled
+from holdfast.core.errors import TurnCancelled, TurnInterrupted
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import (
     Message,
@@ -43,6 +43,11 @@ _WRITTEN = frozenset(
 """The events of a model that `ChatChunks` knows; the others are not decoded."""
 _CANCELLED = {"message": "the turn was cancelled", "code": TurnCancelled.code}
 """The error at the end of a cancelled turn's stream; a failed turn has its own."""
+_INTERRUPTED = {
+    "message": "the turn was interrupted; send the request again",
+    "code": TurnInterrupted.code,
+}
+"""The error at the end of a stream whose turn lost its worker: its answer is not complete."""
 
 
 def completion_id(response_id: str) -> str:
@@ -210,11 +215,12 @@ class ChatChunks:
         return [*chunks, self._arguments(self._calls[index], text, is_custom=is_custom)]
 
     def _end(self, facts: ResponseFacts) -> list[bytes]:
-        if facts.status in ("failed", "cancelled"):
-            error = facts.error or _CANCELLED
+        answer = facts.answer
+        is_interrupted = facts.status == "incomplete" and answer is None
+        if is_interrupted or facts.status in ("failed", "cancelled"):
+            error = facts.error or (_INTERRUPTED if is_interrupted else _CANCELLED)
             body = {"error": {"type": "server_error", "param": None, **error}}
             return [b"data: %s\n\n" % _encode(body)]
-        answer = facts.answer
         reason = answer.incomplete_reason if answer and facts.status == "incomplete" else None
         finish = FINISH_REASONS.get(reason, "tool_calls" if self._calls else "stop")
         chunks = [self._chunk({}, finish)]
