@@ -72,6 +72,8 @@ from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one,
 
 MAX_PLACES = 100
 """The most sessions with one item id that are compared with a lineage at once."""
+MAX_HASHED = 400
+"""The most items of a log that are hashed on the event loop, in about 1 ms."""
 EVENTS_PER_ENTRY = 1024
 """Factor in event places: entry position times this, plus the event's far smaller number in it."""
 
@@ -420,9 +422,13 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
 
 
 def find_history(
-    tenant: Tenant, history_hashes: Sequence[bytes], contexts: ContextCache
-) -> Plan[HistoryHashRow | None]:
-    """Return where a history with one of these hashes ends; earlier hashes are preferred."""
+    tenant: Tenant, history_hashes: Sequence[bytes], contexts: ContextCache,
+    at_most: int = EVERYTHING,
+) -> Plan[HistoryHashRow | Long | None]:  # fmt: skip
+    """Return where a history with one of these hashes ends; earlier hashes are preferred.
+
+    Return `Long` if more than `at_most` items have to be hashed to know that.
+    """
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
         wanted = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
         padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(wanted))
@@ -430,7 +436,12 @@ def find_history(
         found = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
         for history_hash in wanted:
             for row in found:
-                if row.history_hash == history_hash and (yield from _still_says(row, contexts)):
+                if row.history_hash != history_hash:
+                    continue
+                at_most -= row.seq
+                if at_most < 0:
+                    return Long(row.seq)
+                if (yield from _still_says(row, contexts)):
                     return row
     return None
 

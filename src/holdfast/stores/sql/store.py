@@ -132,9 +132,18 @@ class SqlReader(SnapshotReader):
         self, tenant: Tenant, history_hashes: Sequence[bytes]
     ) -> HistoryHashRow | None:
         """Return where a history with one of these hashes ends; earlier hashes are preferred."""
-        return await self._run_short(
-            lambda _: queries.find_history(tenant, history_hashes, self._transcripts)
-        )
+        contexts = self._transcripts
+        found: HistoryHashRow | queries.Long | None = queries.Long(0)
+        if self._inline is not None:
+            found = await self._inline(
+                lambda _: queries.find_history(tenant, history_hashes, contexts, queries.MAX_HASHED)
+            )
+        if isinstance(found, queries.Long):
+            found = await self._run(
+                lambda _: queries.find_history(tenant, history_hashes, contexts)
+            )
+        assert not isinstance(found, queries.Long)
+        return found
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""

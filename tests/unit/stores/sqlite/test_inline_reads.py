@@ -2,15 +2,18 @@
 
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.history import history_hash as history_hash_module
+from holdfast.core.history.history_hash import EMPTY_HISTORY, Step
 from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Ended
 from holdfast.ports.store import ItemQuery, Reader
-from holdfast.stores.sql import record_queries
+from holdfast.stores.sql import queries, record_queries
 from holdfast.stores.sql.plan import Plan, Row, Statement, every
 from holdfast.stores.sql.store import SHORT_ROWS
 from holdfast.stores.sqlite import driver
@@ -244,6 +247,32 @@ async def test_a_long_cached_log_is_outlined_in_the_thread(
             assert len(outline.entries) == count
             places.append({thread == threading.get_ident() for _, thread in kind.asked})
         assert places == [{True}, {True, False}]
+
+
+async def test_a_long_cached_log_is_hashed_in_the_thread(
+    tmp_path: Path, kind: type[RecordingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed_in: list[int] = []
+
+    def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
+        hashed_in.append(threading.get_ident())
+        return history_hash_module.extend_hash(history_hash, steps)
+
+    monkeypatch.setattr(queries, "MAX_HASHED", SHORT_ROWS)
+    monkeypatch.setattr(queries, "extend_hash", extend_hash)
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, places = StoreClient(store), []
+        for count in (SHORT_ROWS, SHORT_ROWS + 1):
+            said = [message("user", f"{count}.{n}") for n in range(count)]
+            steps: list[Step] = [(item.fingerprint, None) for item in said]
+            whole = history_hash_module.extend_hash(EMPTY_HISTORY, steps)
+            run = await caller.start(items=said[:-1])
+            end = await caller.finish(run, items=said[-1:], history_hash=whole)
+            await store.read.session(DEFAULT_TENANT, session_id=end.session.id)
+            hashed_in.clear()
+            assert await store.read.find_history(DEFAULT_TENANT, [whole]) is not None
+            places.append({thread == threading.get_ident() for thread in hashed_in})
+        assert places == [{True}, {False}]
 
 
 async def test_a_context_that_is_too_large_to_be_kept_is_read_in_the_thread(
