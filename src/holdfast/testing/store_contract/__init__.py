@@ -14,12 +14,12 @@ from holdfast.testing.search_contract import SearchContract
 from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.channels.outbox import (
     BurstContract,
-    ChannelAccessContract,
     EditContract,
     OutboxContract,
 )
 from holdfast.testing.store_contract.channels.receiving import (
     BotTurnContract,
+    ChannelAccessContract,
     ReceiverContract,
 )
 from holdfast.testing.store_contract.channels.schedules import ScheduleContract

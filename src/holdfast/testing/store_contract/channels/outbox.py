@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.decisions.channels.access import PairingNotFound
 from holdfast.core.errors import IdempotencyMismatch, RunFenced
 from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
 from holdfast.core.model.delivery import APPROVAL_ENDED, Delivery, Fact, OutboxFile, OutboxRow
@@ -22,7 +21,6 @@ from holdfast.testing.store_contract.channels.commands import (
     claim,
     edit,
     facts,
-    pairing,
     queue,
     settle,
     start_from_chat,
@@ -573,47 +571,3 @@ class BurstContract:
             await caller.submit(cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
             await self._say(caller, str(number))
         assert isinstance(await caller.claim(first.turn), Started)
-
-
-class ChannelAccessContract:
-    """Pairings bind a sender; one worker receives."""
-
-    async def test_a_code_is_sent_once_and_binds_its_sender(self, caller: StoreClient) -> None:
-        first = await caller.submit(pairing(caller))
-        again = await caller.submit(pairing(caller, code="OTHER234"))
-        assert again == first, "the code that still holds is given again"
-        (row,) = await claim(caller)
-        assert first.code in row.text
-        approved = await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code=first.code))
-        assert (approved.sender, approved.approved_at is not None) == ("1", True)
-        with pytest.raises(PairingNotFound):
-            await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code="OTHER234"))
-
-    async def test_a_code_expires(self, caller: StoreClient, clock: ManualClock) -> None:
-        row = await caller.submit(pairing(caller))
-        clock.advance(3601.0)
-        with pytest.raises(PairingNotFound):
-            await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code=row.code))
-
-    async def test_open_pairings_are_bounded_and_the_oldest_goes(
-        self, caller: StoreClient, clock: ManualClock
-    ) -> None:
-        for number in range(5):
-            clock.advance(1.0)
-            command = pairing(caller, sender=str(number), code=f"CODE{number}")
-            await caller.submit(replace(command, max_open=3))
-        found = await caller.store.channels.pairings(CHANNEL)
-        assert [row.sender for row in found] == ["2", "3", "4"]
-
-    async def test_one_worker_receives_until_it_dies(
-        self, caller: StoreClient, other: StoreClient, clock: ManualClock
-    ) -> None:
-        mine = cmd.HoldChannel(channel=CHANNEL, worker=caller.worker)
-        theirs = cmd.HoldChannel(channel=CHANNEL, worker=other.worker)
-        assert await caller.submit(mine)
-        assert not await other.submit(theirs)
-        clock.advance(LEASE_SECONDS + 1)
-        assert not await other.submit(theirs), "it may live: the clock may have stepped"
-        await other.submit(cmd.ExpireWorker(worker=caller.worker))
-        assert await other.submit(theirs)
-        assert not await caller.submit(mine)
