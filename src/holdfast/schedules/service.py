@@ -230,7 +230,7 @@ class Scheduler:
             # the schedule would otherwise stay due at this time forever.
             await self._skip(row, now, "skipped: it ran before")
             return False
-        self._gateway.storage.note(row.tenant, len(spec.prompt))
+        self._gateway.storage.note(row.tenant, sum(len(item.body) for item in accept.items))
         return True
 
     def _key(self, spec: ScheduleSpec, due: float) -> Key:
