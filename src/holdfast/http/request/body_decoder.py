@@ -148,10 +148,13 @@ class BodyDecoder:
 
 def _size(raw: bytes, entry: DecodedEntry) -> int:
     """Return about how much memory a known entry takes."""
-    text = entry.instructions or ""
+    texts = [entry.instructions]
+    size = len(raw) + CACHE_OVERHEAD
+    for item in entry.items:
+        size += len(item.body) + CACHE_OVERHEAD
+        texts += (item.kind, item.item_id, item.call_id)
     # A text with one character outside of the basic plane takes four bytes for each.
-    size = len(raw) + CACHE_OVERHEAD + (len(text) if text.isascii() else 4 * len(text))
-    return size + sum(len(item.body) + CACHE_OVERHEAD for item in entry.items)
+    return size + sum(len(text) * (1 if text.isascii() else 4) for text in texts if text)
 
 
 def _turn_body(decoded: DecodedBody) -> TurnBody:
