@@ -145,10 +145,12 @@ class ContextCache:
         if session.record_no or session.parent_id is not None:
             return None
         known = self._entries.get(session.id)
-        if known is None or known.record_no or not known.is_plain:
+        if known is None:
             return None
+        # Taken before they are checked: a record that comes in between counts for later items.
         items = known.items[: session.head_seq]
-        return items if len(items) == session.head_seq else None
+        is_whole = len(items) == session.head_seq
+        return items if is_whole and not known.record_no and known.is_plain else None
 
     def quarantined(self, session: Session) -> frozenset[int] | None:
         """Return the items of a known context that are quarantined; None if that is not known."""

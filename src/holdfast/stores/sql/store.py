@@ -133,15 +133,20 @@ class SqlReader(SnapshotReader):
     ) -> HistoryHashRow | None:
         """Return where a history with one of these hashes ends; earlier hashes are preferred."""
         contexts = self._transcripts
-        found: HistoryHashRow | queries.Long | None = queries.Long(0)
+        return await self._read_bounded(
+            lambda _, at_most: queries.find_history(tenant, history_hashes, contexts, at_most),
+            queries.MAX_HASHED,
+        )
+
+    async def _read_bounded(
+        self, query: Callable[[float, int], Plan[ResultT | queries.Long]], at_most: int
+    ) -> ResultT:
+        """Run a read on the event loop if it takes no more than `at_most`, else in the thread."""
+        found: ResultT | queries.Long = queries.Long(0)
         if self._inline is not None:
-            found = await self._inline(
-                lambda _: queries.find_history(tenant, history_hashes, contexts, queries.MAX_HASHED)
-            )
+            found = await self._inline(lambda now: query(now, at_most))
         if isinstance(found, queries.Long):
-            found = await self._run(
-                lambda _: queries.find_history(tenant, history_hashes, contexts)
-            )
+            found = await self._run(lambda now: query(now, lookups.EVERYTHING))
         assert not isinstance(found, queries.Long)
         return found
 
@@ -209,19 +214,12 @@ class SqlReader(SnapshotReader):
     ) -> Outline | None:
         """Return the settled, visible log, or its end, without content."""
         contexts = self._transcripts
-        found: Outline | queries.Long | None = queries.Long(0)
-        if self._inline is not None:
-            found = await self._inline(
-                lambda now: record_queries.outline(
-                    tenant, session_id, key, last, now, contexts, SHORT_ROWS
-                )
-            )
-        if isinstance(found, queries.Long):
-            found = await self._run(
-                lambda now: record_queries.outline(tenant, session_id, key, last, now, contexts)
-            )
-        assert not isinstance(found, queries.Long)
-        return found
+        return await self._read_bounded(
+            lambda now, at_most: record_queries.outline(
+                tenant, session_id, key, last, now, contexts, at_most
+            ),
+            SHORT_ROWS,
+        )
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
@@ -238,19 +236,13 @@ class SqlReader(SnapshotReader):
         last: int | None = None,
     ) -> Transcript | None:
         """Return the last visible items as bytes; only read what is not cached."""
-        known = self._transcripts.readings
-        found: Transcript | queries.Long | None = queries.Long(0)
-        if self._inline is not None:
-            found = await self._inline(
-                lambda _: queries.transcript(tenant, session_id, key, last, known, SHORT_ROWS)
-            )
-        if isinstance(found, queries.Long):
-            found = await self._run(
-                lambda _: queries.transcript(
-                    tenant, session_id, key, last, known, lines=self._lines
-                )
-            )
-        assert not isinstance(found, queries.Long)
+        known, lines = self._transcripts.readings, self._lines
+        found = await self._read_bounded(
+            lambda _, at_most: queries.transcript(
+                tenant, session_id, key, last, known, at_most, lines
+            ),
+            SHORT_ROWS,
+        )
         if found is not None and last is None:
             known.keep(found.session, found.listed)
         return found
