@@ -43,5 +43,8 @@ class RuntimeCleanup:
         runtimes, find = self._runtimes, self._gateway.find_runtime_session
         names = await runtimes.stored_sessions() if is_full else runtimes.running_sessions()
         for name in names:
-            await runtimes.clean_session(name, find)
+            try:
+                await runtimes.clean_session(name, find)
+            except OSError as exc:  # of one directory: the others are checked all the same
+                log.warning("agent.not_cleaned", session_id=name, reason=type(exc).__name__)
             await asyncio.sleep(0)  # there may be many, and most reads take no time

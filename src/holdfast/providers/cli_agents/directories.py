@@ -103,7 +103,16 @@ class SessionDirectory:
     @property
     def has_config(self) -> bool:
         """Whether the configuration directory has any content."""
-        return self.config.is_dir() and any(self.config.iterdir())
+        is_folder = self.config.is_dir() and not self.config.is_symlink()
+        return is_folder and any(self.config.iterdir())
+
+    def empty_config(self) -> None:
+        """Delete the content of the configuration directory; its owner keeps the directory."""
+        for path in self.config.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def clear_config(self) -> None:
         """Delete the agent's own transcripts and settings of this session."""
@@ -158,7 +167,7 @@ class SessionDirectory:
         """Return the record, or an empty one if there is none or it cannot be read."""
         try:
             return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=AgentSessionRecord)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, ValueError):  # msgspec does not wrap the error of invalid UTF-8
             return AgentSessionRecord()
 
     def write(self, record: AgentSessionRecord) -> None:
@@ -250,7 +259,8 @@ class AgentDirectories:
 
     def names(self) -> list[str]:
         """Return the sessions that have a directory."""
-        return [one.path.name for one in self._existing() if not one.is_temporary]
+        names = (one.path.name for one in self._existing() if not one.is_temporary)
+        return [name for name in names if _SAFE_NAME.fullmatch(name)]
 
     def temporary(self, name: str) -> SessionDirectory:
         """Return a directory for one call that belongs to no session."""

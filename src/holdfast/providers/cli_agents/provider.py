@@ -138,16 +138,19 @@ class CliAgentProvider:
         anyway; a session that another gateway has reset or erased may have no next turn here.
         """
         directory = self.directories.existing(session_id)
-        if directory is None:
+        if directory is None and session_id not in self._pool.names():
             return
-        token = directory.read().token
+        token = directory.read().token if directory is not None else ""
         found = await find(session_id)
         if found is None:
             return
         if found.is_erased:
+            # Another gateway of this machine may have deleted the directory of this process.
             await self._pool.end(session_id)
             async with self._locked(session_id):
-                await asyncio.to_thread(directory.remove)
+                directory = self.directories.existing(session_id)
+                if directory is not None:
+                    await asyncio.to_thread(directory.remove)
         elif not found.is_running and not self._is_resumable(token, found.states):
             await self._forget(session_id, directory, token)
 
@@ -157,8 +160,12 @@ class CliAgentProvider:
         mine = (one for one in states if (one.provider, one.account) == (self.name, self._account))
         return any(_token(state.value) == token for state in mine)
 
-    async def _forget(self, session_id: str, directory: SessionDirectory, token: str) -> None:
+    async def _forget(
+        self, session_id: str, directory: SessionDirectory | None, token: str
+    ) -> None:
         """Delete the agent's own transcripts, unless a turn has begun meanwhile."""
+        if directory is None:
+            return
         if session_id not in self._pool.names() and not directory.has_config:
             return
         async with self._locked(session_id):
@@ -167,7 +174,7 @@ class CliAgentProvider:
                     if directory.read().token == token:
                         await self._pool.end(session_id)
                         directory.end_leftover()
-                        await asyncio.to_thread(directory.clear_config)
+                        await asyncio.to_thread(directory.empty_config)
             except ProviderFailure:
                 return  # another gateway of this machine has begun a turn
 

@@ -139,7 +139,9 @@ ERASE_MESSAGES = Statement("erase_messages", "delete from outbox where session_i
 # approval requests.
 _OF_TURN = (
     "session_id = ?1 and ((?3 = 1 and source in (?2, ?4)) "
-    "or (?4 <> '' and substr(source, 1, length(?4) + 1) = ?4 || '_') "
+    # A client may give its items any id: without the prefix, `turn` would match every answer.
+    "or (?3 = 1 and ?4 like 'mcpr!_%' escape '!' "
+    "and substr(source, 1, length(?4) + 1) = ?4 || '_') "
     "or (source like 'evt!_%' escape '!' and body like '%' || ?2 || '%'))"
 )
 ERASE_TURN_FILES = Statement(

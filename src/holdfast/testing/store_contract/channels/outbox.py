@@ -108,6 +108,30 @@ class OutboxContract:
         await caller.submit(erase)
         assert await _states(caller) == [":dropped"] * 3 + ["kept:pending"]
 
+    async def test_an_erased_item_with_an_id_of_the_client_takes_no_other_message_with_it(
+        self, caller: StoreClient
+    ) -> None:
+        # A client may give its items any id, also the beginning of ours.
+        ids = ("turn", "evt", "mcpr")
+        said = [{"type": "message", "role": "user", "id": one, "content": "hi"} for one in ids]
+        first = await start_from_chat(caller, "a")
+        session = (await caller.finish(first, items=[write_item(one) for one in said])).session
+        second = await start_from_chat(caller, "b")
+        copy = replace(to_chat("copy")[0], chat="8", approval="mcpr_1", source="mcpr_1_0")
+        await caller.finish(second, "kept", outbox=(*to_chat("kept"), copy))
+        fact = Fact(
+            source="evt_1",
+            message=replace(to_chat("fact")[0], chat="hook"),
+            session_id=session.id,
+        )
+        await caller.submit(replace(facts(caller, None), facts=(fact,)))
+        for seq in (2, 3, 4):
+            erase = cmd.Hide(
+                tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=True
+            )
+            await caller.submit(erase)
+        assert await _states(caller) == ["kept:pending", "copy:pending", "fact:pending"]
+
     async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         await caller.reset(run.session)
