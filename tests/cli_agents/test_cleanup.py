@@ -104,3 +104,25 @@ async def test_a_process_ends_if_another_gateway_has_deleted_its_directory(root:
         assert processes_of(root) == []
     finally:
         await provider.close()
+
+
+async def test_a_session_of_a_gateway_with_other_settings_is_left_alone(root: Path) -> None:
+    provider, other = _provider(root), _provider(root, permissions="read")
+    items = [b'{"type":"message","role":"user","content":"hi"}']
+    call = ModelCall(model=MODEL, items=items, new_items=items, session_id="ses_1")
+    try:
+        state = (await provider.answer(call)).state
+        assert state is not None
+        running = processes_of(root)
+        transcript = _add_transcript(provider, "ses_1")
+
+        async def find(_: str) -> RuntimeSession:
+            return RuntimeSession(states=(state,))
+
+        await other.clean_session("ses_1", find)
+        assert transcript.exists()
+        assert processes_of(root) == running
+        assert running
+    finally:
+        await provider.close()
+        await other.close()

@@ -237,8 +237,8 @@ AGENTS = (
     Fault(
         "a clean-up waits for a turn",
         f"{PROVIDERS}/cli_agents/provider.py",
-        "elif not found.is_running and not self._is_resumable",
-        "elif not self._is_resumable",
+        "elif not found.is_running and not _is_resumable",
+        "elif not _is_resumable",
         ("tests/cli_agents/test_time_limits.py",),
     ),
     Fault(

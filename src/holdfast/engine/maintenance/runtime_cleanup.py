@@ -30,10 +30,10 @@ class RuntimeCleanup:
         next_full = elapsed()
         while True:
             is_full = elapsed() >= next_full
-            if is_full:
-                next_full = elapsed() + STORED_SECONDS
             try:
                 await self.check(is_full=is_full)
+                if is_full:
+                    next_full = elapsed() + STORED_SECONDS
             except (HoldfastError, OSError) as exc:
                 log.warning("agent.not_cleaned", reason=type(exc).__name__)
             await asyncio.sleep(RUNNING_SECONDS)

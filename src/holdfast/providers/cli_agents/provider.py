@@ -151,20 +151,14 @@ class CliAgentProvider:
                 directory = self.directories.existing(session_id)
                 if directory is not None:
                     await asyncio.to_thread(directory.remove)
-        elif not found.is_running and not self._is_resumable(token, found.states):
+        elif not found.is_running and not _is_resumable(token, found.states):
             await self._forget(session_id, directory, token)
-
-    def _is_resumable(self, token: str, states: Iterable[ProviderState]) -> bool:
-        if not token:
-            return False
-        mine = (one for one in states if (one.provider, one.account) == (self.name, self._account))
-        return any(_token(state.value) == token for state in mine)
 
     async def _forget(
         self, session_id: str, directory: SessionDirectory | None, token: str
     ) -> None:
         """Delete the agent's own transcripts, unless a turn has begun meanwhile."""
-        if directory is None:
+        if directory is None or session_id in self._locks:
             return
         if session_id not in self._pool.names() and not directory.has_config:
             return
@@ -437,6 +431,15 @@ def _answers(call: ModelCall, asked: str) -> bool:
     """Return whether a call only answers the agent's permission request."""
     kinds = [msgspec.json.decode(item).get("type") for item in call.new_items]
     return asked in call.permissions and set(kinds) <= {"function_call_output"}
+
+
+def _is_resumable(token: str, states: Iterable[ProviderState]) -> bool:
+    """Whether a state names the last turn of an agent's session.
+
+    Whose state it is does not matter: during a change of settings, two gateways of a machine have
+    different accounts for the same directories.
+    """
+    return bool(token) and any(_token(state.value) == token for state in states)
 
 
 def _token(value: bytes) -> str:
