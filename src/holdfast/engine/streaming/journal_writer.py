@@ -169,7 +169,8 @@ class JournalWriter:
         text = None
         # Timers fire a little early; without the margin a checkpoint would wait for another batch.
         is_due = loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS
-        if partial.has_changed and is_due:
+        # What readers see of a background stream is never more than the stored text.
+        if partial.has_changed and (is_due or entry is not None):
             self._saved_at = loop.time()
             text = partial.checkpoint()
         try:
