@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.core.errors import RunFenced
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
@@ -40,14 +41,21 @@ class Run:
     def __init__(self) -> None:
         self.fence = SimpleNamespace(run_id="run_1")
         self.texts: list[str] = []
+        self.is_fenced = False
+        self.is_aborted = False
         self.journal_sizes: list[int] = []
         """How many texts were stored when each batch of the journal was."""
 
     async def extend(self, *, partial: Sequence[NewItem] | None, journal: Any) -> None:
+        if self.is_fenced:
+            raise RunFenced("the lane is lost")
         for item in partial or ():
             self.texts.append(msgspec.json.decode(item.body)["content"][0]["text"])
         if journal is not None:
             self.journal_sizes.append(len(self.texts))
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 class Streaming:
@@ -108,6 +116,18 @@ def test_a_background_stream_stores_its_text_with_each_batch_of_its_journal() ->
         assert stream.run.texts == ["one", "one two"]
         assert stream.run.journal_sizes == [1, 2]
         await stream.writer.settle()
+
+    played(100_000, scenario)
+
+
+def test_a_run_that_lost_its_lane_is_aborted_at_its_next_checkpoint() -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
+        stream = Streaming()
+        stream.say("one")
+        stream.run.is_fenced = True
+        await loop.move(CHECKPOINT_MS)
+        # The upstream may be silent for long, so the run would not notice by itself.
+        assert stream.run.is_aborted
 
     played(100_000, scenario)
 
