@@ -130,6 +130,10 @@ class ActiveRun:
         if self._on_lost is not None:
             self._on_lost()
 
+    def abort(self) -> None:
+        """Stop the task of a run that has lost its lane; another task learned of the loss."""
+        self._lose()
+
     def stop(self, code: str) -> bool:
         """End the run as cancelled, with what it has shown; return False if it is already ending.
 

@@ -169,7 +169,8 @@ class JournalWriter:
         text = None
         # Timers fire a little early; without the margin a checkpoint would wait for another batch.
         is_due = loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS
-        if partial.has_changed and is_due:
+        # What readers see of a background stream is never more than the stored text.
+        if partial.has_changed and (is_due or entry is not None):
             self._saved_at = loop.time()
             text = partial.checkpoint()
         try:
@@ -177,7 +178,10 @@ class JournalWriter:
                 await self._run.extend(partial=text, journal=entry)
                 live.mark_committed(entry)
         except RunFenced:
-            self._is_settled = True
+            # The run may wait for a silent upstream, and would not notice for as long.
+            if not self._is_settled:
+                self._is_settled = True
+                self._run.abort()
         except HoldfastError as exc:
             partial.has_changed = partial.has_changed or text is not None
             log.warning("run.checkpoint_failed", run_id=self._run.fence.run_id, code=exc.code)

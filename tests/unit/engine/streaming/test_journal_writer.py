@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.core.errors import RunFenced
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
@@ -16,6 +17,7 @@ from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 
 CHECKPOINT_MS = 200
+BATCH_MS = 40
 
 
 class HandMovedLoop(asyncio.SelectorEventLoop):
@@ -39,18 +41,30 @@ class Run:
     def __init__(self) -> None:
         self.fence = SimpleNamespace(run_id="run_1")
         self.texts: list[str] = []
+        self.is_fenced = False
+        self.is_aborted = False
+        self.journal_sizes: list[int] = []
+        """How many texts were stored when each batch of the journal was."""
 
     async def extend(self, *, partial: Sequence[NewItem] | None, journal: Any) -> None:
-        assert journal is None
+        if self.is_fenced:
+            raise RunFenced("the lane is lost")
         for item in partial or ():
             self.texts.append(msgspec.json.decode(item.body)["content"][0]["text"])
+        if journal is not None:
+            self.journal_sizes.append(len(self.texts))
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 class Streaming:
-    """A foreground stream that says something when it is told to."""
+    """A stream that says something when it is told to."""
 
-    def __init__(self) -> None:
-        request = TurnRequest(api="responses", model="m", is_stream=True)
+    def __init__(self, *, is_background: bool = False) -> None:
+        request = TurnRequest(
+            api="responses", model="m", is_stream=True, is_background=is_background
+        )
         live = LiveResponse(
             ResponseFacts(id="resp_1", request=request, created_at=0.0, status="in_progress")
         )
@@ -89,6 +103,33 @@ def test_text_is_kept_after_a_fifth_of_a_second_whatever_the_time(ms: int) -> No
         await stream.writer.settle()
 
     played(ms, scenario)
+
+
+def test_a_background_stream_stores_its_text_with_each_batch_of_its_journal() -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
+        stream = Streaming(is_background=True)
+        stream.say("one")
+        await loop.move(BATCH_MS)
+        stream.say(" two")
+        await loop.move(BATCH_MS)
+        # If the process dies or is stopped now, a cancel keeps all that readers were shown.
+        assert stream.run.texts == ["one", "one two"]
+        assert stream.run.journal_sizes == [1, 2]
+        await stream.writer.settle()
+
+    played(100_000, scenario)
+
+
+def test_a_run_that_lost_its_lane_is_aborted_at_its_next_checkpoint() -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
+        stream = Streaming()
+        stream.say("one")
+        stream.run.is_fenced = True
+        await loop.move(CHECKPOINT_MS)
+        # The upstream may be silent for long, so the run would not notice by itself.
+        assert stream.run.is_aborted
+
+    played(100_000, scenario)
 
 
 def test_texts_that_are_due_close_together_are_kept_together() -> None:
