@@ -24,6 +24,12 @@ YIELD_AFTER_BYTES = 64 * 1024
 """How much a provider may write before other tasks get to run."""
 CHECKPOINT_SECONDS = 0.2
 """How long text is collected before a checkpoint; with the commit, under 250 ms."""
+SHORT_CHARACTERS = 16 * 1024
+"""A text of a background stream of up to this length is stored with each batch of its journal.
+
+A cancel from elsewhere then keeps all that readers were shown. A longer text is stored at
+checkpoints only: each time the whole text is written.
+"""
 SHARED_SECONDS = 0.02
 """Checkpoints that are due within this time are written together, so that they share a commit."""
 
@@ -169,8 +175,9 @@ class JournalWriter:
         text = None
         # Timers fire a little early; without the margin a checkpoint would wait for another batch.
         is_due = loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS
-        # What readers see of a background stream is never more than the stored text.
-        if partial.has_changed and (is_due or entry is not None):
+        if live.publish_after_commit and live.shown_characters <= SHORT_CHARACTERS:
+            is_due = True
+        if partial.has_changed and is_due:
             self._saved_at = loop.time()
             text = partial.checkpoint()
         try:

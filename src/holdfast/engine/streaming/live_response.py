@@ -98,7 +98,7 @@ class LiveResponse:
         """The number of the first event that the journal does not have."""
         self._prologue_end = first
         self._has_started = False
-        self._text = 0
+        self.shown_characters = 0
         """The characters of all deltas so far."""
         self._events: list[StreamEvent] = []
         self.waiting: list[LiveCursor] = []
@@ -132,7 +132,7 @@ class LiveResponse:
         A delta is not encoded here: its reader may need another form, or there may be no reader.
         """
         first = number = self.next_number
-        size, text = 0, self._text
+        size, text = 0, self.shown_characters
         numbered: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
@@ -156,7 +156,7 @@ class LiveResponse:
             self.first_output = first
         if text > MAX_TEXT:
             raise _too_long()
-        self._text = text
+        self.shown_characters = text
         self._events += numbered
         self.next_number = number
         self.held_bytes += size

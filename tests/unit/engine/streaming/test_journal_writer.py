@@ -13,7 +13,7 @@ from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import Delta
-from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.streaming.journal_writer import SHORT_CHARACTERS, JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 
 CHECKPOINT_MS = 200
@@ -128,6 +128,19 @@ def test_a_run_that_lost_its_lane_is_aborted_at_its_next_checkpoint() -> None:
         await loop.move(CHECKPOINT_MS)
         # The upstream may be silent for long, so the run would not notice by itself.
         assert stream.run.is_aborted
+
+    played(100_000, scenario)
+
+
+def test_a_long_text_of_a_background_stream_is_stored_at_checkpoints_only() -> None:
+    async def scenario(loop: HandMovedLoop) -> None:
+        stream = Streaming(is_background=True)
+        stream.say("x" * (SHORT_CHARACTERS + 1))
+        await loop.move(BATCH_MS)
+        assert stream.run.journal_sizes == [0]
+        await loop.move(CHECKPOINT_MS)
+        assert len(stream.run.texts) == 1
+        await stream.writer.settle()
 
     played(100_000, scenario)
 
