@@ -80,10 +80,11 @@ def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
     """Return records without their bodies, except erased summaries, which no longer count."""
     return tuple(
         RecordHead(
-            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
+            record.session_id, record.no, record.kind, record.from_seq, record.to_seq,
+            record.undoes, upto,
         )
-        for one in records
-        if one.kind != "compaction" or one.body is not None
+        for record in records
+        if record.kind != "compaction" or record.body is not None
     )  # fmt: skip
 
 
@@ -333,7 +334,7 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
     """Return a session's own compactions, oldest first, without the erased ones."""
     force = in_force(heads_of(records, session.head_seq))
     undone = {record.undoes for record in records if record.kind == "undo"}
-    found: dict[str, CompactionView] = {}
+    views: dict[str, CompactionView] = {}
     for record in records:
         if record.body is None or record.kind not in ("compaction", "elision"):
             continue
@@ -348,8 +349,8 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
             status = "undone"
         elif summary is not None and (record.session_id, record.no) not in force.standing:
             status = "void"
-        before = found.get(body.id)
-        found[body.id] = CompactionView(
+        before = views.get(body.id)
+        views[body.id] = CompactionView(
             id=body.id,
             # A compaction with two records is in force as long as its summary is.
             status=before.status if before is not None else status,
@@ -359,4 +360,4 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
             compaction=summary or (before.compaction if before else None),
             elision=elision or (before.elision if before else None),
         )
-    return list(found.values())
+    return list(views.values())

@@ -181,12 +181,12 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
                 waiting.setdefault(name, []).append((batch, index))
         else:
             batch += 1
-            found = waiting.get(name)
-            if found:
-                last = found[-1][0]
-                place = next(n for n, (number, _) in enumerate(found) if number == last)
-                answers[found.pop(place)[1]] = item
-            elif found is None:
+            call = waiting.get(name)
+            if call:
+                last = call[-1][0]
+                place = next(n for n, (number, _) in enumerate(call) if number == last)
+                answers[call.pop(place)[1]] = item
+            elif call is None:
                 early.setdefault(name, []).append(item)
     return answers
 
