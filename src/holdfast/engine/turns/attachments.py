@@ -54,16 +54,16 @@ async def load_attachments(run: ActiveRun, delivery: Delivery, channels: Channel
 
 def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
     """Return the attachments whose content is not in the log yet."""
-    known = {item.item_id for item in items}
-    found: list[GatewayAttachment] = []
+    item_ids = {item.item_id for item in items}
+    waiting: list[GatewayAttachment] = []
     for item in items:
         if item.kind != ATTACHMENT:
             continue
         attachment = load_item(item.body)
         assert isinstance(attachment, GatewayAttachment)
-        if content_id(attachment) not in known:
-            found.append(attachment)
-    return found
+        if content_id(attachment) not in item_ids:
+            waiting.append(attachment)
+    return waiting
 
 
 async def _load(
@@ -71,7 +71,7 @@ async def _load(
 ) -> list[tuple[GatewayAttachment, Content]]:
     """Return the content of each attachment, or why there is none."""
     loaded: list[tuple[GatewayAttachment, Content]] = []
-    left = channels.media_bytes(waiting[0].channel)
+    bytes_left = channels.media_bytes(waiting[0].channel)
     until = asyncio.get_running_loop().time() + LOAD_SECONDS
     for number, attachment in enumerate(waiting):
         content: Content
@@ -79,12 +79,12 @@ async def _load(
             content = f"a message may have {MAX_FILES} files"
         elif attachment.kind == "audio" and channels.transcriber is None:
             content = "voice and audio cannot be transcribed here"
-        elif attachment.size > left:
+        elif attachment.size > bytes_left:
             content = "it is too large"
         else:
-            content = await _download(attachment, channels, left, until)
+            content = await _download(attachment, channels, bytes_left, until)
         if isinstance(content, bytes):
-            left -= len(content)
+            bytes_left -= len(content)
         if isinstance(content, bytes) and attachment.kind == "audio":
             content = await _transcribe(attachment, content, channels.transcriber)
         loaded.append((attachment, content))

@@ -434,9 +434,9 @@ class TurnService:
         """Return the recorded result of a step, or raise its error."""
         if turn.merged_into is not None:
             joined = await self._read_turn(tenant, turn.merged_into)
-            found = await self.load_result(tenant, joined, joined.step)
-            named = replace(found.response, id=response_id(turn.id, step))
-            return TurnResult(turn, found.session, named)
+            result = await self.load_result(tenant, joined, joined.step)
+            named = replace(result.response, id=response_id(turn.id, step))
+            return TurnResult(turn, result.session, named)
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:
