@@ -250,7 +250,7 @@ class AgentDirectories:
 
     def names(self) -> list[str]:
         """Return the sessions that have a directory."""
-        return [one.path.name for one in self._existing() if not one.is_temporary]
+        return [directory.path.name for directory in self._existing() if not directory.is_temporary]
 
     def temporary(self, name: str) -> SessionDirectory:
         """Return a directory for one call that belongs to no session."""
@@ -274,9 +274,9 @@ class AgentDirectories:
         first, last = self._accounts
         if first == last:
             return first
-        known = self._known_account(path)
-        if known is not None:
-            return known
+        account = self._known_account(path)
+        if account is not None:
+            return account
         claims = self.root / _CLAIMS
         claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first.uid, last.uid + 1):

@@ -80,10 +80,10 @@ def _file_name(attachment: Attachment, content: bytes) -> str:
         extension = "wav"
     elif content[4:8] == b"ftyp":
         extension = "m4a"
-    given = attachment.name.rpartition(".")[2] if "." in attachment.name else ""
+    extension_sent = attachment.name.rpartition(".")[2] if "." in attachment.name else ""
     subtype = attachment.media_type.partition(";")[0].rpartition("/")[2]
-    extension = extension or given or subtype
-    safe = "".join(one for one in extension if one.isascii() and one.isalnum())[:8].lower()
+    extension = extension or extension_sent or subtype
+    safe = "".join(char for char in extension if char.isascii() and char.isalnum())[:8].lower()
     return f"recording.{safe or 'ogg'}"
 
 
