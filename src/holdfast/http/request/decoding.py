@@ -130,14 +130,14 @@ def pop_text(kind: BodyKind, fields: Fields) -> DecodedEntry | None:
         return None
     try:
         if kind == "responses":
-            found = DecodedEntry(None, (message("user", _read_string(fields[name])),))
+            entry = DecodedEntry(None, (message("user", _read_string(fields[name])),))
         else:
             instructions, items = _text_entry(_read_one_text(fields[name])[0])
-            found = DecodedEntry(instructions or None, items)
+            entry = DecodedEntry(instructions or None, items)
     except (msgspec.DecodeError, RecursionError):
         return None
     del fields[name]
-    return found
+    return entry
 
 
 def decode_entry(kind: BodyKind, raw: bytes, index: int) -> DecodedEntry:

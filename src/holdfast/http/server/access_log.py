@@ -29,9 +29,9 @@ access_logger = log.logger(EVENT)
 
 def begin_request(request: Request, new_id: Callable[[str], str]) -> RequestContext:
     """Give a request its id, the client's own if it is valid, and make it the current one."""
-    given = request.by_name.get(b"x-request-id")
-    is_valid = given is not None and _REQUEST_ID.fullmatch(given) is not None
-    request.id = given.decode() if given is not None and is_valid else new_id("req")
+    client_id = request.by_name.get(b"x-request-id")
+    is_valid = client_id is not None and _REQUEST_ID.fullmatch(client_id) is not None
+    request.id = client_id.decode() if client_id is not None and is_valid else new_id("req")
     parent = request.by_name.get(b"traceparent")
     if parent is not None and _TRACEPARENT.fullmatch(parent) is None:
         parent = None
