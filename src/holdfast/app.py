@@ -165,7 +165,7 @@ async def open_application(
         upstreams = trace_calls(upstreams, meter)
         traced = trace_commits(store, meter)
         gateway = _new_gateway(traced, settings, store.clock, ids, meter, runtimes)
-        has_windows = any(one.context_tokens is not None for one in settings.upstreams)
+        has_windows = any(upstream.context_tokens is not None for upstream in settings.upstreams)
         windows = upstreams.context_tokens if has_windows else None
         compactor = Compactor(gateway, upstreams.provider, windows, settings.context)
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
