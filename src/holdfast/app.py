@@ -220,7 +220,7 @@ def _new_gateway(
     meter: Meter,
     runtimes: SessionRuntimes,
 ) -> Gateway:
-    """Return the gateway of a server, which also runs turns that nobody waits for."""
+    """Return the gateway of a server, which also runs turns without a waiting client."""
     limits = settings.lanes.limits(
         can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
     )

@@ -125,7 +125,7 @@ class InboundHandler:
         return sum(self.outcomes.values())
 
     async def handle(self, message: InboundMessage) -> None:
-        """Make a message durable; one that cannot be handled is recorded after three tries."""
+        """Make a message durable; record it as failed after three tries."""
         try:
             outcome = await self._handle(await self.moved_chats.with_first_id(message))
         except StoreUnavailable:
@@ -409,7 +409,7 @@ class InboundHandler:
         return outcome
 
     async def _copy_moved(self, message: InboundMessage, key: Key) -> None:
-        """Copy what was said under the new id of a moved chat before the move was known."""
+        """Copy the messages that arrived under a moved chat's new id before the move was known."""
         chat = self.moved_chats.current_id(message.place.chat)
         if chat != message.place.chat:
             place = replace(message.place, chat=chat)

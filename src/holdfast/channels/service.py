@@ -185,14 +185,14 @@ class ChannelService:
                 self._note_moved(channel, row.chat, row.successor)
 
     async def stop_receiving(self) -> None:
-        """Receive no more; what is accepted goes on."""
+        """Stop receiving; accepted turns continue."""
         for task in self._receiving:
             task.cancel()
         await asyncio.gather(*self._receiving, return_exceptions=True)
         self._receiving = []
 
     async def stop(self) -> None:
-        """Stop everything; what is not sent stays in the outbox."""
+        """Stop everything; unsent messages stay in the outbox."""
         await self.stop_receiving()
         tasks = [*self._tasks, *self._live_replies.values()]
         for task in tasks:
@@ -354,7 +354,7 @@ class ChannelService:
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 
     async def listing(self) -> list[dict[str, object]]:
-        """Return every channel with what it does."""
+        """Return every channel and its state."""
         counts = await self._gateway.store.channels.counts()
         channels: list[dict[str, object]] = []
         for name, settings in self._settings.items():

@@ -92,7 +92,7 @@ def is_name(pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
-    """How long to wait for an upstream; each limit has an error code of its own."""
+    """How long to wait for an upstream; each limit has its own error code."""
 
     connect_seconds: float = 10.0
     """Until a new connection is open, TLS included."""

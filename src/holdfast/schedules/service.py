@@ -305,7 +305,7 @@ class Scheduler:
         return False
 
     async def _note(self, row: ScheduleRow, reason: str) -> None:
-        """Record what a schedule waits for."""
+        """Record why a schedule has not run yet."""
         if row.reason != reason:
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
@@ -446,7 +446,7 @@ class Scheduler:
 
 
 def _parse(values: dict[str, Any]) -> ScheduleSpec:
-    """Return a schedule that somebody sent; whatever is wrong is named with its field."""
+    """Parse a schedule from a request; errors name the field."""
     deliver = values.get("deliver")
     for place, raw, allowed in (
         ("", values, ScheduleSpec),

@@ -331,7 +331,7 @@ def build(
     origin: Origin | None = None,
     finish: Callable[[SectionT], SectionT] = lambda section: section,
 ) -> SectionT:
-    """Build a section; errors of its own validation are reported with their origin."""
+    """Build a section; report its validation errors with their origin."""
     values = _convert_all(given, _fields(kind))
     try:
         section = with_absolute_paths(kind(**values), {name: at for name, (_, at) in given.items()})

@@ -9,7 +9,7 @@ _SYNONYMS = {
     "DB": "STORE", "DATABASE": "STORE", "DSN": "STORE", "BIND": "HOST", "ADDRESS": "HOST",
     "TRACING": "OTEL", "LOGGING": "LOG", "LOGLEVEL": "LOG_LEVEL", "LOGFORMAT": "LOG_FORMAT",
 }  # fmt: skip
-"""Words of other programs for words of ours."""
+"""Names in other programs for Holdfast's names."""
 _FIRST = {"STORE": "STORE_URL", "UPSTREAM": "UPSTREAM_URL", "KEY": "API_KEY"}
 """The field that is meant where only a section is named."""
 

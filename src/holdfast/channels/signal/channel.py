@@ -211,7 +211,7 @@ class SignalChannel:
             self._last_id = event.id or self._last_id
 
     async def _handle_event(self, raw: bytes, inbox: Inbox) -> None:
-        """Pass an event on; record one that cannot be read."""
+        """Forward an event; record it if it cannot be read."""
         try:
             envelope = read_event(raw)
         except msgspec.DecodeError as exc:

@@ -119,7 +119,7 @@ def read_press(payload: BlockActions, account: Account) -> ButtonPress | None:
 
 
 def read_event(event: SlackEvent, account: Account, channel_type: str) -> InboundMessage | None:
-    """Return the message that an event tells of; `None` for everything else."""
+    """Return the message of an event; `None` for other events."""
     if event.type not in ("message", "app_mention") or not event.channel:
         return None
     if event.subtype == "message_changed":

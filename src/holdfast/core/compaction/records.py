@@ -250,7 +250,7 @@ _WRAPPING = 160
 
 
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
-    """Return a `compaction` item of ours: opaque to its client, readable to us.
+    """Return the gateway's `compaction` item: opaque to clients, readable here.
 
     It names the record of the session that it represents, where there is one: within that session
     the record applies instead. Number 0 means that the log was too short for a record.
@@ -268,18 +268,18 @@ def summary_capacity(size: int) -> int:
 
 
 def is_ours(item: StoredItem) -> bool:
-    """Whether an item is a compaction of ours."""
+    """Whether an item is a compaction by this gateway."""
     return item.kind == "compaction" and _carried(item.body) is not None
 
 
 def carried_text(body: bytes) -> str | None:
-    """Return the summary in a `compaction` item of ours, or None for other items."""
+    """Return the summary in the gateway's `compaction` item, or None for other items."""
     carried = _carried(body)
     return carried.text if carried is not None else None
 
 
 def carried_record(body: bytes) -> Name | None:
-    """Return the record that a `compaction` item of ours names, number 0 included."""
+    """Return the record that the gateway's `compaction` item names, number 0 included."""
     carried = _carried(body)
     if carried is None or not carried.session_id:
         return None

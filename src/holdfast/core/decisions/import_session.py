@@ -125,7 +125,7 @@ def _extend(command: Import, facts: Facts, session: Session) -> Decision[Importe
 
 
 def _head_after(command: Import, known_turns: int) -> int | None:
-    """Return the log's length after the first turns, or None if items of theirs come later."""
+    """Return the log's length after the first turns, or None if their items continue later."""
     order = _order(command)
     at = next((at for at, (index, _) in enumerate(order) if index >= known_turns), len(order))
     if any(index < known_turns for index, _ in order[at:]):
@@ -140,7 +140,7 @@ def _order(command: Import) -> Order:
 
 
 def _write(draft: Draft, command: Import, known_turns: int, hidden: tuple[Span, ...]) -> int:
-    """Append the turns after the `known` ones, hide the source's hidden ranges, add one event."""
+    """Append the turns after the first `known_turns`, hide hidden ranges, add one event."""
     before = draft.session.head_seq
     _write_turns(draft, command, known_turns)
     _record_user_activity(draft, command.last_user_activity_at)

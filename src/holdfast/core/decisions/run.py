@@ -55,7 +55,7 @@ _NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
-    """Append what a run has finished so far, and save its unfinished output."""
+    """Append the finished output of a run, and save its unfinished output."""
     if not command.fence.holds(facts.session):
         return fenced(command.fence, facts, tried="extend", count=len(command.items))
     session, turn, run = facts.session, facts.active, facts.active_run

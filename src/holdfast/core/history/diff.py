@@ -332,7 +332,7 @@ def _limited(ends: list[int]) -> list[int]:
 
 
 def _match(sent: Sequence[bytes], logged: Sequence[bytes]) -> tuple[int, int]:
-    """Return how many items of `sent` match, and where in `known` the match ends.
+    """Return how many items of `sent` match, and where in `logged` the match ends.
 
     A match that ends at the head beats any other. Otherwise the longest wins, and the latest of
     equally long ones. One pass over both (Knuth, Morris, Pratt); reasoning in `sent` is skipped.

@@ -66,7 +66,7 @@ class StoredItem(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
     def as_new(self) -> NewItem:
-        """Return the item as one that can be appended again."""
+        """Return the item as a new item, to append it again."""
         return NewItem(self.body, self.kind, self.item_id, self.call_id, self.fingerprint)
 
 

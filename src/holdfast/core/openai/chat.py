@@ -31,7 +31,7 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
 
 
 def read_message(message: Any, index: int) -> str | list[Item]:
-    """Return the instructions that a message gives, or the items that it stands for."""
+    """Return the instructions or the items of a message."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InvalidInput(f"messages[{index}] needs a role")
     role, content = message["role"], message.get("content")

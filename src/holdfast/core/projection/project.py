@@ -213,7 +213,7 @@ def _answer(
 
 
 def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:
-    """Return what the model is told of a call that has no output."""
+    """Return the synthetic output of a call that has none."""
     own = next((each for each in gateway_items if each.seq == call.seq), None)
     if own is None or own.kind != CALL:
         return INTERRUPTED

@@ -318,7 +318,7 @@ class ApprovalService:
     async def deny(
         self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
     ) -> TurnTicket:
-        """Deny the requests of one turn together, so that the turn goes on once."""
+        """Deny the requests of one turn together, so that the turn resumes once."""
         items = tuple(
             self.item_for(each, approver, ApprovalAnswer(each.id, False, reason))
             for each in waiting

@@ -30,20 +30,20 @@ _MAGIC = (
 
 
 class SpokenText(NamedTuple):
-    """What is said in a recording."""
+    """The transcript of a recording."""
 
     text: str
 
 
 Content = bytes | SpokenText | str
-"""A file, what is said in it, or why there is neither."""
+"""A file, its transcript, or why there is neither."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 
 
 async def load_attachments(run: ActiveRun, delivery: Delivery, channels: ChannelMessages) -> None:
     """Download the files of a turn's messages, and commit them before the model is called.
 
-    A person whose voice message is not understood is told so in the same commit.
+    The same commit notifies a person whose voice message could not be transcribed.
     """
     waiting = find_waiting(await run.own_items())
     if waiting:
@@ -94,7 +94,7 @@ async def _load(
 async def _transcribe(
     attachment: GatewayAttachment, content: bytes, transcriber: Transcriber | None
 ) -> SpokenText | str:
-    """Return what is said in a recording, or why that is not known."""
+    """Return the transcript of a recording, or why there is none."""
     assert transcriber is not None, "a recording is not downloaded without one"
     try:
         text = await transcriber.transcribe(_reference(attachment), content)

@@ -2,7 +2,7 @@
 
 The remaining work is always read from the log, so that a turn continues in the same way after a
 step, an approval and a crash. A call that may have run before is run again only if its tool is
-declared safe; otherwise the model is told that the outcome is unknown.
+declared safe; otherwise the model gets "outcome unknown" as the output.
 """
 
 import asyncio
@@ -297,7 +297,7 @@ class ToolLoop:
         """Return the item ids of the calls that an earlier run of the turn may have run.
 
         A run ends with calls that have not run only if they wait for an approval. Such a call is
-        run by the first run after its approval, which has a step of its own.
+        run by the first run after its approval, which has its own step.
         """
         run = progress.run
         earlier = [call for call in due if call.item_id not in progress.made]
@@ -341,7 +341,7 @@ class ToolLoop:
         return self._pause(progress, pending, seconds)
 
     async def _open_calls(self, progress: ToolProgress) -> OpenCalls:
-        """Return the calls of the turn without an outcome; one that was hidden is an outcome."""
+        """Return the calls of the turn without an outcome; a hidden outcome counts."""
         open_calls = find_open_calls(await progress.run.own_items())
         if all(call.item_id in progress.latest for call in open_calls.calls):
             return open_calls
@@ -436,7 +436,7 @@ class ToolLoop:
             outcome = "timeout"
             limit = self._settings.tool_seconds
             return ToolResult(error=f"The tool did not answer within {limit:g} s.")
-        except Exception as exc:  # noqa: BLE001 - the model is told; the turn goes on
+        except Exception as exc:  # noqa: BLE001 - the model gets the error; the turn continues
             log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
             return ToolResult(error=f"The tool failed: {type(exc).__name__}")
         finally:

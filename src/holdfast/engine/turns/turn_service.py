@@ -73,7 +73,7 @@ class TurnTicket(msgspec.Struct, eq=False):
     _waiters: list[asyncio.Future[TurnResult]] = []
 
     def start(self) -> None:
-        """Execute a deferred turn in a task of its own."""
+        """Execute a deferred turn in its own task."""
         if self.unstarted is not None:
             (admission, request), self.unstarted = self.unstarted, None
             self._service.start_task(self, admission, request, None)
@@ -211,7 +211,7 @@ class TurnService:
         request: TurnRequest,
         live: LiveResponse | None,
     ) -> None:
-        """Execute an accepted turn in a task of its own."""
+        """Execute an accepted turn in its own task."""
         task = ticket.task = asyncio.get_running_loop().create_task(
             self._execute_and_settle(ticket, admission, request, live), name="holdfast-turn"
         )

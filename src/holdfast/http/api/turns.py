@@ -49,7 +49,7 @@ class TurnsApi:
         return json_reply(turn_value(view, await self._gateway.read.runs(view.turn.id)))
 
     async def cancel(self, request: Request) -> AnyReply:
-        """Cancel a turn; one that has ended stays unchanged."""
+        """Cancel a turn; do nothing if it has ended."""
         await read_no_fields(request)
         view = await self._find(request)
         await self._turn_service.cancel(view.turn)

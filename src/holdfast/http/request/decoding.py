@@ -32,7 +32,7 @@ _STRUCTURE = (b"{", b"[", b",")
 
 
 class DecodedEntry(NamedTuple):
-    """An entry of the field with the items: what it stands for, whatever the others are."""
+    """One decoded entry of the input field; it does not depend on the other entries."""
 
     instructions: str | None
     items: tuple[NewItem, ...]

@@ -177,7 +177,7 @@ class TurnSubmitter:
         is_new: bool,
         is_compared: bool,
     ) -> tuple[TurnTicket, Sequence[NewItem]]:
-        """Accept what is new in the items; compare again if the session changed meanwhile."""
+        """Accept the new items; compare again if the session changed meanwhile."""
         storage, limits = self.gateway.storage, self.gateway.limits
         limits = await storage.limits(request.tenant, limits) if storage.is_bounded else limits
         arrival = None if is_new else self._arrival(request, headers, digest, limits)
@@ -281,7 +281,7 @@ class TurnSubmitter:
         ticket: TurnTicket,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Return the ticket of a turn that waits behind an approval, or of what it answered.
+        """Return the ticket of a turn that waits behind an approval, or of the turn it approved.
 
         Behind calls that run, another call may wait for the approval that the turn gives.
         """

@@ -61,7 +61,7 @@ def log_request(
         "status": status,
         "ms": round(seconds * 1000, 1),
         "tenant": request.tenant if status != 401 else None,
-        # A reset names the new session in its answer: log the one that it was about.
+        # The answer to a reset names the new session: log the session that was reset.
         "session_id": _session_in_path(request) or _header(reply.headers, b"x-session-id"),
         "turn_id": _header(reply.headers, b"x-turn-id") or _turn_in_path(request),
         "model": context.model[:MAX_MODEL_CHARACTERS] if context.model else None,

@@ -268,7 +268,7 @@ class AgentDirectories:
         )
 
     def _account(self, path: Path) -> UnixAccount | None:
-        """Return the account of a session: the only one, or one of its own."""
+        """Return the account of a session: the shared one, or its own."""
         if self._accounts is None:
             return None
         first, last = self._accounts

@@ -1,4 +1,4 @@
-"""Isolation of an agent that has tools: a sandbox, or a system user of its own.
+"""Isolation of an agent that has tools: a sandbox, or a separate system user.
 
 Before a gateway starts, an isolated probe tries to read what no agent may: the store, the
 configuration, the gateway's environment, and the directory of another session.

@@ -49,7 +49,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, launch: Launch) -> "AgentProcess":
-        """Start the process in a session and a process group of its own."""
+        """Start the process in its own session and process group."""
         try:
             process = await start_child(
                 launch.command,

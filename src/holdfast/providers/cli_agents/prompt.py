@@ -79,7 +79,7 @@ def _parts(content: Any) -> Prompt:
     parts: Prompt = []
     for part in content if isinstance(content, list) else ():
         shown = _part(part)
-        # Adjacent texts stay separate: each part is a paragraph of its own.
+        # Adjacent texts stay separate: each part is its own paragraph.
         parts.append(shown)
     return parts or [""]
 

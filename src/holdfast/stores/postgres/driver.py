@@ -119,7 +119,7 @@ class PostgresDriver(SqlDriver):
         return self._listener.has_missed()
 
     async def close(self) -> None:
-        """Close every connection; drop one that does not answer."""
+        """Close every connection; drop those that do not answer."""
         await self._listener.close()
         if self._writer is not None:
             connection, self._writer = self._writer, None

@@ -29,13 +29,13 @@ async def read_columns(connection: Connection) -> dict[str, set[str]]:
 
 
 def check_names(tables: dict[str, set[str]], applied: list[tuple[int, str]], where: str) -> None:
-    """Raise if tables of another application have the names of ours; others do not matter."""
+    """Raise if another application's tables have the names of Holdfast's tables."""
     if taken := migrations.taken_names(tables, applied):
         raise foreign(where, taken)
 
 
 def foreign(where: str, tables: list[str]) -> ForeignDatabase:
-    """Return the error for tables of another application with the names of ours."""
+    """Return the error for another application's tables with Holdfast's names."""
     return ForeignDatabase(
         f"{where} has tables of another application with the names of Holdfast's "
         f"({', '.join(tables[:3])}); use another database or schema"

@@ -334,7 +334,7 @@ class SqlStore:
         self._listeners.append(listener)
 
     def _tell_senders(self, changes: Sequence[Change]) -> None:
-        """Wake those who send what was written: here, and elsewhere what is not sent here."""
+        """Wake the senders of changed outbox rows, here and in other processes."""
         outbox_changes = [change for change in changes if type(change) in _OUTBOX_CHANGES]
         if not outbox_changes:
             return

@@ -194,7 +194,7 @@ class SqliteDriver(SqlDriver):
             self._post_checkpoint(writer)
 
     def _is_queued(self, command: Accept) -> bool:
-        """Whether a turn only joins a queue, behind one that gets the lane first."""
+        """Whether a turn only joins a queue, behind another turn that gets the lane first."""
         if command.again or command.on_busy != "enqueue":
             return False
         # Other threads may change the lanes meanwhile: this is only a hint.
@@ -533,7 +533,7 @@ def _bytes_in(rows: list[Row]) -> int:
 
 
 def _explain(exc: Exception) -> Exception:
-    """Return the error of ours for an exception of SQLite."""
+    """Map an exception of SQLite to a Holdfast error."""
     if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a value: {exc}")
     elif isinstance(exc, sqlite3.Error | LostUpdate):

@@ -173,7 +173,7 @@ class McpConnection:
         return ToolResult(error=f"The server answered with an error: {exc}")
 
     async def _live_client(self) -> Client:
-        """Return a client whose server answers; probe one that was idle or failed."""
+        """Return a client whose server answers; probe it after idling or a failure."""
         client = await self._connect()
         is_idle = monotonic() - self.last_used > PROBE_AFTER_SECONDS
         if (self._is_suspect or is_idle) and not self._in_flight:
@@ -257,7 +257,7 @@ class McpConnection:
                 finally:
                     for task in waiting:
                         task.cancel()
-        except Exception as exc:  # noqa: BLE001 - the top of a task; callers are told
+        except Exception as exc:  # noqa: BLE001 - the top of a task; callers get the error
             if ready.done():
                 log.info("mcp.server_ended", server=self.settings.name, reason=_words(exc))
             else:

@@ -58,7 +58,7 @@ class McpServers:
         try:
             connection = await self._connection(settings, caller)
             listed = await connection.list_tools()
-        except Exception as exc:  # noqa: BLE001 - the turn goes on without this server
+        except Exception as exc:  # noqa: BLE001 - the turn continues without this server
             log.warning(
                 "mcp.server_unavailable",
                 server=settings.name,

@@ -147,7 +147,7 @@ def is_gap(row: ReceiverRow, now: float) -> bool:
 
 
 def count_bot_turn(command: cmd.CountBotTurn, facts: Facts) -> Decision[bool]:
-    """Count a message of a bot; one that is delivered twice counts once."""
+    """Count a message of a bot; count a repeated delivery once."""
     known = facts.bot_turns
     counted = msgspec.json.decode(known.messages, type=list[str]) if known is not None else []
     if command.message in counted:

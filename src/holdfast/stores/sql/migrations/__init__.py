@@ -17,7 +17,7 @@ CREATE_VERSIONS = (
     "(version {int} primary key, name {text} not null, applied_at {real} not null)"
 )
 VERSION_COLUMNS = frozenset({"version", "name"})
-"""Columns without which a table `schema_versions` is not one of ours."""
+"""Columns that Holdfast's table `schema_versions` always has."""
 READ_VERSIONS = "select version, name from schema_versions"
 ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?1, ?2, ?3)"
 FIRST_SCHEMA = (
