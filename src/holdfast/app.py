@@ -165,7 +165,7 @@ async def open_application(
         upstreams = trace_calls(upstreams, meter)
         traced = trace_commits(store, meter)
         gateway = _new_gateway(traced, settings, store.clock, ids, meter, runtimes)
-        has_windows = any(one.context_tokens is not None for one in settings.upstreams)
+        has_windows = any(upstream.context_tokens is not None for upstream in settings.upstreams)
         windows = upstreams.context_tokens if has_windows else None
         compactor = Compactor(gateway, upstreams.provider, windows, settings.context)
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
@@ -220,7 +220,7 @@ def _new_gateway(
     meter: Meter,
     runtimes: SessionRuntimes,
 ) -> Gateway:
-    """Return the gateway of a server, which also runs turns that nobody waits for."""
+    """Return the gateway of a server, which also runs turns without a waiting client."""
     limits = settings.lanes.limits(
         can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
     )

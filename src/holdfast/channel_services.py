@@ -106,7 +106,7 @@ class _Webhooks:
             ]
 
     async def stop(self) -> None:
-        """Stop; what is not sent stays in the outbox."""
+        """Stop; unsent messages stay in the outbox."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

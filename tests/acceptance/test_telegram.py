@@ -77,7 +77,7 @@ def test_messages_that_wait_while_the_gateway_is_killed_are_answered_once(
         assert len(provider.requests()) == 4
 
 
-def test_a_send_whose_outcome_is_unknown_is_repeated_and_says_so(
+def test_a_send_with_an_unknown_outcome_is_repeated_with_a_note(
     store_url: str, tmp_path: Path
 ) -> None:
     more = 'direct = "open"\ncollect_seconds = 0\nreply = "whole"'

@@ -52,7 +52,7 @@ def test_a_gateway_that_is_killed_at_any_step_loses_and_repeats_nothing(
     crash_and_judge(store_url, tmp_path, PLATFORMS[platform](), point)
 
 
-def test_a_gateway_that_is_killed_sends_the_file_again_and_says_so(tmp_path: Path) -> None:
+def test_a_killed_gateway_sends_the_file_again_with_a_note(tmp_path: Path) -> None:
     point = KillPoint("after", "sendDocument")
     crash_with_file(sqlite_url(tmp_path), tmp_path, PLATFORMS["telegram"](), point)
 

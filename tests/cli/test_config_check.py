@@ -119,7 +119,7 @@ def collector() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_collector_is_asked_whether_it_accepts_traces(check: Check, collector: str) -> None:
+def test_a_check_reports_whether_a_collector_accepts_traces(check: Check, collector: str) -> None:
     def result(endpoint: str) -> tuple[bool, str]:
         return check.run(f'[otel]\nendpoint = "{endpoint}"\n')[f"otel {endpoint}"]
 
@@ -269,7 +269,7 @@ def telegram(url: str, more: str = "") -> str:
     )
 
 
-def test_a_channel_is_asked_who_it_is(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_check_reports_the_account(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     with TelegramSimulator() as platform:
         monkeypatch.setenv("BOT_TOKEN", platform.token)
         is_ok, detail = check.run(telegram(platform.url))["channel bot"]

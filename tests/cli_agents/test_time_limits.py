@@ -104,7 +104,7 @@ async def test_a_turn_that_waited_for_a_process_has_its_whole_time(
         await provider.close()
 
 
-async def test_a_turn_that_gets_no_process_says_so(
+async def test_a_turn_without_a_free_process_fails_with_a_reason(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = _provider(root)

@@ -64,7 +64,7 @@ FENCES = (
     Fault(
         "a restore leaves the epoch of what it brings back",
         f"{CORE}/decisions/lifecycle.py",
-        "    back.raise_epoch()\n",
+        "    restored.raise_epoch()\n",
         "",
         (f"{CONTRACT}::TestFencing",),
     ),
@@ -457,8 +457,8 @@ PROJECTION = (
     Fault(
         "a turn in flight is hidden by a history that does not repeat it",
         f"{CORE}/history/diff.py",
-        "return found if open_from is None else _spare_open_turn(found, sent, log, open_from)",
-        "return found",
+        "return diff if open_from is None else _spare_open_turn(diff, sent, log, open_from)",
+        "return diff",
         ("tests/unit/core/history/test_diff.py", "tests/unit/http/test_whole_history.py"),
     ),
 )

@@ -237,15 +237,15 @@ AGENTS = (
     Fault(
         "a clean-up waits for a turn",
         f"{PROVIDERS}/cli_agents/provider.py",
-        "elif not found.is_running and not _is_resumable",
+        "elif not session.is_running and not _is_resumable",
         "elif not _is_resumable",
         ("tests/cli_agents/test_time_limits.py",),
     ),
     Fault(
         "the files of an agent that serves another store are deleted",
         f"{PROVIDERS}/cli_agents/provider.py",
-        "        if found is None:\n            return\n        if found.is_erased:\n",
-        "        if found is None or found.is_erased:\n",
+        "        if session is None:\n            return\n        if session.is_erased:\n",
+        "        if session is None or session.is_erased:\n",
         ("tests/cli_agents/test_erasure.py",),
     ),
 )

@@ -124,7 +124,7 @@ RUNS = (
     Fault(
         "a cached projection is used although other items are quarantined",
         f"{ENGINE}/model_call/growing_projection.py",
-        "        or known.key != quarantined\n",
+        "        or cached.key != quarantined\n",
         "",
         ("tests/unit/engine/model_call/test_growing_projection.py",),
     ),
@@ -241,8 +241,8 @@ WAKEUPS = (
     Fault(
         "the feed loses a wake-up",
         f"{ENGINE}/streaming/event_feed.py",
-        "                found = await self._read.feed(tenant, after=after, limit=BATCH)\n",
-        "                found = await self._read.feed(tenant, after=after, limit=BATCH)\n"
+        "                events = await self._read.feed(tenant, after=after, limit=BATCH)\n",
+        "                events = await self._read.feed(tenant, after=after, limit=BATCH)\n"
         "                news = poller.news\n",
         ("tests/integration/test_feed_wakeups.py",),
     ),
@@ -256,8 +256,8 @@ WAKEUPS = (
     Fault(
         "the feed of a session loses a wake-up",
         f"{ENGINE}/streaming/event_feed.py",
-        "                found = await self._read.events(session_id, after=after, limit=BATCH)\n",
-        "                found = await self._read.events(session_id, after=after, limit=BATCH)\n"
+        "                events = await self._read.events(session_id, after=after, limit=BATCH)\n",
+        "                events = await self._read.events(session_id, after=after, limit=BATCH)\n"
         "                news = poller.news\n",
         ("tests/integration/test_feed_wakeups.py",),
     ),
@@ -310,8 +310,8 @@ WAKEUPS = (
     Fault(
         "a run is taken for lost before its end is written",
         f"{ENGINE}/sessions/worker.py",
-        "for name, where in found.items() if name not in self._deferred}",
-        "for name, where in found.items()}",
+        "for name, where in unclaimed.items() if name not in self._deferred}",
+        "for name, where in unclaimed.items()}",
         ("tests/unit/engine/sessions/test_abandoned_turns.py",),
     ),
     Fault(
@@ -348,15 +348,15 @@ RECOGNITION = (
     Fault(
         "a request is not bound to the items that it was compared with",
         f"{ENGINE}/turns/input_matching.py",
-        "        found.rewind,\n        outline.settled_seq,\n",
-        "        found.rewind,\n        None,\n",
+        "        diff.rewind,\n        outline.settled_seq,\n",
+        "        diff.rewind,\n        None,\n",
         ("tests/integration/test_turns_in_between.py",),
     ),
     Fault(
         "calls stay beside the words that a client has in place of them",
         f"{ENGINE}/turns/input_matching.py",
-        "        found = find_new(sent, log, is_whole=is_whole)\n    return log, found",
-        "        pass\n    return log, found",
+        "        diff = find_new(sent, log, is_whole=is_whole)\n    return log, diff",
+        "        pass\n    return log, diff",
         ("tests/unit/http/test_whole_history.py",),
     ),
 )
@@ -365,8 +365,8 @@ TOOLS = (
     Fault(
         "a call whose output was hidden is run again",
         f"{ENGINE}/turns/tool_loop.py",
-        "calls=tuple(c for c in left.calls if c.item_id not in ended)",
-        "calls=left.calls",
+        "calls=tuple(c for c in open_calls.calls if c.item_id not in ended)",
+        "calls=open_calls.calls",
         ("tests/tools/test_tool_loop.py", "tests/tools/test_approval_answers.py"),
     ),
     Fault(

@@ -156,8 +156,8 @@ FILTERS = (
     Fault(
         "a response of another tenant is read",
         f"{STORES}/sql/queries.py",
-        "if found is None or found.tenant != tenant or step > found.step:",
-        "if found is None or step > found.step:",
+        "if turn is None or turn.tenant != tenant or step > turn.step:",
+        "if turn is None or step > turn.step:",
         (f"{CONTRACT}::TestIdentity",),
     ),
     Fault(
@@ -223,8 +223,9 @@ WORKERS = (
     Fault(
         "a dead process keeps its lanes until its lease ends",
         f"{STORES}/sql/store.py",
-        "living = await self._tokens.living([one for one, lease, _ in found if lease != EXPIRED])",
-        "living = {one for one, lease, _ in found if lease != EXPIRED}",
+        "living = await self._tokens.living("
+        "[name for name, lease, _ in leases if lease != EXPIRED])",
+        "living = {name for name, lease, _ in leases if lease != EXPIRED}",
         (f"{PROCESSES}::test_a_repeat_that_waits_for_the_turn_of_a_killed_process_resumes_it",),
     ),
     Fault(
@@ -318,15 +319,15 @@ LOG = (
     Fault(
         "new sessions of two processes are made in the order of their ids",
         f"{STORES}/postgres/optimistic_batch.py",
-        "found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",
-        "found.get(ADD_FIRST_SESSION, []).sort(key=repr)",
+        "writes.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",
+        "writes.get(ADD_FIRST_SESSION, []).sort(key=repr)",
         ("tests/unit/stores/postgres/test_optimistic_batch.py",),
     ),
     Fault(
         "a run that lost its lane ends the turn that has it now",
         f"{STORES}/sql/optimistic/plain_turns.py",
-        "if known is None or not fence.holds(known[0].session):",
-        "if known is None:",
+        "if cached is None or not fence.holds(cached[0].session):",
+        "if cached is None:",
         (f"{CONTRACT}::TestFencing", "tests/unit/stores/sql/optimistic"),
     ),
     Fault(
@@ -339,15 +340,15 @@ LOG = (
     Fault(
         "a cached lane keeps the turn that it was handed to among those who wait",
         f"{STORES}/sql/optimistic/plain_turns.py",
-        "first, left = lane.waiting[0], lane.waiting[1:]",
-        "first, left = lane.waiting[0], lane.waiting",
+        "first, rest = lane.waiting[0], lane.waiting[1:]",
+        "first, rest = lane.waiting[0], lane.waiting",
         ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
         "a batch makes a lane known that others have changed since",
         f"{STORES}/sql/optimistic/plain_turns.py",
-        "is_known = known is not None and known[0].session.version == before.version",
-        "is_known = known is not None",
+        "is_known = cached is not None and cached[0].session.version == before.version",
+        "is_known = cached is not None",
         ("tests/unit/stores/sql/optimistic",),
     ),
     Fault(
@@ -429,8 +430,8 @@ REPLICAS = (
     Fault(
         "the outline of a running session comes from its cached context",
         f"{STORES}/sql/record_queries.py",
-        "    log = contexts.whole_log(found) if found.active_turn_id is None else None\n",
-        "    log = contexts.whole_log(found)\n",
+        "    log = contexts.whole_log(session) if session.active_turn_id is None else None\n",
+        "    log = contexts.whole_log(session)\n",
         ("tests/contract/test_outlines.py",),
     ),
     Fault(
@@ -443,7 +444,7 @@ REPLICAS = (
     Fault(
         "a stored history hash is not compared with the cached log",
         f"{STORES}/sql/queries.py",
-        "        return extend_hash(EMPTY_HISTORY, said) == row.history_hash\n",
+        "        return extend_hash(EMPTY_HISTORY, steps_hashed) == row.history_hash\n",
         "        return True\n",
         ("tests/contract/test_history_hashes.py",),
     ),

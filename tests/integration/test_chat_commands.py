@@ -46,7 +46,7 @@ async def test_a_command_to_another_bot_of_the_group_does_nothing_here() -> None
         await room.until_text("A new conversation")
 
 
-async def test_what_somebody_else_said_is_no_command_and_no_mention() -> None:
+async def test_a_forwarded_text_is_neither_a_command_nor_a_mention() -> None:
     model = ScriptedModel(lambda _: [said("ok")])
     forwarded: dict[str, Any] = {"forward_origin": {"type": "user", "date": 1}}
     async with open_chat_room(

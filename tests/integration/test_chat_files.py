@@ -113,7 +113,7 @@ async def test_the_files_of_a_scheduled_answer_are_delivered() -> None:
         assert view.session.head_seq == 1, "the text is remembered, not the file"
 
 
-async def test_what_is_too_large_or_broken_is_not_sent_and_the_text_says_so() -> None:
+async def test_a_file_that_is_too_large_or_broken_is_replaced_by_a_note() -> None:
     broken = {**image(b""), "result": "no base64!"}
     model = drawing(image(b"x" * 2001), image(PNG), broken, said("Here."))
     async with open_chat_room("telegram", model, media_bytes=2000) as room:
@@ -124,7 +124,7 @@ async def test_what_is_too_large_or_broken_is_not_sent_and_the_text_says_so() ->
         assert room.texts()[0].startswith(f"Here.\n\n{note}")
 
 
-async def test_a_file_whose_outcome_is_unknown_is_sent_again_and_says_so() -> None:
+async def test_a_file_with_an_unknown_outcome_is_sent_again_with_a_note() -> None:
     async with open_chat_room("telegram", drawing(image(PNG), said("Here."))) as room:
         room.telegram.fail_next("sendPhoto", after=True)
         room.telegram.say("draw")

@@ -238,7 +238,7 @@ async def test_the_compact_endpoint_answers_less_or_quotes_a_short_history(
             assert ("assistant: " + "w" * size in sent) or not is_quoted
 
 
-async def test_the_compact_endpoint_says_what_is_wrong() -> None:
+async def test_the_compact_endpoint_explains_its_errors() -> None:
     with talkative() as simulator:
         async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
             empty = await gateway.post("/v1/responses/compact", None)
@@ -288,7 +288,7 @@ async def test_a_session_is_compacted_listed_read_and_undone() -> None:
             )
 
 
-async def test_an_asked_for_compaction_is_done_once_for_an_idempotency_key() -> None:
+async def test_a_requested_compaction_runs_once_per_idempotency_key() -> None:
     with talkative() as simulator:
         async with open_upstream_gateway(
             upstream(simulator), heals=QUICK, context=BY_MODEL
@@ -323,7 +323,7 @@ async def test_settings_that_a_conversation_carries_outlive_compaction_and_reach
             assert "configuration_update" not in str(sent["messages"])
 
 
-async def test_where_nothing_was_said_since_there_is_nothing_to_compact() -> None:
+async def test_without_new_items_there_is_nothing_to_compact() -> None:
     with talkative() as simulator:
         async with open_upstream_gateway(
             upstream(simulator), heals=QUICK, context=BY_MODEL

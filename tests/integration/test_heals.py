@@ -175,7 +175,7 @@ async def test_after_its_retries_a_turn_fails_in_the_providers_words() -> None:
             assert text_of(await gateway.respond("two")).startswith("Messages seen: 2.")
 
 
-async def test_a_provider_that_asks_for_a_long_pause_is_passed_on_at_once() -> None:
+async def test_a_long_retry_after_is_returned_to_the_client_at_once() -> None:
     with ProviderSimulator(faults=[{"kind": "rate_limit", "retry_after_seconds": 60}]) as simulator:
         async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
             failed = await gateway.post("/v1/responses", input="one")

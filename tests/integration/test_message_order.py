@@ -179,7 +179,7 @@ async def test_an_album_that_nobody_mentions_us_in_is_ignored() -> None:
         assert here.outcomes == {"ignored": 1}
 
 
-async def test_a_full_lane_is_told_of_at_most_every_ten_minutes() -> None:
+async def test_a_full_lane_sends_at_most_one_notice_in_ten_minutes() -> None:
     model, clock = ScriptedModel(), ManualClock()
     async with open_gateway(model, lanes=LaneSettings(max_waiting=1), clock=clock) as gateway:
         here, there = inbox(gateway), inbox(gateway)

@@ -75,7 +75,7 @@ def _refusing(status: int, words: str, **headers: str) -> web.Response:
 
 
 @pytest.mark.parametrize("after", ["604800", "Fri, 31 Dec 2199 23:59:59 GMT"])
-async def test_a_server_that_is_not_to_be_asked_for_long_is_not_asked_again(after: str) -> None:
+async def test_a_server_with_a_long_retry_after_is_not_retried(after: str) -> None:
     async with (
         odd_server(lambda path, body: _refusing(429, "No.", **{"Retry-After": after})) as server,
         open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
@@ -232,7 +232,7 @@ async def test_f60_call_ids_are_of_the_form_that_the_strictest_chat_servers_want
         assert len(server.asked) == 4
 
 
-async def test_what_a_validating_server_found_is_told() -> None:
+async def test_the_error_of_a_validating_server_is_returned() -> None:
     found = {"detail": [{"loc": ["body", "temperature"], "msg": "Input should be less than 3"}]}
     async with (
         odd_server(lambda path, body: web.json_response(found, status=422)) as server,

@@ -83,7 +83,9 @@ async def _told(gateway: RunningGateway) -> list[str]:
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-async def test_a_refusal_is_told_although_the_process_is_killed_meanwhile(failing: int) -> None:
+async def test_a_refusal_notice_is_sent_although_the_process_is_killed_meanwhile(
+    failing: int,
+) -> None:
     stores: list[_FailingStore] = []
 
     def wrap(store: Store) -> Any:
@@ -118,7 +120,7 @@ class _UnknownModel(ScriptedModel):
 
 
 @pytest.mark.parametrize("text", ["hello", "/new hello"])
-async def test_a_person_is_told_that_the_channel_has_no_usable_model(text: str) -> None:
+async def test_a_sender_gets_a_notice_if_the_channel_has_no_usable_model(text: str) -> None:
     async with open_gateway(_UnknownModel(), clock=ManualClock()) as gateway:
         inbox = _inbox(gateway)
         for number in (1, 2, 2):
@@ -130,7 +132,7 @@ async def test_a_person_is_told_that_the_channel_has_no_usable_model(text: str) 
         assert all("does not exist" in update.reason for update in dead)
 
 
-async def test_a_person_is_told_once_that_the_storage_of_the_tenant_is_full(
+async def test_a_sender_gets_one_notice_if_the_tenant_storage_is_full(
     any_store_url: str,
 ) -> None:
     async with open_gateway(store_url=any_store_url) as gateway:

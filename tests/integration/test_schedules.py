@@ -133,7 +133,7 @@ async def test_a_pause_keeps_its_reason_when_the_run_ends(
     assert (row.is_paused, row.reason) == (True, "paused by an operator")
 
 
-async def test_a_run_that_takes_too_long_says_so(
+async def test_a_run_that_exceeds_its_time_limit_reports_it(
     gateway: RunningGateway, scheduler: Scheduler
 ) -> None:
     await _start_slow_run(gateway, scheduler, timeout_seconds=0.001)

@@ -50,7 +50,7 @@ def at(folder: Path, **more: Any) -> Settings:
     return Settings(store=StoreSettings(url=f"sqlite:///{folder}/search.db"), **more)
 
 
-async def test_what_was_said_is_found_with_its_place_and_a_snippet(tmp_path: Path) -> None:
+async def test_a_search_hit_has_its_place_and_a_snippet(tmp_path: Path) -> None:
     async with running(at(tmp_path)) as client:
         await say(client, "My dog Rex goes to the vet on Friday")
         (hit,) = await until_found(client, q="rex friday", role="user")

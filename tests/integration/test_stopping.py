@@ -101,7 +101,7 @@ async def test_a_stream_that_is_accepted_at_any_step_of_a_stop_comes_to_an_end()
 
 
 @pytest.mark.parametrize("streams", [OWN_TASK, OF_REQUEST])
-async def test_a_client_whose_turn_a_stop_cuts_off_is_asked_to_send_it_again(
+async def test_a_client_whose_turn_a_stop_interrupts_may_retry(
     streams: StreamSettings,
 ) -> None:
     model = ScriptedModel()

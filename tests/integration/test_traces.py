@@ -154,7 +154,7 @@ async def test_a_stream_has_the_time_to_its_first_chunk(provider: ProviderSimula
     assert seconds > 0
 
 
-async def test_content_is_recorded_when_it_is_asked_for(provider: ProviderSimulator) -> None:
+async def test_content_is_recorded_if_configured(provider: ProviderSimulator) -> None:
     async with traced_gateway(provider, has_content=True) as gateway:
         await gateway.respond()
         [attempt] = [span for span in gateway.spans() if span.name.startswith("chat")]

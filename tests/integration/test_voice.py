@@ -48,7 +48,7 @@ def speak(room: ChatRoom, content: bytes = b"OggS...", **more: Any) -> None:
 
 
 @pytest.mark.parametrize(("content", "name", "extension"), RECORDINGS)
-async def test_a_server_is_told_the_format_by_the_name(
+async def test_the_file_name_tells_a_server_the_format(
     content: bytes, name: str, extension: str
 ) -> None:
     async with voice_room() as (room, provider):
@@ -67,7 +67,7 @@ async def test_a_recording_on_slack_is_transcribed() -> None:
         await room.until_text("[Transcript of audio_message.m4a:]\nit rains")
 
 
-async def test_a_server_that_is_busy_is_asked_again() -> None:
+async def test_a_busy_server_is_retried() -> None:
     async with voice_room() as (room, provider):
         provider.add_fault("rate_limit", retry_after_seconds=0.01, when={"api": "audio"}, times=2)
         provider.add_answer("hello", when={"api": "audio"})
@@ -98,7 +98,7 @@ async def test_silence_is_no_text() -> None:
         await room.until_text("Your voice message was not understood: nothing is said in it.")
 
 
-async def test_without_a_server_for_it_a_line_says_so() -> None:
+async def test_without_a_transcription_server_a_line_explains_it() -> None:
     async with open_chat_room("telegram") as room:
         speak(room)
         await room.until_text(

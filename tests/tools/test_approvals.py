@@ -227,7 +227,7 @@ async def test_a_new_message_of_the_sender_means_no() -> None:
     assert model.shown[-1][-1] == "never mind"
 
 
-async def test_where_nobody_can_answer_the_answer_is_no_at_once() -> None:
+async def test_without_an_approver_a_call_is_denied_at_once() -> None:
     tools, model = guarded_tools(), _model()
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         asked = TurnRequest(

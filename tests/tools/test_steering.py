@@ -92,7 +92,9 @@ async def test_without_a_further_call_it_is_the_next_turn() -> None:
     assert [shown[-1] for shown in model.shown] == ["one", "first", "second", "two"]
 
 
-async def test_a_message_that_joined_is_rolled_back_with_its_turn_and_its_caller_is_told() -> None:
+async def test_a_joined_message_is_rolled_back_with_its_turn_and_its_caller_gets_the_error() -> (
+    None
+):
     gate, model = Gate(), _model()
     once = {"X-On-Busy": "steer", "Idempotency-Key": "once"}
     async with open_gateway(model, toolbox=lambda _: RecordingTools(slow=gate)) as gateway:
@@ -169,7 +171,7 @@ async def test_a_turn_that_waits_for_its_client_takes_messages_together_with_the
     assert [shown[-1] for shown in model.shown[2:]] == ["later"]
 
 
-async def test_what_asks_no_model_does_not_join_and_is_done_next(any_store_url: str) -> None:
+async def test_a_turn_without_a_model_call_does_not_join_and_runs_next(any_store_url: str) -> None:
     gate, model = Gate(), _model()
     tools = RecordingTools(slow=gate)
     headers = {"X-On-Busy": "steer"}

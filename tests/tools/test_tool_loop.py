@@ -43,7 +43,7 @@ def _functions(model: ScriptedModel, call: int) -> list[str]:
     ]
 
 
-async def test_the_model_is_asked_again_with_the_output_of_the_tool() -> None:
+async def test_the_model_is_called_again_with_the_output_of_the_tool() -> None:
     tools = RecordingTools()
     model = _calls_then_says(called("desk__echo", "c1", '{"a":1}'))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
@@ -263,7 +263,7 @@ async def test_client_tools_are_left_to_the_client_after_ours_have_run() -> None
     assert model.shown[1] == ["hi", "mine()", "desk__echo()", "=from the client", '={"b":2}']
 
 
-async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() -> None:
+async def test_after_the_last_step_the_model_is_called_once_more_without_tools() -> None:
     model = ScriptedModel(
         lambda items: (
             [said("enough")] if len(items) > 7 else [called("desk__echo", f"c{len(items)}")]
@@ -291,7 +291,7 @@ async def test_a_model_that_calls_without_tools_learns_of_the_limit_and_is_not_c
     assert answer["output"][-1]["error"].startswith("The call was not run")
 
 
-async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
+async def test_a_long_output_is_truncated_with_a_note() -> None:
     async def large(_: dict[str, object]) -> str:
         return "ä" * 1000
 

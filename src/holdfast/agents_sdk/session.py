@@ -268,7 +268,7 @@ class HoldfastSession:
 
 
 class PendingClose:
-    """Closes the backend when awaited, or in a task of its own if an event loop runs."""
+    """Closes the backend when awaited, or in a separate task if an event loop runs."""
 
     def __init__(self, backend: EmbeddedBackend | RemoteBackend) -> None:
         self._backend = backend

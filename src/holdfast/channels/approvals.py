@@ -81,7 +81,7 @@ class ChatApprovals:
     def _named_id(self, message: InboundMessage) -> str | None:
         """Return the id by which the operator named the sender as an approver, if so."""
         ids = (message.sender, *message.aliases)
-        return next((one for one in ids if one in self._settings.approvers), None)
+        return next((sender_id for sender_id in ids if sender_id in self._settings.approvers), None)
 
     def is_approver(self, message: InboundMessage) -> bool:
         """Whether the operator named the sender as an approver."""
@@ -98,12 +98,12 @@ class ChatApprovals:
         if words is None:
             return False
         approvers = [
-            self._approver(one, message.sender_name)
-            for one in dict.fromkeys((message.sender, self._named_id(message)))
-            if one is not None
+            self._approver(sender, message.sender_name)
+            for sender in dict.fromkeys((message.sender, self._named_id(message)))
+            if sender is not None
         ]
         for waiting in await self._named(words[1]):
-            approver = next((one for one in approvers if may_answer(waiting, one)), None)
+            approver = next((sender for sender in approvers if may_answer(waiting, sender)), None)
             if approver is None:
                 continue
             try:
@@ -123,7 +123,7 @@ class ChatApprovals:
             page = await self._gateway.store.channels.open_requests(
                 self._tenant, self._settings.name, after=after, limit=REQUESTS_PAGE
             )
-            named += [one for one in page if approval_code(one.approval_id) == code]
+            named += [approval for approval in page if approval_code(approval.approval_id) == code]
             after = page[-1].approval_id if len(page) == REQUESTS_PAGE else None
         return [
             waiting

@@ -56,10 +56,10 @@ class Sender:
         self._budget = budget
         self._load_file = load_file
         self._current_chat = current_chat
-        """Returns the id under which a chat goes on, where it was moved."""
+        """Returns the current id of a chat that was moved."""
 
     async def send(self, row: OutboxRow) -> str | None:
-        """Send a message, or edit the one that is there; return the platform's id."""
+        """Send a message, or edit the existing one; return the platform's id."""
         place = ChatPlace(self._current_chat(row.chat), row.thread)
         self._budget.spend()
         if row.file_name:
@@ -90,7 +90,7 @@ class Sender:
                 )
             except MessageGone:
                 if is_ended:
-                    return row.external_id  # whoever deleted it needs no news of it
+                    return row.external_id  # the user deleted it: there is nothing to edit
                 log.info("outbox.message_gone", message_id=row.id, channel=row.channel)
             else:
                 return row.external_id
@@ -193,7 +193,7 @@ class Deliverer:
             pass
 
     async def _deliver_due(self) -> bool:
-        """Start sending what is due; return whether there may be more."""
+        """Start sending due messages; return whether there may be more."""
         await self._prune()
         counts = await self._gateway.store.channels.counts()
         unsent = [count for count in counts if count.state in ("pending", "sending")]
@@ -207,9 +207,9 @@ class Deliverer:
         return has_more
 
     async def _claim(self, channel: str) -> bool:
-        """Start sending what is due in one channel; return whether there may be more.
+        """Start sending the due messages of one channel; return whether there may be more.
 
-        Each channel has its own limit: one that hangs takes no place from the others.
+        Each channel has its own limit, so that a hanging channel does not block the others.
         """
         in_flight = self._in_flight.setdefault(channel, {})
         free = MAX_AT_ONCE - len(in_flight)

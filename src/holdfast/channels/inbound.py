@@ -125,7 +125,7 @@ class InboundHandler:
         return sum(self.outcomes.values())
 
     async def handle(self, message: InboundMessage) -> None:
-        """Make a message durable; one that cannot be handled is recorded after three tries."""
+        """Make a message durable; record it as failed after three tries."""
         try:
             outcome = await self._handle(await self.moved_chats.with_first_id(message))
         except StoreUnavailable:
@@ -286,15 +286,15 @@ class InboundHandler:
         chat = message.place.chat
         # In a group the aliases belong to the sender, not to the chat.
         aliases = message.aliases if message.is_direct else ()
-        known = (chat, *aliases)
-        if known in self._known_chats:
+        names = (chat, *aliases)
+        if names in self._known_chats:
             return
         await self._gateway.submit(
             RememberChat(channel=self._settings.name, chat=chat, aliases=aliases)
         )
         if len(self._known_chats) >= MAX_REMEMBERED:
             self._known_chats.clear()
-        self._known_chats.add(known)
+        self._known_chats.add(names)
 
     async def _pair(self, message: InboundMessage) -> Outcome:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(8))
@@ -383,14 +383,14 @@ class InboundHandler:
         if not message.quote or not message.answered_id:
             return message
         place, name = message.place, self._settings.name
-        found = await self._gateway.store.channels.session_of(
+        session = await self._gateway.store.channels.session_of(
             self._tenant, name, place.chat, message.reply_to,
             gateway_key("channel", name, message.answered_id),
         )  # fmt: skip
-        if found is None:
+        if session is None:
             return message
         view = await self._gateway.read.session(self._tenant, key=key)
-        is_here = view is not None and view.session.id == found
+        is_here = view is not None and view.session.id == session
         return replace(message, quote="") if is_here else message
 
     async def _accept(self, message: InboundMessage, key: Key, suffix: str = "") -> Outcome:
@@ -409,7 +409,7 @@ class InboundHandler:
         return outcome
 
     async def _copy_moved(self, message: InboundMessage, key: Key) -> None:
-        """Copy what was said under the new id of a moved chat before the move was known."""
+        """Copy the messages that arrived under a moved chat's new id before the move was known."""
         chat = self.moved_chats.current_id(message.place.chat)
         if chat != message.place.chat:
             place = replace(message.place, chat=chat)
@@ -517,14 +517,14 @@ class InboundHandler:
         slot = int(self._gateway.clock.now() / REFUSAL_SECONDS * REFUSAL_SLOTS)
         place = message.place
         name = self._settings.name
-        told = [
+        notices = [
             gateway_key("refusal", name, place.chat, place.thread, f"{number}/{REFUSAL_SLOTS}")
             for number in range(slot, slot + REFUSAL_SLOTS + 1)
         ]
         text = OutboxMessage(
             channel=self._settings.name, chat=place.chat, thread=place.thread, text=reason
         )
-        await self._queue(told[0], (text,), tuple(told[1:]))
+        await self._queue(notices[0], (text,), tuple(notices[1:]))
         # Last: a message that is delivered again after this is not judged, or told of, again.
         assert accept.idempotency_key is not None
         await self._queue(accept.idempotency_key, ())

@@ -42,4 +42,4 @@ def open_channels(
     settings: Sequence[ChannelSettings], http: HttpCaller
 ) -> list[tuple[ChannelSettings, Channel]]:
     """Return every configured channel with its settings."""
-    return [(one, open_channel(one, http)) for one in settings]
+    return [(channel, open_channel(channel, http)) for channel in settings]

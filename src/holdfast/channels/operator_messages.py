@@ -65,5 +65,5 @@ def to_parts(
 def file_name(name: str) -> str:
     """Return the name of a file without folders and without characters that break a header."""
     last = name.replace("\\", "/").rpartition("/")[2]
-    kept = "".join(one for one in last if one.isprintable() and one not in '"<>|;')
+    kept = "".join(char for char in last if char.isprintable() and char not in '"<>|;')
     return kept.strip()[-MAX_FILE_NAME:] or "file"

@@ -79,10 +79,10 @@ class MessageFormats:
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer."""
-        known = self._channels.get(channel)
-        if known is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             return split_markdown(text, DEFAULT_UNITS)
-        capabilities = known.capabilities
+        capabilities = entry.capabilities
         return split_markdown(
             text,
             capabilities.max_units,
@@ -97,15 +97,15 @@ class MessageFormats:
 
     def file_bytes(self, channel: str) -> int:
         """Return how many bytes the files of an answer may have together; 0 if none are sent."""
-        known = self._channels.get(channel)
-        return min(known.capabilities.max_file_bytes, self.media_bytes(channel)) if known else 0
+        entry = self._channels.get(channel)
+        return min(entry.capabilities.max_file_bytes, self.media_bytes(channel)) if entry else 0
 
     async def download(self, channel: str, attachment: Attachment, max_bytes: int) -> bytes:
         """Return the content of a file."""
-        known = self._channels.get(channel)
-        if known is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             raise DeliveryImpossible(f"no channel {channel}")
-        return await known.download(attachment, max_bytes)
+        return await entry.download(attachment, max_bytes)
 
 
 class ChannelService:
@@ -185,14 +185,14 @@ class ChannelService:
                 self._note_moved(channel, row.chat, row.successor)
 
     async def stop_receiving(self) -> None:
-        """Receive no more; what is accepted goes on."""
+        """Stop receiving; accepted turns continue."""
         for task in self._receiving:
             task.cancel()
         await asyncio.gather(*self._receiving, return_exceptions=True)
         self._receiving = []
 
     async def stop(self) -> None:
-        """Stop everything; what is not sent stays in the outbox."""
+        """Stop everything; unsent messages stay in the outbox."""
         await self.stop_receiving()
         tasks = [*self._tasks, *self._live_replies.values()]
         for task in tasks:
@@ -338,9 +338,9 @@ class ChannelService:
         it is known whose it is, and the text is remembered where that person's answer runs.
         """
         settings = self._find(deliver.channel)
-        known = await self._gateway.store.channels.chat(deliver.channel, deliver.to)
-        if known is not None and known.person:
-            deliver = msgspec.structs.replace(deliver, to=known.person)
+        row = await self._gateway.store.channels.chat(deliver.channel, deliver.to)
+        if row is not None and row.person:
+            deliver = msgspec.structs.replace(deliver, to=row.person)
         is_channel = settings.kind == "slack" and deliver.to.startswith("C")
         message = InboundMessage(
             unique_id="", place=ChatPlace(deliver.to, deliver.thread), sender=deliver.to, text="",
@@ -354,12 +354,12 @@ class ChannelService:
     # ── what operators ask ──────────────────────────────────────────────────────────────────
 
     async def listing(self) -> list[dict[str, object]]:
-        """Return every channel with what it does."""
+        """Return every channel and its state."""
         counts = await self._gateway.store.channels.counts()
-        found: list[dict[str, object]] = []
+        channels: list[dict[str, object]] = []
         for name, settings in self._settings.items():
             mine = {count.state: count for count in counts if count.channel == name}
-            found.append(
+            channels.append(
                 {
                     "object": "channel",
                     "name": name,
@@ -370,7 +370,7 @@ class ChannelService:
                     "received": dict(self._handlers[name].outcomes),
                 }
             )
-        return found
+        return channels
 
     async def send(self, name: str, message: OperatorMessage) -> list[str]:
         """Queue a message to a chat; return the ids of its parts in the outbox.
@@ -397,14 +397,14 @@ class ChannelService:
     async def check(self, name: str) -> dict[str, object]:
         """Ask the platform who we are; return the answer, or why there is none."""
         self._find(name)
-        found: dict[str, object] = {"object": "channel.check", "name": name}
+        result: dict[str, object] = {"object": "channel.check", "name": name}
         try:
             account = await self._channels[name].check()
         except HoldfastError as exc:
-            return {**found, "is_ok": False, "account": None, "error": redact(exc.message)}
+            return {**result, "is_ok": False, "account": None, "error": redact(exc.message)}
         state = self.states[name]
         error = None if state in HEALTHY_STATES else redact(state)
-        return {**found, "is_ok": error is None, "account": account, "error": error}
+        return {**result, "is_ok": error is None, "account": account, "error": error}
 
     async def pairings(self, name: str) -> list[PairingRow]:
         """Return who asked to write to a channel, the oldest first."""

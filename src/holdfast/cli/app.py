@@ -1,4 +1,4 @@
-"""The command tree; each command has a module of its own."""
+"""The command tree; each command has its own module."""
 
 import os
 import sys

@@ -176,7 +176,7 @@ async def check_channels(
     channels: Sequence[ChannelSettings], http: HttpCaller
 ) -> list[CheckResult]:
     """Check every channel by `Channel.check`: the platform answers and accepts the credentials."""
-    return list(await asyncio.gather(*(_check_channel(one, http) for one in channels)))
+    return list(await asyncio.gather(*(_check_channel(channel, http) for channel in channels)))
 
 
 async def _check_channel(settings: ChannelSettings, http: HttpCaller) -> CheckResult:
@@ -211,8 +211,8 @@ async def check_mcp(settings: Settings) -> list[CheckResult]:
     from holdfast.tools.mcp.check import check_servers
 
     return [
-        CheckResult(subject=f"mcp {found.name}", is_ok=found.is_ok, detail=found.detail)
-        for found in await check_servers(settings.mcp)
+        CheckResult(subject=f"mcp {result.name}", is_ok=result.is_ok, detail=result.detail)
+        for result in await check_servers(settings.mcp)
     ]
 
 
@@ -249,8 +249,8 @@ def check_webhooks(settings: Settings) -> list[CheckResult]:
 def check_models(settings: Settings) -> list[CheckResult]:
     """Check that an upstream serves every model named in a table; the demo model serves all."""
     upstreams, results = settings.upstreams, []
-    tables = [("channel", one.name, one.model) for one in settings.channels]
-    tables += [("schedule", one.name, one.model) for one in settings.schedules]
+    tables = [("channel", table.name, table.model) for table in settings.channels]
+    tables += [("schedule", table.name, table.model) for table in settings.schedules]
     for kind, name, model in tables:
         if upstreams and not any(serves(upstream, model) for upstream in upstreams):
             subject, detail = f"model of {kind} {name}", f"no upstream serves {model!r}"

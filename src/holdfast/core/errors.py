@@ -186,7 +186,7 @@ class SessionRetired(Conflict):
 
 
 class SessionChanged(Conflict):
-    """The session is not the live one that the caller expected; nothing was done."""
+    """The live session is not the one that the caller expected; nothing was done."""
 
     code = "session_changed"
 

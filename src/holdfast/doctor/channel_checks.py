@@ -29,8 +29,8 @@ async def check_channels(store: Store, now: float) -> AsyncIterator[Finding]:
         detail = f"{update.channel}: update {update.update_id}: {update.reason}"
         subject = f"{update.channel}/{update.update_id}"
         yield Finding(code="update_dead", subject=subject, detail=detail)
-    for found in check_receivers(await store.channels.receivers(), now):
-        yield found
+    for finding in check_receivers(await store.channels.receivers(), now):
+        yield finding
     for schedule in await store.schedules.schedules():
         if schedule.is_paused and schedule.failures:
             detail = f"{schedule.name}: {schedule.reason}"

@@ -52,7 +52,7 @@ async def fix(
     failures: dict[Finding, str] = {}
     if any(finding.code in RECOVERABLE for finding in findings):
         await _recover(store, lanes)
-        failures |= await _left(store, findings)
+        failures |= await _unfixed(store, findings)
     for finding in findings:
         try:
             await _fix_one(store, finding)
@@ -71,22 +71,22 @@ async def _recover(store: SqlStore, lanes: LaneSettings) -> None:
     await worker.stop()
 
 
-async def _left(store: SqlStore, findings: Sequence[Finding]) -> dict[Finding, str]:
+async def _unfixed(store: SqlStore, findings: Sequence[Finding]) -> dict[Finding, str]:
     """Return the findings about workers that were not ended, because their processes still run.
 
     Their leases are over, but after a step of the clock so are those of live workers. A gateway
     watches such a worker for a whole lease before it takes its work.
     """
-    left: set[str] = {worker.id for worker in await store.workers()}
+    open_ids: set[str] = {worker.id for worker in await store.workers()}
     for finding in findings:
-        if finding.code == "lease_expired" and finding.subject in left:
+        if finding.code == "lease_expired" and finding.subject in open_ids:
             worker = WorkerId(finding.subject)
-            left |= {run.turn_id for run in await store.owned_runs(worker)}
-            left |= {turn.id for turn in await store.owned_turns(worker)}
+            open_ids |= {run.turn_id for run in await store.owned_runs(worker)}
+            open_ids |= {turn.id for turn in await store.owned_turns(worker)}
     return {
         finding: f"{finding.code} {finding.subject}: {STILL_RUNS}"
         for finding in findings
-        if finding.code in RECOVERABLE and finding.subject in left
+        if finding.code in RECOVERABLE and finding.subject in open_ids
     }
 
 

@@ -37,7 +37,7 @@ class DoctorService:
         """Return when the store was checked last, and the findings."""
         async with self._lock:
             if time.monotonic() >= self._fresh_until:
-                self._findings = [finding_value(found) for found in await self._check()]
+                self._findings = [finding_value(finding) for finding in await self._check()]
                 self._checked_at = time.time()
                 self._fresh_until = time.monotonic() + FRESH_SECONDS
             return self._checked_at, self._findings

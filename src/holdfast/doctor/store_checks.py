@@ -184,9 +184,9 @@ async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
         yield _mismatch("lane_wrong", lane)
 
 
-def _mismatch(code: str, found: checks.Mismatch) -> Finding:
-    detail = f"session {found.session_id}: {found.why}"
-    return Finding(code=code, subject=found.session_id, detail=detail)
+def _mismatch(code: str, mismatch: checks.Mismatch) -> Finding:
+    detail = f"session {mismatch.session_id}: {mismatch.why}"
+    return Finding(code=code, subject=mismatch.session_id, detail=detail)
 
 
 def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
@@ -202,13 +202,13 @@ def _recent(pos: int, now: float) -> Plan[checks.RecentTurns]:
 
 
 async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
-    for code, statement, what in (
+    for code, statement, kind in (
         ("log_gap", checks.ENTRY_GAPS, "entries"),
         ("log_gap", checks.LOST_ENDS, "items"),
         ("turn_gap", checks.TURN_GAPS, "turns"),
     ):
-        for session_id, expected, found in await store.query(partial(_rows, statement)):
-            detail = f"session {session_id} should have {expected} {what} but has {found}"
+        for session_id, expected, actual in await store.query(partial(_rows, statement)):
+            detail = f"session {session_id} should have {expected} {kind} but has {actual}"
             yield Finding(code=code, subject=session_id, detail=detail)
     for session, count in await store.query(partial(_rows, checks.UNKNOWN_LOGS)):
         detail = f"{count} entries are of a session that is not there (number {session})"
@@ -233,12 +233,12 @@ async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]
         checked = await store.query(partial(_page, after, is_deep))
         after = checked.last
         seen += PAGE_SIZE
-        for code, found in (
+        for code, rows in (
             ("log_gap", checked.logs),
             ("item_ids_wrong", checked.item_ids),
             ("lane_wrong", checked.lanes),
         ):
-            for mismatch in found:
+            for mismatch in rows:
                 yield _mismatch(code, mismatch)
         for item in checked.items:
             detail = f"session {item.session_id}, item {item.seq}: {item.why}"

@@ -34,9 +34,9 @@ class EventLog:
 
     def logger(self, event: str) -> logging.Logger:
         """Return the logger of an event's area."""
-        found = self._areas.get(event.partition(".")[0], self._root)
-        self._by_event[event] = found
-        return found
+        logger = self._areas.get(event.partition(".")[0], self._root)
+        self._by_event[event] = logger
+        return logger
 
     def info(self, event: str, **fields: object) -> None:
         """Log a normal event."""

@@ -147,7 +147,7 @@ class _ReadHistogram:
 
 
 class PrometheusMeter(Meter):
-    """The metrics of one gateway, in a registry of its own."""
+    """The metrics of one gateway, in its own registry."""
 
     def __init__(self) -> None:
         by_route = ("tenant", "upstream", "model")
@@ -263,7 +263,7 @@ class PrometheusMeter(Meter):
         return time.monotonic() - min(self._queued.values()) if self._queued else 0.0
 
     def turn_accepted(self, source: str, admission: str, *, is_new: bool = True) -> None:
-        """Count an accepted turn, or an earlier one that goes on."""
+        """Count an accepted turn, or an earlier one that continues."""
         is_continued = not is_new and admission != "repeated"
         self._accepted.counts[source, "continued" if is_continued else admission] += 1
         context = current_request.get()

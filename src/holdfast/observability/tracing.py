@@ -126,10 +126,10 @@ class TracingMeter(PrometheusMeter):
         request = current_request.get()
         if request is None:
             return None
-        found = self._traces.get(request)
-        if found is None:
-            found = self._traces[request] = _TurnTrace(self._tracer, request)
-        return found
+        trace = self._traces.get(request)
+        if trace is None:
+            trace = self._traces[request] = _TurnTrace(self._tracer, request)
+        return trace
 
     def begun(self) -> _TurnTrace | None:
         """Return the trace of the current request if it has one."""
@@ -146,11 +146,11 @@ class TracingMeter(PrometheusMeter):
     ) -> None:
         """Record how long building the request took; the attempt already has its own span."""
         super().upstream_answered(name, outcome, seconds, projection_seconds)
-        found = self.current() if projection_seconds else None
-        if found is not None:
+        trace = self.current() if projection_seconds else None
+        if trace is not None:
             # It ended exactly when the call started, so that spans stay in order.
-            ended_at = found.call_started_at or time.time_ns() - _duration(seconds)
-            found.add("projection", projection_seconds, ended_at=ended_at)
+            ended_at = trace.call_started_at or time.time_ns() - _duration(seconds)
+            trace.add("projection", projection_seconds, ended_at=ended_at)
 
     def healed(self, failure_class: str, action: str, seconds: float) -> None:
         """Record how a failure was handled, including the pause."""
@@ -159,13 +159,13 @@ class TracingMeter(PrometheusMeter):
             "holdfast.failure_class": failure_class,
             "holdfast.heal.action": action,
         }
-        found = self.current()
-        if found is None:
+        trace = self.current()
+        if trace is None:
             return
-        if seconds and found.call_ended_at:
+        if seconds and trace.call_ended_at:
             # It began when the failed call ended, before everything that was done about it.
-            seconds = (time.time_ns() - found.call_ended_at) / _NANOSECONDS
-        found.add("heal", seconds, attributes)
+            seconds = (time.time_ns() - trace.call_ended_at) / _NANOSECONDS
+        trace.add("heal", seconds, attributes)
 
     def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
         """Record a tool call."""
@@ -181,9 +181,9 @@ class TracingMeter(PrometheusMeter):
     def compacted(self, mode: str, reason: str) -> None:
         """Record a compaction as an event of the turn."""
         super().compacted(mode, reason)
-        found = self.current()
-        if found is not None:
-            found.span.add_event("compaction", {"holdfast.mode": mode, "holdfast.reason": reason})
+        trace = self.current()
+        if trace is not None:
+            trace.span.add_event("compaction", {"holdfast.mode": mode, "holdfast.reason": reason})
 
     def run_ended(self, outcome: str) -> None:
         """Export the trace of the turn."""
@@ -199,10 +199,10 @@ class TracingMeter(PrometheusMeter):
         """Export the trace of a request that became no turn: unstored, rejected or repeated."""
         super().request_answered(method, route, status, seconds)
         request = current_request.get()
-        found = self.begun()
-        if request is not None and found is not None and not found.has_turn:
+        trace = self.begun()
+        if request is not None and trace is not None and not trace.has_turn:
             del self._traces[request]
-            found.end(request, "completed" if status < 400 else "failed")
+            trace.end(request, "completed" if status < 400 else "failed")
 
     def shutdown(self) -> None:
         """Export buffered spans, for a short time: the collector may be unreachable."""
@@ -219,9 +219,9 @@ class TracingMeter(PrometheusMeter):
             self._traces.pop(request).end(request, outcome)
 
     def _add(self, name: str, seconds: float, attributes: Attributes | None = None) -> None:
-        found = self.current()
-        if found is not None:
-            found.add(name, seconds, attributes)
+        trace = self.current()
+        if trace is not None:
+            trace.add(name, seconds, attributes)
 
 
 # ── wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -241,11 +241,11 @@ class _TracedStore:
         """Submit a command, and record how long its commit took."""
         # Other requests, such as a reset, are not turns and have no trace.
         is_turn = isinstance(command, Accept)
-        found = self._meter.current() if is_turn else self._meter.begun()
-        if found is None:
+        trace = self._meter.current() if is_turn else self._meter.begun()
+        if trace is None:
             return await self._store.submit(command)
         attributes: Attributes = {"holdfast.command": type(command).__name__}
-        span = found.start("commit", attributes)
+        span = trace.start("commit", attributes)
         try:
             outcome = await self._store.submit(command)
         except HoldfastError as error:
@@ -255,15 +255,15 @@ class _TracedStore:
         finally:
             if span is not None:
                 span.end()
-        _note_turn(found, command, outcome)
+        _note_turn(trace, command, outcome)
         return outcome
 
 
-def _note_turn(found: _TurnTrace, command: object, outcome: object) -> None:
+def _note_turn(trace: _TurnTrace, command: object, outcome: object) -> None:
     """Record a turn's ids from a commit, and why the turn failed."""
     if isinstance(command, Accept) and isinstance(outcome, Started | Queued | Repeated):
-        found.has_turn = not isinstance(outcome, Repeated)
-        found.span.set_attributes(
+        trace.has_turn = not isinstance(outcome, Repeated)
+        trace.span.set_attributes(
             {
                 "gen_ai.conversation.id": outcome.session.id,
                 "holdfast.turn.id": outcome.turn.id,
@@ -272,7 +272,7 @@ def _note_turn(found: _TurnTrace, command: object, outcome: object) -> None:
             }
         )
     elif isinstance(command, Finish):
-        found.error_code = command.error_code
+        trace.error_code = command.error_code
 
 
 class _TracedUpstreams:
@@ -289,17 +289,17 @@ class _TracedUpstreams:
     def provider(self, model: str) -> Provider:
         """Return the provider that serves a model."""
         provider = self._upstreams.provider(model)
-        found = self._providers.get(provider)
-        if found is None:
-            found = cast("Provider", _TracedProvider(provider, self._meter))
-            self._providers[provider] = found
-        return found
+        traced = self._providers.get(provider)
+        if traced is None:
+            traced = cast("Provider", _TracedProvider(provider, self._meter))
+            self._providers[provider] = traced
+        return traced
 
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Forward a request; the span of its attempt ends with the response."""
         context = current_request.get()
-        found = self._meter.current()
-        span = found.start(_relay_name(request), is_remote=True) if found else None
+        trace = self._meter.current()
+        span = trace.start(_relay_name(request), is_remote=True) if trace else None
         if context is None or span is None:
             return await self._upstreams.relay(request)
         parent, context.traceparent = context.traceparent, _traceparent(span)
@@ -360,14 +360,14 @@ class _TracedProvider:
 
     async def _traced(self, call: ModelCall, answering: Awaitable[Answer]) -> Answer:
         request = current_request.get()
-        found = self._meter.current() if request is not None else None
+        trace = self._meter.current() if request is not None else None
         attributes = _call_attributes(self._provider.name, call)
         began_at = time.time_ns()
         name = f"chat {call.model}"
-        span = found.start(name, attributes, started_at=began_at, is_remote=True) if found else None
-        if request is None or found is None or span is None:
+        span = trace.start(name, attributes, started_at=began_at, is_remote=True) if trace else None
+        if request is None or trace is None or span is None:
             return await answering
-        found.call_started_at = began_at
+        trace.call_started_at = began_at
         parent, request.traceparent = request.traceparent, _traceparent(span)
         started_at = time.monotonic()
         try:
@@ -390,8 +390,8 @@ class _TracedProvider:
             first = request.first_token_at
             if call.is_stream and first is not None and first >= started_at:
                 span.set_attribute("gen_ai.response.time_to_first_chunk", first - started_at)
-            found.call_ended_at = time.time_ns()
-            span.end(found.call_ended_at)
+            trace.call_ended_at = time.time_ns()
+            span.end(trace.call_ended_at)
             request.traceparent = parent
 
 

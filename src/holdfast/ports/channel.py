@@ -318,7 +318,7 @@ class Transcriber(Protocol):
     """Turns recordings into text."""
 
     async def transcribe(self, attachment: Attachment, content: bytes) -> str:
-        """Return what is said in a recording, within bounded time; raise `HoldfastError`."""
+        """Transcribe a recording within bounded time; raise `HoldfastError`."""
         ...
 
 

@@ -16,7 +16,7 @@ class Meter:
     def run_ended(self, outcome: str) -> None:
         """Count a run of this process that ended.
 
-        `rejected`: it failed because of its request. `requires_action`: its turn goes on, and
+        `rejected`: it failed because of its request. `requires_action`: its turn continues, and
         waits for the client's tools or an approval.
         """
 

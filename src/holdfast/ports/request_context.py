@@ -32,7 +32,7 @@ current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_reques
 
 
 def begin_context(request_id: str, tenant: str) -> None:
-    """Start the context of a turn that was not submitted by an HTTP request of its own.
+    """Start the context of a turn that no HTTP request submitted.
 
     A turn of a WebSocket keeps the trace of its connection.
     """

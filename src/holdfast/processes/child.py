@@ -31,7 +31,7 @@ async def start_child(
     max_line_bytes: int,
     account: UnixAccount | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start a process in a session and group of its own, with pipes for all its streams.
+    """Start a process in its own session and group, with pipes for all its streams.
 
     On Linux the kernel kills it when the gateway dies for any reason. Its own children are not
     killed then: they find their input closed. `kill_group` ends all of them.

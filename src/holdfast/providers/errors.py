@@ -99,25 +99,25 @@ def classify(
         return "terminal"
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
-    found = class_of(status, message)
-    if found is not None:
+    item_class = class_of(status, message)
+    if item_class is not None:
         # Gemini sends its quota text together with a time to wait: it is a rate limit.
-        return "transient" if kind == "RESOURCE_EXHAUSTED" else found
+        return "transient" if kind == "RESOURCE_EXHAUSTED" else item_class
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
         # Only one item is at fault, whatever the text says: the others can be sent without it.
         return "poison"
-    known = _BY_CODE.get(kind) if kind is not None else None
-    if known is not None and not (known == "transient" and status in _REQUEST_STATUSES):
-        return known  # a rejected request is never transient, whatever type its error has
+    code_class = _BY_CODE.get(kind) if kind is not None else None
+    if code_class is not None and not (code_class == "transient" and status in _REQUEST_STATUSES):
+        return code_class  # a rejected request is never transient, whatever type its error has
     return _by_status(status, kind, param)
 
 
 def names_item(param: str | None, message: str) -> int | None:
     """Return the index of the item that a refusal names, in the request's own list, or None."""
     for text in (param or "", message):
-        found = _PLACE.search(text)
-        if found is not None:
-            return int(found[1])
+        match = _PLACE.search(text)
+        if match is not None:
+            return int(match[1])
     return None
 
 
@@ -186,17 +186,17 @@ def failure_of(
         code = "moderation_blocked"  # OpenRouter quotes the input: use this code, not the text
     message = _text(error.message) or _plain(body) or f"the upstream answered with status {status}"
     param = _text(error.param)
-    found = classify(status=status, code=code, kind=kind, message=message, param=param)
+    failure_class = classify(status=status, code=code, kind=kind, message=message, param=param)
     is_refusal = is_prompt_refusal(status, code, message)
-    if found == "terminal" and names_state and not is_refusal:
-        found = "stale_state" if _may_be_about_state(status, code, param) else found
+    if failure_class == "terminal" and names_state and not is_refusal:
+        failure_class = "stale_state" if _may_be_about_state(status, code, param) else failure_class
     is_unauthorized = status in (401, 403) and not is_refusal
     failure = ProviderFailure(
         redact(message[:MAX_MESSAGE]),
-        failure_class=found,
+        failure_class=failure_class,
         # The gateway's key was refused, not the caller's: report a fault of the gateway.
         status=502 if is_unauthorized else 400 if is_refusal and status < 500 else status,
-        provider_code=_client_code(found, code, status if is_unauthorized else None),
+        provider_code=_client_code(failure_class, code, status if is_unauthorized else None),
         provider_type=_text(error.type),
         param=param,
         retry_after=retry_after(headers, error.details, message),
@@ -204,7 +204,7 @@ def failure_of(
     failure.provider_status = status
     failure.refuses_input = refuses_input(failure)
     failure.is_about_bytes = (
-        found == "overflow"
+        failure_class == "overflow"
         and status == 413
         and code not in _BY_CODE
         and not _names_window(message)
@@ -217,9 +217,11 @@ def _may_be_about_state(status: int, code: str | None, param: str | None) -> boo
     return status in _STATE_STATUSES and code not in _BY_CODE and not is_elsewhere
 
 
-def _client_code(found: FailureClass, code: str | None, auth_status: int | None) -> str | None:
+def _client_code(
+    failure_class: FailureClass, code: str | None, auth_status: int | None
+) -> str | None:
     """Return the code for clients; `auth_status` is 401 or 403 if the upstream rejected our key."""
-    if found == "overflow" and (code is None or code.isdecimal()):
+    if failure_class == "overflow" and (code is None or code.isdecimal()):
         return OVERFLOW_CODE
     if auth_status == 401 or code == "invalid_api_key":
         # The gateway's key, not the client's: the provider's code would mislead the client.
@@ -233,11 +235,11 @@ def failure_in_stream(error: Any) -> ProviderFailure:
     code, kind = _text(fields.get("code")), _text(fields.get("type"))
     message = _text(fields.get("message")) or "the upstream ended its stream with an error"
     kind = None if kind == "error" else kind
-    found = classify(status=None, code=code, kind=kind, message=message)
+    failure_class = classify(status=None, code=code, kind=kind, message=message)
     failure = ProviderFailure(
         redact(message[:MAX_MESSAGE]),
-        failure_class=found,
-        status=_status_in_stream(found, code, kind, message),
+        failure_class=failure_class,
+        status=_status_in_stream(failure_class, code, kind, message),
         provider_code=UPSTREAM_AUTH_FAILED if code == "invalid_api_key" else code,
         provider_type=kind,
         param=_text(fields.get("param")),
@@ -248,10 +250,12 @@ def failure_in_stream(error: Any) -> ProviderFailure:
     return failure
 
 
-def _status_in_stream(found: FailureClass, code: str | None, kind: str | None, message: str) -> int:
+def _status_in_stream(
+    failure_class: FailureClass, code: str | None, kind: str | None, message: str
+) -> int:
     """Return the status that a failure would have had outside a stream."""
     if (
-        found == "overflow"
+        failure_class == "overflow"
         or kind == "invalid_request_error"
         or is_prompt_refusal(None, code, message)
     ):
@@ -412,9 +416,9 @@ _MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})
 
 def class_of(status: int | None, message: str) -> FailureClass | None:
     """Return the failure class that a server's message indicates, or None if it is unknown."""
-    for pattern, found in _KNOWN:
+    for pattern, failure_class in _KNOWN:
         if re.search(pattern, message, re.IGNORECASE):
-            return found
+            return failure_class
     if status != 429 and _is_too_long(message):
         return "overflow"
     if _is_media_for_sure(message):

@@ -66,8 +66,8 @@ def _parse_date(raw: str) -> float | None:
 
 def _from_message(message: str) -> float | None:
     """Return the time to wait in a message such as `Please try again in 1m30.5s.`"""
-    found = _IN_MESSAGE.search(message[:4000])
-    if found is None:
+    match = _IN_MESSAGE.search(message[:4000])
+    if match is None:
         return None
-    amounts = _AMOUNT.findall(found[1])
+    amounts = _AMOUNT.findall(match[1])
     return min(sum(float(n) * _SECONDS[unit.lower()] for n, unit in amounts), MAX_SECONDS)

@@ -74,10 +74,10 @@ class UpstreamRouter:
     def _route(self, model: str) -> Provider:
         if self._demo is not None:
             return self._demo
-        found = self._find(model)
-        if found is None:
+        upstream = self._find(model)
+        if upstream is None:
             raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
-        return found[1]
+        return upstream[1]
 
     def _match(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
         """Return the first upstream whose patterns match."""
@@ -85,39 +85,39 @@ class UpstreamRouter:
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
         """Return the fallback models for when this model's server fails, in order."""
-        found = self._find(model)
-        return found[0].fallback if found else ()
+        upstream = self._find(model)
+        return upstream[0].fallback if upstream else ()
 
     def tools(self, model: str) -> tuple[str, ...]:
         """Return the gateway's tools that every request for a model uses."""
-        found = self._find(model)
-        return found[0].tools if found else ()
+        upstream = self._find(model)
+        return upstream[0].tools if upstream else ()
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of a model, if its upstream's settings have one."""
-        found = self._find(model)
-        return found[0].context_tokens if found else None
+        upstream = self._find(model)
+        return upstream[0].context_tokens if upstream else None
 
     def upstream_api(self, model: str) -> ServerApi | None:
         """Return the API of the model's upstream, or None for a command-line agent."""
-        found = self._find(model)
-        api = found[0].api if found else None
+        upstream = self._find(model)
+        api = upstream[0].api if upstream else None
         return api if api in ("responses", "chat") else None
 
     def wire_body(self, call: ModelCall) -> bytes | None:
         """Return the request body that the model's upstream gets for a call; see `Upstreams`."""
-        found = self._find(call.model)
-        provider = found[1] if found is not None else None
+        upstream = self._find(call.model)
+        provider = upstream[1] if upstream is not None else None
         if isinstance(provider, ResponsesProvider | ChatProvider):
             return provider.wire_body(call)
         return None
 
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose at the model's upstream."""
-        found = self._find(model)
-        if found is None or not isinstance(found[1], ChatProvider):
+        upstream = self._find(model)
+        if upstream is None or not isinstance(upstream[1], ChatProvider):
             return ()
-        return found[1].dropped_tools(fields)
+        return upstream[1].dropped_tools(fields)
 
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Forward a request to its model's upstream, or to the first."""
@@ -131,8 +131,8 @@ class UpstreamRouter:
 
     def transcriber(self, upstream: str, model: str, seconds: float) -> UpstreamTranscriber:
         """Return what transcribes recordings with a model of the named upstream."""
-        found = next(one for one in self._upstreams if one.name == upstream)
-        return UpstreamTranscriber(found, model, seconds)
+        server = next(candidate for candidate in self._upstreams if candidate.name == upstream)
+        return UpstreamTranscriber(server, model, seconds)
 
     async def models(self) -> ModelListing:
         """Return the models of all upstreams, each from the upstream that serves it.
@@ -150,8 +150,8 @@ class UpstreamRouter:
         ):
             if isinstance(answer, ProviderFailure):
                 failures.append((settings.name, answer))
-            known = _configured(settings) if isinstance(answer, ProviderFailure) else answer
-            for model in known:
+            models = _configured(settings) if isinstance(answer, ProviderFailure) else answer
+            for model in models:
                 if self._serving(model["id"]) is provider:
                     listed.setdefault(model["id"], model)
         if len(failures) == len(self._routes):

@@ -92,7 +92,7 @@ def is_name(pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
-    """How long to wait for an upstream; each limit has an error code of its own."""
+    """How long to wait for an upstream; each limit has its own error code."""
 
     connect_seconds: float = 10.0
     """Until a new connection is open, TLS included."""
@@ -253,8 +253,8 @@ class UpstreamSettings:
                 f"upstream {self.name}: workdir needs {{session}} in it, or shared = true"
             )
         if self.needs_wall and not (self.sandbox or self.run_as):
-            what = "api = 'acp'" if self.api == "acp" else f"permissions = {self.permissions!r}"
+            setting = "api = 'acp'" if self.api == "acp" else f"permissions = {self.permissions!r}"
             raise InvalidSetting(
-                f"upstream {self.name}: {what} needs sandbox = true or run_as, because the agent "
-                "could read everything that the gateway can"
+                f"upstream {self.name}: {setting} needs sandbox = true or run_as, because the "
+                "agent could read everything that the gateway can"
             )

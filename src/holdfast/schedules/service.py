@@ -109,7 +109,7 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _sync(self) -> None:
-        names = {(one.tenant, one.name) for one in self._configured}
+        names = {(schedule.tenant, schedule.name) for schedule in self._configured}
         for row in await self._gateway.store.schedules.schedules():
             if row.is_from_file and (row.tenant, row.name) not in names:
                 await self._gateway.submit(DeleteSchedule(tenant=row.tenant, name=row.name))
@@ -305,7 +305,7 @@ class Scheduler:
         return False
 
     async def _note(self, row: ScheduleRow, reason: str) -> None:
-        """Record what a schedule waits for."""
+        """Record why a schedule has not run yet."""
         if row.reason != reason:
             command = SkipRun(
                 id=row.id, expected_at=row.next_run_at, next_run_at=row.next_run_at, reason=reason
@@ -374,8 +374,8 @@ class Scheduler:
         except ModelNotFound as exc:
             raise InvalidInput(exc.message, param="model") from exc
         if spec.deliver is not None:
-            known = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
-            if known is None:
+            chat = await self._gateway.store.channels.chat(spec.deliver.channel, spec.deliver.to)
+            if chat is None:
                 raise InvalidInput(
                     f"deliver: {spec.deliver.to!r} never wrote to channel "
                     f"{spec.deliver.channel!r}; list such targets in the configuration file",
@@ -446,21 +446,21 @@ class Scheduler:
 
 
 def _parse(values: dict[str, Any]) -> ScheduleSpec:
-    """Return a schedule that somebody sent; whatever is wrong is named with its field."""
+    """Parse a schedule from a request; errors name the field."""
     deliver = values.get("deliver")
-    for place, given, known in (
+    for place, raw, allowed in (
         ("", values, ScheduleSpec),
         ("deliver.", deliver if isinstance(deliver, dict) else {}, DeliverTo),
     ):
-        unknown = sorted(set(given) - set(known.__struct_fields__))
+        unknown = sorted(set(raw) - set(allowed.__struct_fields__))
         if unknown:
             name = f"{place}{unknown[0]}"
             raise InvalidInput(f"a schedule has no {name!r}", param=name)
     try:
         spec = msgspec.convert(values, ScheduleSpec)
     except msgspec.ValidationError as exc:
-        found = _PLACE.search(str(exc))
-        raise InvalidInput(str(exc), param=found[1] or None if found else None) from exc
+        match = _PLACE.search(str(exc))
+        raise InvalidInput(str(exc), param=match[1] or None if match else None) from exc
     try:
         check_spec(spec)
     except ValueError as exc:

@@ -90,13 +90,13 @@ def _next_cron(spec: ScheduleSpec, after: float) -> float | None:
         walls = CronSim(spec.cron, start.replace(tzinfo=None, fold=0))
         if not walls.parts[HOUR_FIELD].startswith("*"):
             return next((at for wall in walls if (at := _existing(wall, zone)) > after), None)
-        wall, found = next(walls), next(CronSim(spec.cron, start)).timestamp()
+        wall, timestamp = next(walls), next(CronSim(spec.cron, start)).timestamp()
     except CronSimError as exc:
         raise ValueError(f"cron: {exc}") from exc
     except StopIteration:
         return None
     at = _existing(wall, zone)
-    return at if after < at < found else found
+    return at if after < at < timestamp else timestamp
 
 
 def latest_missed(spec: ScheduleSpec, due: float, now: float, *, created_at: float) -> float:

@@ -68,13 +68,13 @@ class Sources:
 
     def _section(self, name: str, kind: type[SectionT]) -> SectionT:
         in_file = self._table(name)
-        given: dict[str, SourcedValue] = {}
+        values: dict[str, SourcedValue] = {}
         for field in _fields(kind):
             self._variables.add(_variable(name, field))
-            found = self._find(name, field, in_file)
-            if found is not None:
-                given[field] = found
-        return build(kind, given)
+            value = self._find(name, field, in_file)
+            if value is not None:
+                values[field] = value
+        return build(kind, values)
 
     def tables(
         self,
@@ -92,13 +92,13 @@ class Sources:
                 f"{self._file.origin(name)} must be written as [[{name}]] tables"
             )
             return []
-        found: list[SectionT] = []
+        sections: list[SectionT] = []
         for index, table in enumerate(tables):
             try:
-                found.append(convert_table(table, kind, self._file.origin(name, index), finish))
+                sections.append(convert_table(table, kind, self._file.origin(name, index), finish))
             except InvalidSetting as exc:
                 self._add_table_problem(exc.message)
-        return found
+        return sections
 
     def _add_table_problem(self, problem: str) -> None:
         self._problems.append(problem)
@@ -133,41 +133,41 @@ class Sources:
             self._problems.append(exc.message)
             return {}
         self._known[name] = set(table)
-        found: dict[str, tuple[str, ...]] = {}
+        lists: dict[str, tuple[str, ...]] = {}
         for field, value in table.items():
             assert self._file is not None
             origin = self._file.origin(name, field)
             try:
-                found[field] = convert(value, tuple[str, ...], origin)
+                lists[field] = convert(value, tuple[str, ...], origin)
             except InvalidSetting as exc:
                 self._problems.append(exc.message)
                 continue
             try:
-                check(field, found[field])
+                check(field, lists[field])
             except InvalidSetting as exc:
                 self._problems.append(f"{origin}: {exc.message}")
-        return found
+        return lists
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
         """Return a table made of flags and environment alone, if they set the field `needs`.
 
         Without it, the other fields would be ignored silently: they are a problem.
         """
-        given: dict[str, SourcedValue] = {}
+        values: dict[str, SourcedValue] = {}
         for field in _fields(kind):
             self._variables.add(_variable(name, field))
-            found = self._find(name, field, {})
-            if found is not None:
-                given[field] = found
-        if given and needs not in given:
-            origins = ", ".join(str(at) for _, at in given.values())
+            value = self._find(name, field, {})
+            if value is not None:
+                values[field] = value
+        if values and needs not in values:
+            origins = ", ".join(str(at) for _, at in values.values())
             self._problems.append(
                 f"{origins}: has no effect without {_flag(name, needs)} or "
                 f"{_variable(name, needs)}; set it in the [[{name}]] table of the file instead"
             )
             return None
         try:
-            return build(kind, given) if given else None
+            return build(kind, values) if values else None
         except InvalidSetting as exc:
             self._problems.append(exc.message)
             return None
@@ -315,11 +315,11 @@ def convert_table(
         raise InvalidSetting(f"{origin} must be a table, not {to_toml(value)}")
     hints = _fields(kind)
     problems = [_unknown(origin.inside(name), name, hints) for name in value if name not in hints]
-    given = {k: (v, origin.inside(k)) for k, v in value.items() if k in hints}
+    fields = {k: (v, origin.inside(k)) for k, v in value.items() if k in hints}
     if not problems:
-        return build(kind, given, origin, finish)
+        return build(kind, fields, origin, finish)
     try:
-        _convert_all(given, hints)
+        _convert_all(fields, hints)
     except InvalidSetting as exc:
         problems.append(exc.message)
     raise InvalidSetting("\n".join(problems))
@@ -331,7 +331,7 @@ def build(
     origin: Origin | None = None,
     finish: Callable[[SectionT], SectionT] = lambda section: section,
 ) -> SectionT:
-    """Build a section; errors of its own validation are reported with their origin."""
+    """Build a section; report its validation errors with their origin."""
     values = _convert_all(given, _fields(kind))
     try:
         section = with_absolute_paths(kind(**values), {name: at for name, (_, at) in given.items()})

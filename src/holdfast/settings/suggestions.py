@@ -9,7 +9,7 @@ _SYNONYMS = {
     "DB": "STORE", "DATABASE": "STORE", "DSN": "STORE", "BIND": "HOST", "ADDRESS": "HOST",
     "TRACING": "OTEL", "LOGGING": "LOG", "LOGLEVEL": "LOG_LEVEL", "LOGFORMAT": "LOG_FORMAT",
 }  # fmt: skip
-"""Words of other programs for words of ours."""
+"""Names in other programs for Holdfast's names."""
 _FIRST = {"STORE": "STORE_URL", "UPSTREAM": "UPSTREAM_URL", "KEY": "API_KEY"}
 """The field that is meant where only a section is named."""
 
@@ -20,14 +20,14 @@ def suggest_variables(name: str, known: Collection[str]) -> list[str]:
 
     names = {variable.removeprefix(PREFIX): variable for variable in sorted(known)}
     words = [_SYNONYMS.get(word, word) for word in name.removeprefix(PREFIX).split("_")]
-    wanted = "_".join(words)
-    wanted = _FIRST.get(wanted, wanted)
-    if wanted in names:
-        return [names[wanted]]
-    found = (
-        [one for one in names if one.endswith(f"_{wanted}")]
-        or [one for one in names if one.startswith(f"{wanted}_")]
-        or difflib.get_close_matches(wanted, names, 1, cutoff=MIN_SIMILARITY)
-        or [one for one in names if wanted.startswith(f"{one}_")]
+    suffix = "_".join(words)
+    suffix = _FIRST.get(suffix, suffix)
+    if suffix in names:
+        return [names[suffix]]
+    matches = (
+        [candidate for candidate in names if candidate.endswith(f"_{suffix}")]
+        or [candidate for candidate in names if candidate.startswith(f"{suffix}_")]
+        or difflib.get_close_matches(suffix, names, 1, cutoff=MIN_SIMILARITY)
+        or [candidate for candidate in names if suffix.startswith(f"{candidate}_")]
     )
-    return [names[one] for one in found[:MAX_SUGGESTIONS]]
+    return [names[candidate] for candidate in matches[:MAX_SUGGESTIONS]]

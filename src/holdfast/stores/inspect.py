@@ -36,14 +36,14 @@ def wanted_columns() -> dict[str, set[str]]:
 
 
 def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, column in connection.execute(
         "select m.name, c.name from sqlite_master m, pragma_table_info(m.name) c "
         "where m.type = 'table' and m.name not like 'sqlite_%' "
         "and m.name not like 'search_text%'"
     ):
-        found.setdefault(table, set()).add(column)
-    return found
+        columns.setdefault(table, set()).add(column)
+    return columns
 
 
 def _inspect_file(path: Path) -> StoreInspection:
@@ -71,7 +71,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> StoreInspection:
         applied = applied_steps(connection)
     except ForeignDatabase as exc:
         return StoreInspection(kind="sqlite", is_foreign=True, refusal=exc.message, path=str(path))
-    found = _columns(connection)
+    columns = _columns(connection)
     pending, refusal = steps_left(applied)
     is_current = not pending and refusal is None
     (mode,) = connection.execute("pragma journal_mode").fetchone()
@@ -81,7 +81,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> StoreInspection:
         pending=pending,
         refusal=refusal,
         is_first_schema=migrations.is_first_schema(applied),
-        missing=missing_from(found, wanted_columns()) if is_current else (),
+        missing=missing_from(columns, wanted_columns()) if is_current else (),
         damage=tuple(line for line in checked if line != "ok"),
         settings={"journal_mode": str(mode)},
         path=str(path),

@@ -65,8 +65,8 @@ def check_url(url: str) -> None:
 
 def check_known(url: str) -> None:
     """Reject a URL of an unknown kind, or one whose driver is not installed."""
-    known = ("sqlite:", "postgresql:", "postgresql+", "postgres:")
-    if url != MEMORY and not url.startswith(known):
+    schemes = ("sqlite:", "postgresql:", "postgresql+", "postgres:")
+    if url != MEMORY and not url.startswith(schemes):
         raise InvalidSetting(
             f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, "
             "postgresql://…"
@@ -194,7 +194,7 @@ async def _open_postgres(url: str, *, is_read_only: bool = False) -> SqlStore:
 
 def _without_secret(url: str) -> str:
     """Return the URL without anything that may be a password."""
-    scheme, found, rest = url.partition("://")
-    if not found or "@" not in rest:
+    scheme, separator, rest = url.partition("://")
+    if not separator or "@" not in rest:
         return url
     return f"{scheme}://…@{rest.rpartition('@')[2]}"

@@ -77,9 +77,9 @@ class SqlReports:
             return [(row, row[2] > now) for row in rows]
 
         found = await self._store.query(query)
-        gone = {worker.id for worker in await self._store.workers() if worker.is_gone}
+        dead = {worker.id for worker in await self._store.workers() if worker.is_gone}
         return [
-            WorkerView(row[0], row[1], row[2], is_leased and row[0] not in gone, row[3], row[4])
+            WorkerView(row[0], row[1], row[2], is_leased and row[0] not in dead, row[3], row[4])
             for row, is_leased in found
         ]
 
@@ -170,10 +170,10 @@ class _UsageCounter:
         """Return the intervals that were counted completely, and where to continue."""
         rows = self.rows()
         last = rows[-1].start if rows else None
-        whole = [row for row in rows if row.start != last]
-        if not whole or last is None:
+        complete = [row for row in rows if row.start != last]
+        if not complete or last is None:
             return UsageReport(rows, is_complete=False)
-        return UsageReport(whole, is_complete=False, next_since=float(last))
+        return UsageReport(complete, is_complete=False, next_since=float(last))
 
     def _row(self, start: int, tenant: str, model: str) -> UsageRow:
         key = (start, tenant, model)

@@ -52,8 +52,8 @@ def _schema(properties: dict[str, Any], required: Sequence[str] = ()) -> msgspec
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def _whole(description: str, most: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": 1, "maximum": most, "description": description}
+def _integer_schema(description: str, maximum: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": 1, "maximum": maximum, "description": description}
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -67,15 +67,15 @@ DESCRIPTIONS: dict[str, tuple[str, msgspec.Raw]] = {
     ),
     "sessions_list": (
         "List the sessions of this conversation: the current one and its earlier generations.",
-        _schema({"limit": _whole("How many, the latest first; default 20.", 100)}),
+        _schema({"limit": _integer_schema("How many, the latest first; default 20.", 100)}),
     ),
     "sessions_history": (
         "Return messages of this conversation or of one of its earlier generations.",
         _schema(
             {
                 "session_id": _text("The session, as sessions_list names it; default: this one."),
-                "limit": _whole("How many items, the latest last; default 20.", 100),
-                "before": _whole("Return only items before this sequence number.", 2**53),
+                "limit": _integer_schema("How many items, the latest last; default 20.", 100),
+                "before": _integer_schema("Return only items before this sequence number.", 2**53),
             }
         ),
     ),
@@ -84,7 +84,7 @@ DESCRIPTIONS: dict[str, tuple[str, msgspec.Raw]] = {
         _schema(
             {
                 "query": _text("Words to search for."),
-                "limit": _whole("How many matches; default 10.", 50),
+                "limit": _integer_schema("How many matches; default 10.", 50),
                 "role": {"type": "string", "enum": ["user", "assistant"]},
                 "include_hidden": {
                     "type": "boolean",
@@ -99,8 +99,8 @@ DESCRIPTIONS: dict[str, tuple[str, msgspec.Raw]] = {
         _schema(
             {
                 "session_id": _text("The session of the match."),
-                "sequence": _whole("The sequence number of the match.", 2**53),
-                "around": _whole("How many items before and after it; default 3.", 20),
+                "sequence": _integer_schema("The sequence number of the match.", 2**53),
+                "around": _integer_schema("How many items before and after it; default 3.", 20),
             },
             ["session_id", "sequence"],
         ),
@@ -240,13 +240,13 @@ class _BadArgument(Exception):
     """Invalid arguments; the message goes to the model."""
 
 
-def _number(arguments: Arguments, name: str, default: int, most: int) -> int:
+def _number(arguments: Arguments, name: str, default: int, maximum: int) -> int:
     value = arguments.get(name)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _BadArgument(f"{name} must be a positive whole number")
-    return min(value, most)
+    return min(value, maximum)
 
 
 def _summary(view: SessionView) -> dict[str, Any]:

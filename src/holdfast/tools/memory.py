@@ -86,8 +86,8 @@ class SessionMemory:
         return {"session_id": session.id}
 
 
-def _count(arguments: Arguments, name: str, default: int, most: int) -> int:
+def _count(arguments: Arguments, name: str, default: int, maximum: int) -> int:
     value = arguments.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInput(f"{name} must be a whole number")
-    return min(value, most)
+    return min(value, maximum)

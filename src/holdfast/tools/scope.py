@@ -68,7 +68,7 @@ class SessionScope:
         if self._scope == "key" and key is None:
             own = await self.find(caller, None)
             return [own] if own is not None else []
-        found: list[SessionView] = []
+        views: list[SessionView] = []
         after: SessionId | None = None
         for _ in range(MAX_SESSIONS // PAGE):
             query = SessionQuery(
@@ -78,10 +78,10 @@ class SessionScope:
                 limit=PAGE,
             )
             page = await self._read.sessions(caller.tenant, query)
-            found += [
+            views += [
                 view for view in page if is_visible(caller.session, view.session, self._scope)
             ]
-            if len(page) < PAGE or len(found) >= limit:
+            if len(page) < PAGE or len(views) >= limit:
                 break
             after = page[-1].session.id
-        return found[:limit]
+        return views[:limit]

@@ -82,11 +82,11 @@ class McpSettings:
         names = {*self.env, *(entry.partition("=")[2] for entry in self.headers_env)}
         if self.bearer_env:
             names.add(self.bearer_env)
-        found = {name: environment[name] for name in names if name in environment}
+        variables = {name: environment[name] for name in names if name in environment}
         for name in ("PATH", "HOME", "LANG", "TMPDIR"):
             if name in environment:
-                found.setdefault(name, environment[name])
-        return replace(self, secrets=found)
+                variables.setdefault(name, environment[name])
+        return replace(self, secrets=variables)
 
     @property
     def variables(self) -> frozenset[str]:

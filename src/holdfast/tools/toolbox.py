@@ -81,14 +81,14 @@ class GatewayTools:
     def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
         """Return the tools of a tenant and the state of their servers."""
         builtin = {"name": BUILTIN_LABEL, "state": "ready", "tools": len(self.builtin.names)}
-        found: list[dict[str, Any]] = [{**builtin, "names": list(self.builtin.names)}]
+        descriptions: list[dict[str, Any]] = [{**builtin, "names": list(self.builtin.names)}]
         if self._servers is not None:
-            found += [
+            descriptions += [
                 msgspec.to_builtins(each)
                 for each in self._servers.status()
                 if each.tenant == tenant
             ]
-        return found
+        return descriptions
 
     def server_status(self) -> "Sequence[ServerStatus]":
         """Return the state of every MCP server."""

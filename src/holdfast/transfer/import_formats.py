@@ -120,17 +120,17 @@ def _openclaw_file(path: Path) -> Iterator[ImportedConversation | UnreadSource]:
 
 def _openclaw_agent(folder: Path) -> Iterator[ImportedConversation | UnreadSource]:
     agent = _agent_of(folder if folder.name != "sessions" else folder.parent)
-    known: set[str] = set()
+    known_keys: set[str] = set()
     for database in (folder / "agent" / OPENCLAW_DATABASE, folder / OPENCLAW_DATABASE):
         if database.is_file():
             for conversation in openclaw_database.read_database(database, agent):
-                known.update(
+                known_keys.update(
                     session.metadata["openclaw_session_id"] for session in conversation.generations
                 )
                 yield conversation
     for directory in (folder / "sessions", folder):
         if (directory / openclaw_files.INDEX).is_file() or list(directory.glob("*.jsonl")):
-            yield from openclaw_files.read_folder(directory, agent, frozenset(known))
+            yield from openclaw_files.read_folder(directory, agent, frozenset(known_keys))
 
 
 def _agent_of(folder: Path) -> str:

@@ -92,12 +92,12 @@ class WebhookFeed:
             await self._gateway.submit(QueueFacts(tenant=tenant, view=view, after=None, upto=upto))
             return True
         end, after = await read.log_end(), max(FeedPlace(*stored), self._reached.get(tenant, START))
-        found = await read.feed(tenant, after=after, limit=BATCH) if end > after else []
-        if not found:
+        events = await read.feed(tenant, after=after, limit=BATCH) if end > after else []
+        if not events:
             self._reached[tenant] = max(end, after)
             return False
-        facts = [fact for placed in found for fact in await self._facts(tenant, placed)]
-        place = found[-1].place
+        facts = [fact for placed in events for fact in await self._facts(tenant, placed)]
+        place = events[-1].place
         is_written = await self._gateway.submit(
             QueueFacts(
                 tenant=tenant, view=view, after=stored, upto=(place.txid, place.position),
@@ -118,26 +118,26 @@ class WebhookFeed:
         session = await self._session(tenant, event.session_id)
         if session is None:
             return []
-        wanted = [one for one in self._webhooks if is_wanted(one, event, session.key)]
+        webhooks = [one for one in self._webhooks if is_wanted(one, event, session.key)]
         texts = NO_TEXTS
-        if any(webhook.content for webhook in wanted) and event.turn_id is not None:
+        if any(webhook.content for webhook in webhooks) and event.turn_id is not None:
             texts = await self._texts(session, event)
         return [
             event_fact(webhook, event, session.key, texts if webhook.content else NO_TEXTS)
-            for webhook in wanted
+            for webhook in webhooks
         ]
 
     async def _session(self, tenant: Tenant, session_id: SessionId) -> Session | None:
         """Return a session from the cache; callers use only its immutable fields."""
-        known = self._sessions.get(session_id)
-        if known is None:
+        session = self._sessions.get(session_id)
+        if session is None:
             view = await self._gateway.read.session(tenant, session_id=session_id)
             if view is None:
                 return None
-            known = self._sessions[session_id] = view.session
+            session = self._sessions[session_id] = view.session
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        return known
+        return session
 
     async def _texts(self, session: Session, event: Event) -> TurnTexts:
         span = msgspec.json.decode(event.body, type=_Span)
@@ -155,5 +155,7 @@ class WebhookFeed:
     def on_paused(self, tenant: Tenant, schedule: str, reason: str) -> tuple[OutboxMessage, ...]:
         """Return the messages to send if a schedule is paused."""
         now = self._gateway.clock.now()
-        found = [paused_message(one, tenant, schedule, reason, now) for one in self._webhooks]
-        return tuple(message for message in found if message is not None)
+        messages = [
+            paused_message(webhook, tenant, schedule, reason, now) for webhook in self._webhooks
+        ]
+        return tuple(message for message in messages if message is not None)

@@ -92,7 +92,7 @@ def read(**fields: Any) -> Any:
         ),
     ],
 )
-def test_what_is_not_text_is_told_in_words(fields: dict[str, Any], text: str) -> None:
+def test_content_without_text_is_described_in_words(fields: dict[str, Any], text: str) -> None:
     assert read(**fields).text == text
 
 
@@ -130,7 +130,7 @@ async def test_a_message_that_cannot_be_edited_any_more_is_gone(platform: Telegr
         (403, DeliveryRefused),
     ],
 )
-async def test_a_file_that_cannot_be_downloaded_says_whether_that_may_change(
+async def test_a_failed_download_reports_whether_it_is_retryable(
     platform: TelegramPlatform, status: int, error: type[DeliveryError]
 ) -> None:
     simulator, picture = platform.simulator, Attachment(reference="f1", kind="image")

@@ -75,7 +75,7 @@ def test_a_code_is_a_word_for_machines_of_its_own(error: type[HoldfastError]) ->
 
 
 @every_error
-def test_what_may_be_tried_again_says_so(error: type[HoldfastError]) -> None:
+def test_retryable_errors_have_a_retryable_flag(error: type[HoldfastError]) -> None:
     if error.__name__ in CODES:
         assert error.retryable is (error.__name__ in RETRYABLE)
 

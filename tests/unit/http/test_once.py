@@ -104,7 +104,7 @@ async def test_a_retry_of_another_body_is_a_request_of_its_own() -> None:
         assert await gateway.log() == ["yes", "re:yes", "no", "re:no"]
 
 
-async def test_a_cancelled_turn_tells_the_sdk_not_to_retry() -> None:
+async def test_a_cancelled_turn_stops_the_retries_of_the_sdk() -> None:
     async with open_gateway() as gateway:
         gateway.model.gate.clear()
         running = asyncio.create_task(gateway.chat([_user("one")]))

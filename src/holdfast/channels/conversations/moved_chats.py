@@ -2,7 +2,7 @@
 
 The session keeps the key made from the group's first id. Telegram announces the change in the old
 group and in the new one. Webhooks may deliver a message of the new group before both notices; it
-opens a session of its own, which is copied into the first one once a notice has arrived.
+opens a separate session, which is copied into the first one once a notice has arrived.
 """
 
 from collections.abc import Sequence

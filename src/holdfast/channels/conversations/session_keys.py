@@ -24,7 +24,7 @@ def session_key(settings: ChannelSettings, people: People, message: InboundMessa
     if settings.dm_scope == "main":
         return read_key(f"{agent}:main")
     ids = (message.sender, *message.aliases)
-    person = _person(people, {f"{kind}:{one}" for one in ids})
+    person = _person(people, {f"{kind}:{sender_id}" for sender_id in ids})
     if settings.dm_scope == "per-peer":
         return read_key(f"{agent}:direct:{person or message.sender}")
     if settings.dm_scope == "per-account-channel-peer":

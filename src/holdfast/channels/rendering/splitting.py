@@ -96,12 +96,12 @@ class _Splitter:
 
     def _pieces(self, line: str, room: int) -> list[str]:
         """Return a line in pieces that fit, cut at blanks outside of links where possible."""
-        found: list[str] = []
+        pieces: list[str] = []
         while self._units(line) > room:
             at = self._cut(line, room)
-            found.append(line[:at].rstrip())
+            pieces.append(line[:at].rstrip())
             line = line[at:].lstrip(" ") if self._opening is None else line[at:]
-        return [*found, line]
+        return [*pieces, line]
 
     def _cut(self, line: str, room: int) -> int:
         end = len(line)

@@ -211,7 +211,7 @@ class SignalChannel:
             self._last_id = event.id or self._last_id
 
     async def _handle_event(self, raw: bytes, inbox: Inbox) -> None:
-        """Pass an event on; record one that cannot be read."""
+        """Forward an event; record it if it cannot be read."""
         try:
             envelope = read_event(raw)
         except msgspec.DecodeError as exc:
@@ -298,8 +298,10 @@ class SignalChannel:
             raise DeliveryRefused(f"the file has {attachment.size} bytes")
         parameters = {"id": name, **_target(ChatPlace(chat))}
         # The sender says how large a file is.
-        most = max_bytes * 4 // 3 + RPC_BYTES
-        raw = await self._call("getAttachment", parameters, seconds=FILE_SECONDS, max_bytes=most)
+        max_reply = max_bytes * 4 // 3 + RPC_BYTES
+        raw = await self._call(
+            "getAttachment", parameters, seconds=FILE_SECONDS, max_bytes=max_reply
+        )
         try:
             content = base64.b64decode(msgspec.json.decode(raw, type=_File).data, validate=True)
         except (binascii.Error, msgspec.DecodeError) as exc:
@@ -316,9 +318,9 @@ class SignalChannel:
             if str(METHOD_NOT_FOUND) not in exc.message:
                 raise
             return self._account  # the daemon was started for one account and lists none
-        known = [one.number for one in msgspec.json.decode(raw, type=list[_Account])]
-        if self._account not in known:
-            listed = ", ".join(known) or "none"
+        numbers = [one.number for one in msgspec.json.decode(raw, type=list[_Account])]
+        if self._account not in numbers:
+            listed = ", ".join(numbers) or "none"
             raise DeliveryDelayed(f"signal-cli has no account {self._account}; it has {listed}")
         return self._account
 
@@ -338,7 +340,7 @@ class SignalChannel:
         """Send to one chat and return the message's time; in a group one recipient is enough."""
         raw = await self._call("send", parameters, seconds=seconds)
         sent = msgspec.json.decode(raw, type=_Sent)
-        if sent.results and all(one.type != "SUCCESS" for one in sent.results):
+        if sent.results and all(result.type != "SUCCESS" for result in sent.results):
             _raise_results(sent.results)
         return sent.timestamp
 
@@ -412,9 +414,9 @@ def _raise(method: str, error: _RpcError) -> NoReturn:
 
 def _raise_limit(text: str, results: Sequence[_SendResult]) -> NoReturn:
     """Raise the delivery error for a rate limit; an operator can end one with a captcha."""
-    waits = [one.retry_after_seconds for one in results if one.retry_after_seconds]
+    waits = [result.retry_after_seconds for result in results if result.retry_after_seconds]
     seconds = max(waits, default=RATE_LIMIT_SECONDS)
-    token = next((one.token for one in results if one.token), None)
+    token = next((result.token for result in results if result.token), None)
     if token is None:
         raise DeliveryDelayed(text, seconds)
     command = f"signal-cli submitRateLimitChallenge --challenge {token} --captcha CAPTCHA"
@@ -424,7 +426,7 @@ def _raise_limit(text: str, results: Sequence[_SendResult]) -> NoReturn:
 
 def _raise_results(results: Sequence[_SendResult]) -> NoReturn:
     """Raise the delivery error for a message that no recipient got."""
-    kinds = {one.type for one in results}
+    kinds = {result.type for result in results}
     text = f"send: {', '.join(sorted(kinds))}"
     if "RATE_LIMIT_FAILURE" in kinds:
         _raise_limit(text, results)

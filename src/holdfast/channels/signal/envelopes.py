@@ -137,7 +137,7 @@ def _mentions(data: DataMessage, account: str) -> bool:
     quote = data.quote
     if quote is not None and _is_us(quote.author_number, quote.author_uuid, account):
         return True
-    return any(_is_us(one.number, one.uuid, account) for one in data.mentions or ())
+    return any(_is_us(mention.number, mention.uuid, account) for mention in data.mentions or ())
 
 
 def _text(message: str | None, mentions: list[Mention] | None, account: str) -> str:

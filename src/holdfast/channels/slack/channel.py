@@ -204,12 +204,12 @@ class SlackChannel:
 
     def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
         stamp = headers.get("x-slack-request-timestamp", "")
-        given = headers.get("x-slack-signature", "")
+        signature = headers.get("x-slack-signature", "")
         is_time = stamp.isascii() and stamp.isdigit() and len(stamp) <= MAX_STAMP
         is_recent = is_time and abs(self._now() - int(stamp)) <= MAX_CLOCK_DIFFERENCE
         signed = b"v0:" + stamp.encode() + b":" + body
         digest = hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
-        is_valid = hmac.compare_digest(given.encode(), f"v0={digest}".encode())
+        is_valid = hmac.compare_digest(signature.encode(), f"v0={digest}".encode())
         if not self._secret or not is_recent or not is_valid:
             raise WebhookRejected("the webhook's signature is missing, wrong or old")
 
@@ -240,11 +240,13 @@ class SlackChannel:
             return message
         arguments = {"channel": event.channel, "ts": event.thread_ts, "limit": "1"}
         try:
-            found = await self._api.call("conversations.replies", arguments, _Replies, is_read=True)
+            replies = await self._api.call(
+                "conversations.replies", arguments, _Replies, is_read=True
+            )
         except DeliveryError:
             return message
         _remember(self._threads, place, "")
-        text = decode_text(found.messages[0].text or "") if found.messages else ""
+        text = decode_text(replies.messages[0].text or "") if replies.messages else ""
         account = await self._me()
         return msgspec.structs.replace(message, quote=text, answered_id=f"{account.team}:{place}")
 
@@ -286,19 +288,19 @@ class SlackChannel:
             return event.channel_type
         if event.channel.startswith("D"):
             return "im"
-        known = self._types.get(event.channel)
-        if known is not None:
-            return known
+        cached = self._types.get(event.channel)
+        if cached is not None:
+            return cached
         arguments = {"channel": event.channel}
         try:
-            found = await self._api.call(
+            info = await self._api.call(
                 "conversations.info", arguments, _Conversation, is_read=True
             )
         except DeliveryError:
             return (
                 "channel"  # a scope is missing, or Slack is slow: most conversations are channels
             )
-        kind = "im" if found.channel.is_im else "mpim" if found.channel.is_mpim else "channel"
+        kind = "im" if info.channel.is_im else "mpim" if info.channel.is_mpim else "channel"
         return _remember(self._types, event.channel, kind)
 
     async def _named(self, message: InboundMessage) -> InboundMessage:
@@ -308,9 +310,9 @@ class SlackChannel:
         return msgspec.structs.replace(message, sender_name=await self._name_of(message.sender))
 
     async def _name_of(self, user: str) -> str:
-        known = self._names.get(user)
-        if known is not None:
-            return known
+        cached = self._names.get(user)
+        if cached is not None:
+            return cached
         try:
             info = await self._api.call("users.info", {"user": user}, _UserInfo, is_read=True)
         except DeliveryError:
@@ -321,9 +323,9 @@ class SlackChannel:
 
     async def _me(self) -> Account:
         if self._account is None:
-            found = await self._api.call("auth.test", {}, _AuthTest, is_read=True)
-            name = f"@{found.user} in {found.team}"
-            self._account = Account(found.team_id, found.user_id, found.bot_id, name)
+            identity = await self._api.call("auth.test", {}, _AuthTest, is_read=True)
+            name = f"@{identity.user} in {identity.team}"
+            self._account = Account(identity.team_id, identity.user_id, identity.bot_id, name)
         return self._account
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
@@ -411,9 +413,9 @@ class SlackChannel:
         """Return the id of a chat; for a person, that of the direct chat with that person."""
         if not chat.startswith(("U", "W")):
             return chat
-        known = self._direct.get(chat)
-        if known is not None:
-            return known
+        cached = self._direct.get(chat)
+        if cached is not None:
+            return cached
         opened = await self._api.call(
             "conversations.open", {"users": chat}, _Conversation, is_read=True
         )
@@ -425,12 +427,12 @@ class SlackChannel:
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
         """Return a file; its address is requested each time and never stored."""
         arguments = {"file": attachment.reference}
-        found = (await self._api.call("files.info", arguments, _FileInfo, is_read=True)).file
-        if found.size > max_bytes:
-            raise DeliveryRefused(f"the file has {found.size} bytes")
-        if not self._is_slack(found.url_private):
+        file = (await self._api.call("files.info", arguments, _FileInfo, is_read=True)).file
+        if file.size > max_bytes:
+            raise DeliveryRefused(f"the file has {file.size} bytes")
+        if not self._is_slack(file.url_private):
             raise DeliveryRefused("the file is not on Slack's own hosts")
-        return await self._api.download(found.url_private, max_bytes)
+        return await self._api.download(file.url_private, max_bytes)
 
     def _is_slack(self, url: str) -> bool:
         """Whether our token may be sent to an address."""
@@ -456,11 +458,11 @@ class SlackChannel:
         """Do nothing: `receive` closes its connection, and the HTTP client is shared."""
 
 
-def _remember(known: dict[str, str], name: str, value: str) -> str:
+def _remember(cache: dict[str, str], name: str, value: str) -> str:
     """Cache a value, in bounded memory."""
-    if len(known) >= MAX_REMEMBERED:
-        known.clear()
-    known[name] = value
+    if len(cache) >= MAX_REMEMBERED:
+        cache.clear()
+    cache[name] = value
     return value
 
 

@@ -119,7 +119,7 @@ def read_press(payload: BlockActions, account: Account) -> ButtonPress | None:
 
 
 def read_event(event: SlackEvent, account: Account, channel_type: str) -> InboundMessage | None:
-    """Return the message that an event tells of; `None` for everything else."""
+    """Return the message of an event; `None` for other events."""
     if event.type not in ("message", "app_mention") or not event.channel:
         return None
     if event.subtype == "message_changed":
@@ -136,14 +136,14 @@ def _read_edit(event: SlackEvent, account: Account, channel_type: str) -> Inboun
         return None
     if before is not None and before.text == message.text:
         return None
-    found = _to_message(event, message, account, channel_type)
-    unique_id = f"{found.unique_id}:{message.edited.ts}"
+    edited = _to_message(event, message, account, channel_type)
+    unique_id = f"{edited.unique_id}:{message.edited.ts}"
     return msgspec.structs.replace(
-        found,
+        edited,
         unique_id=unique_id,
         is_edit=True,
-        original_id=found.unique_id,
-        first_sent_at=found.sent_at,
+        original_id=edited.unique_id,
+        first_sent_at=edited.sent_at,
         sent_at=_seconds(message.edited.ts),
         was_mention=before is not None and _mentions(event, before, account),
     )
@@ -234,18 +234,22 @@ def _decode(match: "re.Match[str]") -> str:
 
 
 def _quote(message: SlackMessage) -> str:
-    shared = [one.text or one.fallback or "" for one in message.attachments if one.is_share]
+    shared = [
+        attachment.text or attachment.fallback or ""
+        for attachment in message.attachments
+        if attachment.is_share
+    ]
     return decode_text("\n\n".join(text for text in shared if text))
 
 
 def _attachments(message: SlackMessage) -> list[Attachment]:
-    found: list[Attachment] = []
+    attachments: list[Attachment] = []
     for file in message.files:
         if not file.id or file.mode == "tombstone":
             continue
         media_type = file.mimetype or ""
         kind = media_type.partition("/")[0]
-        found.append(
+        attachments.append(
             Attachment(
                 reference=file.id,
                 kind="image" if kind == "image" else "audio" if kind == "audio" else "file",
@@ -254,4 +258,4 @@ def _attachments(message: SlackMessage) -> list[Attachment]:
                 size=file.size or 0,
             )
         )
-    return found
+    return attachments

@@ -137,9 +137,9 @@ class TelegramChannel:
                 parameters["offset"] = offset
             raw = await self._call("getUpdates", parameters, seconds=POLL_SECONDS + 10.0)
             offset = None
-            for one in decode_json(raw, list[msgspec.Raw]):
-                number = decode_json(one, _UpdateId).update_id
-                await self._handle(bytes(one), bot, inbox)
+            for update in decode_json(raw, list[msgspec.Raw]):
+                number = decode_json(update, _UpdateId).update_id
+                await self._handle(bytes(update), bot, inbox)
                 # Only now: an update that was not handled is delivered again.
                 offset = number + 1
 
@@ -175,8 +175,8 @@ class TelegramChannel:
 
     async def webhook(self, headers: Mapping[str, str], body: bytes, inbox: Inbox) -> bytes:
         """Handle one update that Telegram posts; its secret token is the proof."""
-        given = headers.get(SECRET_HEADER, "")
-        if not self._secret or not hmac.compare_digest(given.encode(), self._secret.encode()):
+        secret = headers.get(SECRET_HEADER, "")
+        if not self._secret or not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise WebhookRejected("the webhook's secret token is missing or wrong")
         await self._handle(body, await self._me(), inbox)
         return b"{}"
@@ -258,8 +258,8 @@ class TelegramChannel:
 
     async def download(self, attachment: Attachment, max_bytes: int) -> bytes:
         """Return a file; its URL holds the token and is never stored."""
-        found = await self._call("getFile", {"file_id": attachment.reference})
-        path = msgspec.json.decode(found, type=_FilePath).file_path
+        file = await self._call("getFile", {"file_id": attachment.reference})
+        path = msgspec.json.decode(file, type=_FilePath).file_path
         url = f"{self._base}/file/bot{self._token}/{path}"
         return await download_file(self._http, url, max_bytes)
 
@@ -270,8 +270,8 @@ class TelegramChannel:
 
     async def check_webhook(self) -> None:
         """Raise if no webhook is registered, or if Telegram cannot deliver what waits."""
-        found = await self._call("getWebhookInfo", {})
-        info = msgspec.json.decode(found, type=_WebhookInfo)
+        webhook_info = await self._call("getWebhookInfo", {})
+        info = msgspec.json.decode(webhook_info, type=_WebhookInfo)
         if not info.url:
             raise DeliveryRefused("no webhook is registered with Telegram: call setWebhook")
         if info.pending_update_count and info.last_error_message:
@@ -327,7 +327,7 @@ def multipart(fields: Mapping[str, Any], name: str, file: OutgoingFile) -> tuple
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n'
         parts.append(f"{head}{text}\r\n".encode())
-    shown = "".join(one for one in file.name if one.isprintable() and one not in '"\\')
+    shown = "".join(char for char in file.name if char.isprintable() and char not in '"\\')
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{shown}"\r\n'
         f"Content-Type: {file.media_type}\r\n\r\n"

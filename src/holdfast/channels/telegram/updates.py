@@ -303,10 +303,10 @@ def _without_mention(text: str, message: Message, bot: User) -> str:
 
 
 def _attachments(message: Message) -> list[Attachment]:
-    found: list[Attachment] = []
+    attachments: list[Attachment] = []
     if message.photo:
         photo = max(message.photo, key=lambda size: size.file_size)
-        found.append(
+        attachments.append(
             Attachment(
                 reference=photo.file_id, kind="image", media_type="image/jpeg", size=photo.file_size
             )
@@ -322,7 +322,7 @@ def _attachments(message: Message) -> list[Attachment]:
     ):
         if file is not None:
             is_image = file.mime_type.startswith("image/")
-            found.append(
+            attachments.append(
                 Attachment(
                     reference=file.file_id,
                     kind="image" if is_image else ("audio" if kind == "audio" else "file"),
@@ -331,4 +331,4 @@ def _attachments(message: Message) -> list[Attachment]:
                     size=file.file_size,
                 )
             )
-    return found
+    return attachments

@@ -69,8 +69,8 @@ class ChatConversation:
 
     def session(self) -> Value | None:
         """Return the live session, if there is one."""
-        found = self._client.get("/v1/sessions", key=self.key)["data"]
-        return found[0] if found else None
+        sessions = self._client.get("/v1/sessions", key=self.key)["data"]
+        return sessions[0] if sessions else None
 
     def items(self) -> list[Value]:
         """Return the visible items."""

@@ -40,9 +40,9 @@ class GatewayClient:
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON reply to GET on a path."""
-        given = {name: value for name, value in query.items() if value is not None}
+        parameters = {name: value for name, value in query.items() if value is not None}
         return self._request_json(
-            "GET", f"{path}?{urlencode(given, doseq=True)}" if given else path
+            "GET", f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
         )
 
     def post(self, path: str, body: Value | None = None) -> Any:

@@ -52,7 +52,7 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 def _print_checks(source: str, results: "list[CheckResult]") -> None:
     print_line(f"configuration: {printable(source)}")
-    rows = [(_result_name(one), one.subject, one.detail) for one in results]
+    rows = [(_result_name(result), result.subject, result.detail) for result in results]
     print_table(("result", "check", "detail"), rows, empty="nothing to check")
 
 

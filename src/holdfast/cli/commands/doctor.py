@@ -66,9 +66,9 @@ async def _check_servers(settings: "Settings") -> "list[Finding]":
     from holdfast.tools.mcp.check import check_servers
 
     return [
-        Finding(code="mcp_unavailable", subject=found.name, detail=found.detail)
-        for found in await check_servers(settings.mcp)
-        if not found.is_ok
+        Finding(code="mcp_unavailable", subject=finding.name, detail=finding.detail)
+        for finding in await check_servers(settings.mcp)
+        if not finding.is_ok
     ]
 
 
@@ -124,7 +124,7 @@ async def _watch(
     from holdfast.core.errors import HoldfastError
     from holdfast.doctor.findings import finding_value
 
-    known: set[Finding] = set()
+    reported: set[Finding] = set()
     error: str | None = None
     while True:
         try:
@@ -136,13 +136,13 @@ async def _watch(
         else:
             error = None
             for finding in findings:
-                if finding in known:
+                if finding in reported:
                     continue
                 if as_json:
                     print_json(finding_value(finding))
                 else:
                     print_line(_format(finding))
-            known = set(findings)
+            reported = set(findings)
         await asyncio.sleep(every)
 
 

@@ -144,8 +144,12 @@ def _program(name: str) -> str:
     """Return the name or path to run a program of this environment from another terminal."""
     own = Path(sys.executable).with_name(name)
     folders = map(Path, os.get_exec_path())
-    found = next((folder for folder in folders if os.access(folder / name, os.X_OK)), None)
-    is_on_path = found is not None and found.resolve() == own.parent.resolve()
+    folder_with_program = next(
+        (folder for folder in folders if os.access(folder / name, os.X_OK)), None
+    )
+    is_on_path = (
+        folder_with_program is not None and folder_with_program.resolve() == own.parent.resolve()
+    )
     return name if is_on_path or not own.exists() else str(own)
 
 

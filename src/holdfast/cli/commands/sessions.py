@@ -58,18 +58,18 @@ def show(
 ) -> None:
     """Show a session with its generations, turns, runs, heals and usage."""
     client = connect(url, config)
-    found = find_session(client, session)
-    generations: list[Value] = [found]
-    if found["key"] is not None:
-        generations = list(client.list_all("/v1/sessions", key=found["key"], generations="true"))
+    view = find_session(client, session)
+    generations: list[Value] = [view]
+    if view["key"] is not None:
+        generations = list(client.list_all("/v1/sessions", key=view["key"], generations="true"))
         generations.sort(key=lambda generation: int(generation["generation"]))
-    path = api_path("sessions", found["id"], "turns")
+    path = api_path("sessions", view["id"], "turns")
     latest = list(client.list_all(path, limit=turns, order="desc")) if turns else []
     latest.reverse()
     if as_json:
-        print_json({"session": found, "generations": generations, "turns": latest})
+        print_json({"session": view, "generations": generations, "turns": latest})
     else:
-        print_session_details(found, generations, latest)
+        print_session_details(view, generations, latest)
 
 
 @app.command()
@@ -104,10 +104,10 @@ def reset(
 ) -> None:
     """Retire the live generation and start the next one; the old one stays."""
     client = connect(url, config)
-    found = find_session(client, session)
+    view = find_session(client, session)
     body = {"expected_session_id": expect, "reason": reason}
-    given = {name: value for name, value in body.items() if value is not None}
-    _print_changed(client.post(api_path("sessions", found["id"], "reset"), given), as_json)
+    fields = {name: value for name, value in body.items() if value is not None}
+    _print_changed(client.post(api_path("sessions", view["id"], "reset"), fields), as_json)
 
 
 @app.command()
@@ -119,8 +119,8 @@ def restore(
 ) -> None:
     """Make an old generation live again, and retire the live one."""
     client = connect(url, config)
-    found = find_session(client, session)
-    _print_changed(client.post(api_path("sessions", found["id"], "restore")), as_json)
+    view = find_session(client, session)
+    _print_changed(client.post(api_path("sessions", view["id"], "restore")), as_json)
 
 
 @app.command()
@@ -135,10 +135,10 @@ def fork(
 ) -> None:
     """Create a session that shares this one's history."""
     client = connect(url, config)
-    found = find_session(client, session)
+    view = find_session(client, session)
     item: str | int | None = int(after) if after is not None and after.isdecimal() else after
     body = {"after_item": item} if item is not None else {}
-    _print_changed(client.post(api_path("sessions", found["id"], "fork"), body), as_json)
+    _print_changed(client.post(api_path("sessions", view["id"], "fork"), body), as_json)
 
 
 @app.command()
@@ -152,15 +152,15 @@ def delete(
 ) -> None:
     """Delete a session for good; it cannot be restored."""
     client = connect(url, config)
-    found = find_session(client, session)
-    name = found["key"] or found["id"]
-    confirm(f"Delete {found['item_count']} items of {name} for good?", is_confirmed=yes)
-    path = api_path("sessions", found["id"]) + ("?cascade=true" if cascade else "")
+    view = find_session(client, session)
+    name = view["key"] or view["id"]
+    confirm(f"Delete {view['item_count']} items of {name} for good?", is_confirmed=yes)
+    path = api_path("sessions", view["id"]) + ("?cascade=true" if cascade else "")
     deleted = client.delete(path)
     if as_json:
         print_json(deleted)
     else:
-        print_line(f"{found['id']} is deleted")
+        print_line(f"{view['id']} is deleted")
 
 
 app.command()(export)

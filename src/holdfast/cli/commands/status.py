@@ -73,8 +73,8 @@ def _model_rows(models: list[str], unavailable: list[str]) -> list[tuple[str, st
 
 def _tools(client: GatewayClient) -> list[dict[str, Any]]:
     """Return the tools that the gateway runs, with the state of their servers."""
-    found: list[dict[str, Any]] = client.get("/v1/tools")["data"]
-    return found
+    tools: list[dict[str, Any]] = client.get("/v1/tools")["data"]
+    return tools
 
 
 def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -89,12 +89,12 @@ def _server_rows(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def _channels(client: GatewayClient) -> list[dict[str, Any]]:
     """Return the channels with their states; empty without an admin key."""
     try:
-        found: list[dict[str, Any]] = client.get("/v1/channels")["data"]
+        channels: list[dict[str, Any]] = client.get("/v1/channels")["data"]
     except RequestRejected as exc:
         if exc.status in (403, 404):
             return []
         raise
-    return found
+    return channels
 
 
 def _channel_rows(channels: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -9,12 +9,12 @@ from typing import Protocol
 class Advance(Protocol):
     """Called after each finished piece of work."""
 
-    def __call__(self, what: str = "") -> None: ...
+    def __call__(self, status: str = "") -> None: ...
 
 
-def no_progress(what: str = "") -> None:
+def no_progress(status: str = "") -> None:
     """Show nothing."""
-    del what
+    del status
 
 
 @contextmanager
@@ -32,9 +32,9 @@ def progress(title: str) -> Iterator[Advance]:
         task = bar.add_task(title)
         count = 0
 
-        def advance(what: str = "") -> None:
+        def advance(status: str = "") -> None:
             nonlocal count
             count += 1
-            bar.update(task, description=escape(f"{title}: {count} {what}".strip()))
+            bar.update(task, description=escape(f"{title}: {count} {status}".strip()))
 
         yield advance

@@ -60,14 +60,14 @@ def deny(
 
 def _pending(client: GatewayClient, **filters: str | None) -> list[dict[str, Any]]:
     """Return every approval that waits, from all pages."""
-    found: list[dict[str, Any]] = []
+    approvals: list[dict[str, Any]] = []
     after: str | None = None
     while True:
         page = client.get("/v1/approvals", limit=PAGE, after=after, **filters)
-        found += page["data"]
+        approvals += page["data"]
         after = page.get("next_after")
         if after is None:
-            return found
+            return approvals
 
 
 def _answer(client: GatewayClient, name: str, body: dict[str, Any]) -> None:

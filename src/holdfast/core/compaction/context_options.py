@@ -41,7 +41,7 @@ def read_context_options(fields: Mapping[str, msgspec.Raw]) -> ContextOptions:
         entries = _read_entries(raw) or []
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"context_management: {exc}", param="context_management") from exc
-    found = ContextOptions(truncation=truncation)
+    options = ContextOptions(truncation=truncation)
     for entry in entries:
         if entry.type != "compaction":
             message = f"context_management: unknown type {entry.type!r}; use 'compaction'"
@@ -50,8 +50,8 @@ def read_context_options(fields: Mapping[str, msgspec.Raw]) -> ContextOptions:
         if threshold is not None and threshold < 1:
             message = "context_management: compact_threshold must be a positive number of tokens"
             raise InvalidInput(message, param="context_management")
-        found = ContextOptions(truncation=truncation, compacts=True, compact_threshold=threshold)
-    return found
+        options = ContextOptions(truncation=truncation, compacts=True, compact_threshold=threshold)
+    return options
 
 
 def _truncation(raw: msgspec.Raw | None) -> str | None:

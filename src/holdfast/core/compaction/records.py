@@ -80,10 +80,11 @@ def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
     """Return records without their bodies, except erased summaries, which no longer count."""
     return tuple(
         RecordHead(
-            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
+            record.session_id, record.no, record.kind, record.from_seq, record.to_seq,
+            record.undoes, upto,
         )
-        for one in records
-        if one.kind != "compaction" or one.body is not None
+        for record in records
+        if record.kind != "compaction" or record.body is not None
     )  # fmt: skip
 
 
@@ -249,7 +250,7 @@ _WRAPPING = 160
 
 
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
-    """Return a `compaction` item of ours: opaque to its client, readable to us.
+    """Return the gateway's `compaction` item: opaque to clients, readable here.
 
     It names the record of the session that it represents, where there is one: within that session
     the record applies instead. Number 0 means that the log was too short for a record.
@@ -267,18 +268,18 @@ def summary_capacity(size: int) -> int:
 
 
 def is_ours(item: StoredItem) -> bool:
-    """Whether an item is a compaction of ours."""
+    """Whether an item is a compaction by this gateway."""
     return item.kind == "compaction" and _carried(item.body) is not None
 
 
 def carried_text(body: bytes) -> str | None:
-    """Return the summary in a `compaction` item of ours, or None for other items."""
+    """Return the summary in the gateway's `compaction` item, or None for other items."""
     carried = _carried(body)
     return carried.text if carried is not None else None
 
 
 def carried_record(body: bytes) -> Name | None:
-    """Return the record that a `compaction` item of ours names, number 0 included."""
+    """Return the record that the gateway's `compaction` item names, number 0 included."""
     carried = _carried(body)
     if carried is None or not carried.session_id:
         return None
@@ -333,7 +334,7 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
     """Return a session's own compactions, oldest first, without the erased ones."""
     force = in_force(heads_of(records, session.head_seq))
     undone = {record.undoes for record in records if record.kind == "undo"}
-    found: dict[str, CompactionView] = {}
+    views: dict[str, CompactionView] = {}
     for record in records:
         if record.body is None or record.kind not in ("compaction", "elision"):
             continue
@@ -348,8 +349,8 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
             status = "undone"
         elif summary is not None and (record.session_id, record.no) not in force.standing:
             status = "void"
-        before = found.get(body.id)
-        found[body.id] = CompactionView(
+        before = views.get(body.id)
+        views[body.id] = CompactionView(
             id=body.id,
             # A compaction with two records is in force as long as its summary is.
             status=before.status if before is not None else status,
@@ -359,4 +360,4 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
             compaction=summary or (before.compaction if before else None),
             elision=elision or (before.elision if before else None),
         )
-    return list(found.values())
+    return list(views.values())

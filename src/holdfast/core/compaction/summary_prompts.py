@@ -39,8 +39,8 @@ def clip(text: str, size: int) -> str:
 def transcript(items: Sequence[StoredItem], size: int) -> str:
     """Return items as a text of about `size` bytes at most, for a model to summarize."""
     lines = [line for line in map(_line, items) if line]
-    whole = sum(len(line.encode()) + 1 for line in lines)
-    if whole > size:
+    total_bytes = sum(len(line.encode()) + 1 for line in lines)
+    if total_bytes > size:
         # Long lines are clipped first: messages matter more than what a tool printed.
         fair = max(2 * size // max(len(lines), 1), 200)
         lines = [clip(line, fair) for line in lines]
@@ -118,10 +118,10 @@ def elision_note(plan: Plan, size: int) -> str:
         elif item.call_id is not None and not item.kind.endswith(OUTPUT_SUFFIX):
             calls += 1
     earlier = _earlier_summary(plan)[1]
-    found = _NOTE.search(earlier)
-    if found is not None:
-        messages, calls = messages + int(found[1]), calls + int(found[2])
-        earlier = earlier[: found.start()].rstrip()
+    match = _NOTE.search(earlier)
+    if match is not None:
+        messages, calls = messages + int(match[1]), calls + int(match[2])
+        earlier = earlier[: match.start()].rstrip()
     note = f"[{messages} messages and {calls} tool calls are left out here to save room.]"
     return f"{clip(earlier, size)}\n{note}" if earlier else note
 

@@ -97,15 +97,15 @@ def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
     session = facts.session
     if session is None or not session.exists_for(command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
-    found = [record for record in facts.records if _id_of(record) == command.compaction_id]
-    if not found:
+    compactions = [record for record in facts.records if _id_of(record) == command.compaction_id]
+    if not compactions:
         return refuse(CompactionNotFound(f"no compaction {command.compaction_id}"))
     undone = {record.undoes for record in facts.records if record.kind == "undo"}
-    left = [record for record in found if record.no not in undone]
-    if not left:
+    remaining = [record for record in compactions if record.no not in undone]
+    if not remaining:
         return Decision(session)
     draft = Draft(session, now=facts.now)
-    for record in left:
+    for record in remaining:
         draft.record("undo", NOTHING, undoes=record.no)
     draft.add(ProviderStateDropped(session.id))
     draft.add_event("session.compaction_undone", compaction_id=command.compaction_id)

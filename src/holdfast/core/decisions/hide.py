@@ -78,7 +78,7 @@ def _carriers(log: Log, span: Span) -> list[StoredItem]:
 
 
 def _ends(heads: Iterable[RecordHead]) -> dict[Name, int]:
-    return {(one.session_id, one.no): one.to_seq for one in heads if one.kind == "compaction"}
+    return {(head.session_id, head.no): head.to_seq for head in heads if head.kind == "compaction"}
 
 
 def _covers(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:

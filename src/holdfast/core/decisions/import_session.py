@@ -107,28 +107,28 @@ def _first_source(command: Import) -> Source:
 def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:
     """Append the source's new turns, if the session is still as it was imported."""
     # Without imported turns, the export was made from this session itself: all turns are known.
-    known = facts.imported_turns or session.turn_count
-    new = command.turns[known:]
+    known_turns = facts.imported_turns or session.turn_count
+    new = command.turns[known_turns:]
     if not _is_untouched(session, facts):
         # The session was continued here: keep it, and report whether the source changed too.
         return Decision(Imported(session.id, "differs" if new else "unchanged"))
     if facts.turn is not None:
-        before = command.turns[known - 1] if known <= len(command.turns) else None
+        before = command.turns[known_turns - 1] if known_turns <= len(command.turns) else None
         is_same = before is not None and facts.turn.body_hash == _hash(before)
-        if not is_same or _head_after(command, known) != session.head_seq:
+        if not is_same or _head_after(command, known_turns) != session.head_seq:
             return Decision(Imported(session.id, "differs"))
     if not new:
         return Decision(Imported(session.id, "unchanged"))
     draft = Draft(session, now=facts.now)
-    added = _write(draft, command, known, facts.hidden)
+    added = _write(draft, command, known_turns, facts.hidden)
     return draft.decide(Imported(session.id, "extended", added))
 
 
-def _head_after(command: Import, known: int) -> int | None:
-    """Return the log's length after the first turns, or None if items of theirs come later."""
+def _head_after(command: Import, known_turns: int) -> int | None:
+    """Return the log's length after the first turns, or None if their items continue later."""
     order = _order(command)
-    at = next((at for at, (index, _) in enumerate(order) if index >= known), len(order))
-    if any(index < known for index, _ in order[at:]):
+    at = next((at for at, (index, _) in enumerate(order) if index >= known_turns), len(order))
+    if any(index < known_turns for index, _ in order[at:]):
         return None
     return sum(count for _, count in order[:at])
 
@@ -139,10 +139,10 @@ def _order(command: Import) -> Order:
     )
 
 
-def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) -> int:
-    """Append the turns after the `known` ones, hide the source's hidden ranges, add one event."""
+def _write(draft: Draft, command: Import, known_turns: int, hidden: tuple[Span, ...]) -> int:
+    """Append the turns after the first `known_turns`, hide hidden ranges, add one event."""
     before = draft.session.head_seq
-    _write_turns(draft, command, known)
+    _write_turns(draft, command, known_turns)
     _record_user_activity(draft, command.last_user_activity_at)
     _count(draft, command.usage)
     for span in command.hidden:
@@ -154,16 +154,16 @@ def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) 
     return added
 
 
-def _write_turns(draft: Draft, command: Import, known: int) -> None:
+def _write_turns(draft: Draft, command: Import, known_turns: int) -> None:
     blocks: dict[int, Span] = {}
     taken = [0] * len(command.turns)
     for index, count in _order(command):
-        if index >= known:
+        if index >= known_turns:
             first = draft.session.head_seq + 1
             last = _append(draft, command.turns[index], index + 1, taken[index], count)
             blocks[index] = (first, last)
         taken[index] += count
-    for index, turn in enumerate(command.turns[known:], known):
+    for index, turn in enumerate(command.turns[known_turns:], known_turns):
         _write_turn(draft, turn, blocks.get(index))
 
 

@@ -330,8 +330,8 @@ def _is_hold_over(session: Session, turn: Turn, now: float) -> bool:
 
 
 def _with_front(waiting: Waiting, position: int) -> Waiting:
-    known = [waiting.first_position, waiting.last_position]
-    positions = [position, *(place for place in known if place is not None)]
+    bounds = [waiting.first_position, waiting.last_position]
+    positions = [position, *(place for place in bounds if place is not None)]
     return Waiting(waiting.count + 1, min(positions), max(positions))
 
 
@@ -343,8 +343,8 @@ def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None)
 def front_position(facts: Facts, waiting: Waiting) -> int:
     """Return a queue position before all others and before the turn that holds the lane."""
     places = [waiting.first_position, facts.active.position if facts.active else None]
-    known = [place for place in places if place is not None]
-    return min(known, default=1) - 1
+    positions = [place for place in places if place is not None]
+    return min(positions, default=1) - 1
 
 
 def queued(draft: Draft, turn: Turn) -> Queued:

@@ -111,18 +111,18 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to restore it under"))
     if session.is_live:
         return Decision(session)
-    back = Draft(session, now=facts.now)
-    back.raise_epoch()
-    back.set(is_live=True, retired_at=None)
-    back.free_lane()
-    back.add(ProviderStateDropped(session.id))
-    back.add_event("session.restored", generation=session.generation)
+    restored = Draft(session, now=facts.now)
+    restored.raise_epoch()
+    restored.set(is_live=True, retired_at=None)
+    restored.free_lane()
+    restored.add(ProviderStateDropped(session.id))
+    restored.add_event("session.restored", generation=session.generation)
     if facts.live is None:
-        return back.decide(back.session)
+        return restored.decide(restored.session)
     old = Draft(facts.live, now=facts.now)
     cancel_open(old, facts, code="session_restored")
     retire(old, reason="session_restored")
-    return _decide_both(old, back)
+    return _decide_both(old, restored)
 
 
 def _decide_both(old: Draft, new: Draft) -> Decision[Session]:

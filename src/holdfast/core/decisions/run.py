@@ -55,7 +55,7 @@ _NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
-    """Append what a run has finished so far, and save its unfinished output."""
+    """Append the finished output of a run, and save its unfinished output."""
     if not command.fence.holds(facts.session):
         return fenced(command.fence, facts, tried="extend", count=len(command.items))
     session, turn, run = facts.session, facts.active, facts.active_run
@@ -373,8 +373,8 @@ def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
         return Decision(False)
     if session.active_turn_id != turn.id or session.active_run_id is None:
         return Decision(False)
-    known = facts.stop_request
-    if known is not None and known.caller is None and command.caller is not None:
+    stop_request = facts.stop_request
+    if stop_request is not None and stop_request.caller is None and command.caller is not None:
         return Decision(True, woken=(session.id,))  # it ends whether its client reads or not
     row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
     return Decision(True, (row,), (session.id,))

@@ -55,19 +55,19 @@ def unclaimable(command: cmd.Accept, facts: Facts) -> HoldfastError | None:
 
 def save_schedule(command: cmd.SaveSchedule, facts: Facts) -> Decision[ScheduleRow]:
     """Create or change a schedule."""
-    known = facts.schedule
-    if known is not None and known.spec == command.spec:
-        return Decision(known)
-    created_at = known.created_at if known is not None else facts.now
+    stored = facts.schedule
+    if stored is not None and stored.spec == command.spec:
+        return Decision(stored)
+    created_at = stored.created_at if stored is not None else facts.now
     next_run_at = command.next_run_at
     if command.period_seconds is not None:
         next_run_at = next_period(created_at, command.period_seconds, facts.now)
-    if known is not None:
+    if stored is not None:
         row = replace(
-            known, spec=command.spec, next_run_at=next_run_at, is_paused=False, reason="",
+            stored, spec=command.spec, next_run_at=next_run_at, is_paused=False, reason="",
             failures=0, is_from_file=command.is_from_file,
         )  # fmt: skip
-        return Decision(row, (ScheduleSaved(row, known),))
+        return Decision(row, (ScheduleSaved(row, stored),))
     row = ScheduleRow(
         id=command.id, tenant=command.tenant, name=command.name, spec=command.spec,
         is_from_file=command.is_from_file, is_paused=False, reason="", failures=0,
@@ -78,15 +78,15 @@ def save_schedule(command: cmd.SaveSchedule, facts: Facts) -> Decision[ScheduleR
 
 def pause_schedule(command: cmd.PauseSchedule, facts: Facts) -> Decision[ScheduleRow]:
     """Pause or resume."""
-    known = facts.schedule
-    if known is None:
+    stored = facts.schedule
+    if stored is None:
         return refuse(ScheduleNotFound(f"no schedule {command.name}"))
-    if known.is_paused == command.is_paused:
-        return Decision(known)
-    row = replace(known, is_paused=command.is_paused, reason="paused by an operator")
+    if stored.is_paused == command.is_paused:
+        return Decision(stored)
+    row = replace(stored, is_paused=command.is_paused, reason="paused by an operator")
     if not command.is_paused:
         row = replace(row, next_run_at=command.next_run_at, reason="", failures=0)
-    return Decision(row, (ScheduleSaved(row, known),))
+    return Decision(row, (ScheduleSaved(row, stored),))
 
 
 def delete_schedule(command: cmd.DeleteSchedule, facts: Facts) -> Decision[bool]:
@@ -98,31 +98,31 @@ def delete_schedule(command: cmd.DeleteSchedule, facts: Facts) -> Decision[bool]
 
 def skip_run(command: cmd.SkipRun, facts: Facts) -> Decision[bool]:
     """Advance to the next due time without a run; a run that was not accepted counts as failed."""
-    known = facts.schedule
-    if known is None or known.next_run_at != command.expected_at:
-        is_done = known is not None and known.next_run_at == command.next_run_at
+    stored = facts.schedule
+    if stored is None or stored.next_run_at != command.expected_at:
+        is_done = stored is not None and stored.next_run_at == command.next_run_at
         return Decision(command.again and is_done)
-    row = replace(known, next_run_at=command.next_run_at, reason=command.reason)
+    row = replace(stored, next_run_at=command.next_run_at, reason=command.reason)
     if command.is_failure:
         row = _count_failure(row)
-    source = f"{known.id}-{command.expected_at}"
-    notices = _notices(known, row, command.if_paused, source=source, now=facts.now)
-    return Decision(True, (ScheduleSaved(row, known), *notices))
+    source = f"{stored.id}-{command.expected_at}"
+    notices = _notices(stored, row, command.if_paused, source=source, now=facts.now)
+    return Decision(True, (ScheduleSaved(row, stored), *notices))
 
 
 def settle_run(command: cmd.SettleRun, facts: Facts) -> Decision[ScheduleRow | None]:
     """Record the end of a run and count consecutive failures."""
-    known = facts.schedule
-    if known is None or known.running_turn != command.turn_id:
-        return Decision(known if command.again else None)
-    reason = known.reason if known.is_paused else command.reason
-    row = replace(known, running_turn=None, reason=reason)
+    stored = facts.schedule
+    if stored is None or stored.running_turn != command.turn_id:
+        return Decision(stored if command.again else None)
+    reason = stored.reason if stored.is_paused else command.reason
+    row = replace(stored, running_turn=None, reason=reason)
     row = replace(row, failures=0) if command.outcome == "completed" else _count_failure(row)
-    changes: list[Change] = [ScheduleSaved(row, known)]
+    changes: list[Change] = [ScheduleSaved(row, stored)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)
         changes.append(run)
-    changes += _notices(known, row, command.if_paused, source=command.turn_id, now=facts.now)
+    changes += _notices(stored, row, command.if_paused, source=command.turn_id, now=facts.now)
     return Decision(row, tuple(changes))
 
 
@@ -136,7 +136,7 @@ def _count_failure(row: ScheduleRow) -> ScheduleRow:
 
 
 def _notices(
-    known: ScheduleRow,
+    schedule: ScheduleRow,
     row: ScheduleRow,
     messages: tuple[OutboxMessage, ...],
     *,
@@ -144,12 +144,12 @@ def _notices(
     now: float,
 ) -> list[Change]:
     """Return the messages to send because a schedule was paused."""
-    if not row.is_paused or known.is_paused:
+    if not row.is_paused or schedule.is_paused:
         return []
     return [
         OutboxAdded(
             message_row(
-                message, tenant=known.tenant, source=f"pause_{source}-{index}", part=0, now=now
+                message, tenant=schedule.tenant, source=f"pause_{source}-{index}", part=0, now=now
             )
         )
         for index, message in enumerate(messages)

@@ -34,20 +34,20 @@ def fingerprints(items: Iterable[dict[str, Any]]) -> list[Fingerprint]:
 
 
 def compare(
-    expected: Sequence[Fingerprint], found: Sequence[Fingerprint], *, is_whole: bool
+    expected: Sequence[Fingerprint], actual: Sequence[Fingerprint], *, is_whole: bool
 ) -> Divergence | None:
     """Return how a conversation differs from what is expected, or None if it does not.
 
     If `is_whole` is false, only the newest part of it is known and compared.
     """
-    compared = expected if is_whole else expected[-len(found) :] if found else []
-    if list(compared) == list(found):
+    compared = expected if is_whole else expected[-len(actual) :] if actual else []
+    if list(compared) == list(actual):
         return None
-    if Counter(compared) == Counter(found):
+    if Counter(compared) == Counter(actual):
         return "conversation_items_reordered"
-    if _is_subsequence(found, expected) and (is_whole or len(found) < len(expected)):
+    if _is_subsequence(actual, expected) and (is_whole or len(actual) < len(expected)):
         return "conversation_items_missing"
-    if _is_subsequence(compared, found):
+    if _is_subsequence(compared, actual):
         return "conversation_items_added"
     return "conversation_items_changed"
 

@@ -62,7 +62,7 @@ def strip_echo(message: str, body: Sequence[bytes]) -> str | None:
     stripped = "".join([*parts, message[end:]])
     for symbol in content.symbols:
         stripped = stripped.replace(symbol, CONTENT)
-    return _QUOTATION.sub(lambda found: f"{found[1]}{CONTENT}{found[1]}", stripped)
+    return _QUOTATION.sub(lambda match: f"{match[1]}{CONTENT}{match[1]}", stripped)
 
 
 def _longest_match(
@@ -73,19 +73,19 @@ def _longest_match(
     start = words[first].start()
     for place in range(first, len(words)):
         end = words[place].end()
-        found = message[start:end].casefold()
-        if found not in content.joined:
+        part = message[start:end].casefold()
+        if part not in content.joined:
             break
-        if found in content.whole or _is_content(message, start, end):
+        if part in content.whole or _is_content(message, start, end):
             last = place
     return last
 
 
 def _is_content(message: str, start: int, end: int) -> bool:
-    found = message[start:end]
+    quoted = message[start:end]
     is_quoted = message[start - 1 : start] in _QUOTES and message[end : end + 1] in _QUOTES
-    has_number = len(found) >= MIN_NUMBER and any(character.isdigit() for character in found)
-    return len(found) >= MIN_LENGTH or has_number or is_quoted
+    has_number = len(quoted) >= MIN_NUMBER and any(character.isdigit() for character in quoted)
+    return len(quoted) >= MIN_LENGTH or has_number or is_quoted
 
 
 def _content_of(body: Sequence[bytes]) -> _Content | None:
@@ -96,17 +96,19 @@ def _content_of(body: Sequence[bytes]) -> _Content | None:
     try:
         value = msgspec.json.decode(whole)
         fields = value if isinstance(value, dict) else {}
-        found = [text for name in _CONTENT_FIELDS & fields.keys() for text in _texts(fields[name])]
+        contents = [
+            text for name in _CONTENT_FIELDS & fields.keys() for text in _texts(fields[name])
+        ]
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = [whole.decode("utf-8", "replace")]
+        contents = [whole.decode("utf-8", "replace")]
     except RecursionError:
         return None
-    if sum(map(len, found)) > MAX_SEARCHED:
+    if sum(map(len, contents)) > MAX_SEARCHED:
         return None
-    escaped = (json.dumps(text)[1:-1] for text in found)
-    texts = [*found, *(text for text in escaped if "\\" in text)]
+    escaped = (json.dumps(text)[1:-1] for text in contents)
+    texts = [*contents, *(text for text in escaped if "\\" in text)]
     trimmed = (_EDGES.sub("", text) for text in texts)
-    symbols = (text.strip() for text in found if not text.isascii() and not _WORD.search(text))
+    symbols = (text.strip() for text in contents if not text.isascii() and not _WORD.search(text))
     return _Content(
         "\0".join(texts).casefold(),
         frozenset(text.casefold() for text in trimmed if text),

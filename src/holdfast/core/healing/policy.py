@@ -124,8 +124,8 @@ def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
     done = [heal for heal in done if heal.action != "summed_up_by_rule"]
     here = _of_this_model(done)
     others = [heal for heal in here if heal.action != "left_out"]
-    found = _heal(symptoms, others, limits)
-    return found or _leave_out(symptoms, here) or _fall_back(symptoms)
+    treatment = _heal(symptoms, others, limits)
+    return treatment or _leave_out(symptoms, here) or _fall_back(symptoms)
 
 
 def _of_this_model(done: Sequence[Heal]) -> Sequence[Heal]:

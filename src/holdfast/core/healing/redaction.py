@@ -30,13 +30,17 @@ _CODE = re.compile(r"[\w.:/-]{1,64}")
 _LOGIN = re.compile(r"(://[^/\s:@]{1,200}:)[^/\s@]{1,200}(@)")
 
 
-def redact(text: str, *known: str | None) -> str:
+def redact(text: str, *known_secrets: str | None) -> str:
     """Return a text without the known secrets and without anything that looks like one.
 
     Redacting a redacted text changes nothing.
     """
-    secrets = [one for one in known if one and len(one) >= MIN_KEY_LENGTH and one not in REDACTED]
-    secrets += [one[-TAIL_LENGTH:] for one in secrets if _has_secret_tail(one)]
+    secrets = [
+        secret
+        for secret in known_secrets
+        if secret and len(secret) >= MIN_KEY_LENGTH and secret not in REDACTED
+    ]
+    secrets += [secret[-TAIL_LENGTH:] for secret in secrets if _has_secret_tail(secret)]
     for _ in range(MAX_PASSES):
         before = text
         text = _redact_once(text, secrets)
@@ -66,7 +70,7 @@ def _redact_once(text: str, secrets: list[str]) -> str:
     return text
 
 
-def _named(found: re.Match[str]) -> str:
+def _named(match: re.Match[str]) -> str:
     # "no bearer authentication" and "api key: required" contain no secret.
-    is_word = found[2].isalpha() and (found[2].islower() or found[2].istitle())
-    return found[0] if is_word else found[1] + REDACTED
+    is_word = match[2].isalpha() and (match[2].islower() or match[2].istitle())
+    return match[0] if is_word else match[1] + REDACTED

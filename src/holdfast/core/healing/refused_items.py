@@ -41,18 +41,20 @@ def poison_candidates(
         has_media,
     )
     for is_suspect in guesses[:2] if is_only_named else guesses:
-        found = tuple(
+        candidates = tuple(
             item.seq for item in history if item.seq not in quarantined and is_suspect(item)
         )
-        if found:
-            return found
+        if candidates:
+            return candidates
     return ()
 
 
 def _quoted(message: str) -> list[str]:
     """Return what a refusal quotes: a URL, a file id, or anything between quotes."""
-    found = [next(filter(None, match.groups()), match[0]) for match in _TOKENS.finditer(message)]
-    return [token.rstrip(".,;:)") for token in found]
+    quotations = [
+        next(filter(None, match.groups()), match[0]) for match in _TOKENS.finditer(message)
+    ]
+    return [token.rstrip(".,;:)") for token in quotations]
 
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})

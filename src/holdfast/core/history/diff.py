@@ -114,12 +114,12 @@ def find_new(
         return HistoryDiff(0)
     if not (is_whole or any(item.is_model_output for item in sent)):
         return HistoryDiff(_refused_again(sent, log))
-    found = _find_new(sent, log)
-    renamed = _renamed_calls(sent, found.new_from, log)
+    diff = _find_new(sent, log)
+    renamed = _renamed_calls(sent, diff.new_from, log)
     if renamed:
         # The client answers a call under another id: its version of the turn replaces ours.
         return _find_new(_with_unique_calls(sent, renamed), log)
-    return found if open_from is None else _spare_open_turn(found, sent, log, open_from)
+    return diff if open_from is None else _spare_open_turn(diff, sent, log, open_from)
 
 
 def find_new_near_end(
@@ -132,15 +132,15 @@ def find_new_near_end(
     """
     if not tail or has_output(sent):
         return None
-    found = find_new(sent, tail, is_whole=is_whole)
+    diff = find_new(sent, tail, is_whole=is_whole)
     if not (is_whole or any(item.is_model_output for item in sent)):
-        return None if tail[0].is_refused else found
+        return None if tail[0].is_refused else diff
     if not _has_more_than(tail, len(sent)):
         return None
-    if found.rewind is None:
-        return found
-    is_all = found.new_from == len(sent) and found.rewind[0] >= tail[0].seq
-    return found if is_all else None
+    if diff.rewind is None:
+        return diff
+    is_all = diff.new_from == len(sent) and diff.rewind[0] >= tail[0].seq
+    return diff if is_all else None
 
 
 def _has_more_than(log: Sequence[LogEntry], count: int) -> bool:
@@ -154,20 +154,20 @@ def _has_more_than(log: Sequence[LogEntry], count: int) -> bool:
 
 
 def _spare_open_turn(
-    found: HistoryDiff, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
+    diff: HistoryDiff, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
 ) -> HistoryDiff:
     """Return a diff that hides nothing of the open turn.
 
     An earlier answer that is regenerated will come after the open turn, so its question is repeated
     there too.
     """
-    if found.rewind is None or found.rewind[0] >= open_from - 1:
-        if found.new_from == len(sent) and log[-1].is_streaming:
+    if diff.rewind is None or diff.rewind[0] >= open_from - 1:
+        if diff.new_from == len(sent) and log[-1].is_streaming:
             return HistoryDiff(_question(sent)[0], None, _question(sent)[1])
-        return HistoryDiff(found.new_from)
-    after, upto = found.rewind[0], open_from - 1
-    if found.new_from < len(sent) or after < log[0].seq:
-        return HistoryDiff(found.new_from, (after, upto))
+        return HistoryDiff(diff.new_from)
+    after, upto = diff.rewind[0], open_from - 1
+    if diff.new_from < len(sent) or after < log[0].seq:
+        return HistoryDiff(diff.new_from, (after, upto))
     question_start, question_end = _question(sent)
     before = [entry.seq for entry in log if entry.seq <= after]
     place = max(len(before) - (question_end - question_start), 0)
@@ -202,10 +202,10 @@ def _renamed_calls(
     }  # fmt: skip
     if not outputs:
         return frozenset()
-    known = {entry.call_id for entry in log}
+    logged_ids = {entry.call_id for entry in log}
     return frozenset(
         item.call_id for item in sent[:new_from]
-        if item.call_id in outputs and item.call_id is not None and item.call_id not in known
+        if item.call_id in outputs and item.call_id is not None and item.call_id not in logged_ids
     )  # fmt: skip
 
 
@@ -220,20 +220,20 @@ def _with_unique_calls(sent: Sequence[SentItem], call_ids: frozenset[str]) -> li
 
 
 def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
-    known = [entry for entry in log if entry.fingerprint != NO_FINGERPRINT]
-    if _has_optional(known):
-        matched, at = _align(sent, known)
+    entries = [entry for entry in log if entry.fingerprint != NO_FINGERPRINT]
+    if _has_optional(entries):
+        matched, at = _align(sent, entries)
     else:
-        matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
+        matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in entries])
     head = log[-1].seq
     if matched == 0:
         return HistoryDiff(0, (log[0].seq - 1, head))
     new_from = _skip_reasoning(sent, matched)
-    last = known[at].seq
+    last = entries[at].seq
     if new_from < len(sent):
-        is_head = _is_head(known[at + 1 :], sent[new_from])
+        is_head = _is_head(entries[at + 1 :], sent[new_from])
         return HistoryDiff(new_from, None if is_head else (last, head))
-    return _regenerate(sent, known, at, head)
+    return _regenerate(sent, entries, at, head)
 
 
 def _has_optional(log: Sequence[LogEntry]) -> bool:
@@ -244,12 +244,12 @@ def _has_optional(log: Sequence[LogEntry]) -> bool:
 
 
 def _regenerate(
-    sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int
+    sent: Sequence[SentItem], entries: Sequence[LogEntry], at: int, head: int
 ) -> HistoryDiff:
     """Return the diff of a request without new items: answer its last question again."""
-    while at >= 0 and _is_answer(known[at], sent):
+    while at >= 0 and _is_answer(entries[at], sent):
         at -= 1
-    after = known[at].seq if at >= 0 else known[0].seq - 1
+    after = entries[at].seq if at >= 0 else entries[0].seq - 1
     return HistoryDiff(len(sent), (after, head) if after < head else None)
 
 
@@ -285,27 +285,27 @@ def _is_head(rest: Sequence[LogEntry], item: SentItem) -> bool:
     return all(entry.is_optional for entry in rest)
 
 
-def _align(sent: Sequence[SentItem], known: Sequence[LogEntry]) -> tuple[int, int]:
+def _align(sent: Sequence[SentItem], entries: Sequence[LogEntry]) -> tuple[int, int]:
     """Return what `_match` returns, for a log with entries that a client may lack.
 
     All candidate matches are tracked at once, each by the entry that it has reached. There are few
     of them unless a history consists of equal items; beyond a limit the middle ones are dropped.
     """
     pattern = [(at, item) for at, item in enumerate(sent) if item.fingerprint != NO_FINGERPRINT]
-    ends: list[int] = list(range(len(known)))
-    tail = len(known) - 1
-    while tail > 0 and known[tail].is_optional:
+    ends: list[int] = list(range(len(entries)))
+    tail = len(entries) - 1
+    while tail > 0 and entries[tail].is_optional:
         tail -= 1
     best, at_head = (0, -1), (0, -1)
     for number, (place, item) in enumerate(pattern):
         is_last = number == len(pattern) - 1
-        ends = [end for end in ends if _is_equal(item, known[end], is_last=is_last)]
+        ends = [end for end in ends if _is_equal(item, entries[end], is_last=is_last)]
         if not ends:
             break
         best = (place + 1, ends[-1])
         if ends[-1] >= tail:
             at_head = best
-        ends = _limited(sorted({after for end in ends for after in _successors(known, end)}))
+        ends = _limited(sorted({after for end in ends for after in _successors(entries, end)}))
     return at_head if at_head[0] else best
 
 
@@ -316,11 +316,11 @@ def _is_equal(item: SentItem, entry: LogEntry, *, is_last: bool) -> bool:
     return item.fingerprint == entry.fingerprint and not (entry.is_refused and is_last)
 
 
-def _successors(known: Sequence[LogEntry], end: int) -> Iterator[int]:
+def _successors(entries: Sequence[LogEntry], end: int) -> Iterator[int]:
     """Yield the entries that may follow an entry in a client's history."""
-    for after in range(end + 1, len(known)):
+    for after in range(end + 1, len(entries)):
         yield after
-        if not known[after].is_optional:
+        if not entries[after].is_optional:
             return
 
 
@@ -331,22 +331,22 @@ def _limited(ends: list[int]) -> list[int]:
     return ends[:half] + ends[-half:]
 
 
-def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
-    """Return how many items of `sent` match, and where in `known` the match ends.
+def _match(sent: Sequence[bytes], logged: Sequence[bytes]) -> tuple[int, int]:
+    """Return how many items of `sent` match, and where in `logged` the match ends.
 
     A match that ends at the head beats any other. Otherwise the longest wins, and the latest of
     equally long ones. One pass over both (Knuth, Morris, Pratt); reasoning in `sent` is skipped.
     """
     pattern = [(place, print_) for place, print_ in enumerate(sent) if print_ != NO_FINGERPRINT]
     prints = [print_ for _, print_ in pattern]
-    if not prints or not known:
+    if not prints or not logged:
         return 0, -1
-    if prints[: len(known)] == known:
+    if prints[: len(logged)] == logged:
         # The request continues the whole log, as most do.
-        return pattern[len(known) - 1][0] + 1, len(known) - 1
+        return pattern[len(logged) - 1][0] + 1, len(logged) - 1
     back = _borders(prints)
     length, best, best_at = 0, 0, -1
-    for at, print_ in enumerate(known):
+    for at, print_ in enumerate(logged):
         if length == len(prints):
             length = back[length - 1]
         while length and prints[length] != print_:
@@ -356,7 +356,7 @@ def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
         if length and length >= best:
             best, best_at = length, at
     if length:
-        best, best_at = length, len(known) - 1
+        best, best_at = length, len(logged) - 1
     return (pattern[best - 1][0] + 1, best_at) if best else (0, -1)
 
 
@@ -411,11 +411,11 @@ def sort_outputs(
                 raise InvalidInput(f"no tool call has the id {item.call_id!r}", param="input")
             new.append(index)
             continue
-        known = outputs[item.call_id]
-        if known is None:
+        stored = outputs[item.call_id]
+        if stored is None:
             new.append(index)
-        elif known.fingerprint == item.fingerprint:
-            given = known
+        elif stored.fingerprint == item.fingerprint:
+            given = stored
         else:
             raise InvalidInput(
                 f"tool call {item.call_id!r} has another output already", param="input"

@@ -58,14 +58,14 @@ def history_hashes(
     sent: Sequence[SentItem], call_ids: Sequence[str | None]
 ) -> tuple[bytes, list[PrefixHash]]:
     """Return the hash of a history, and those after each model output that something follows."""
-    found: list[PrefixHash] = []
+    hashes: list[PrefixHash] = []
     history_hash = EMPTY_HISTORY
     last = len(sent) - 1
     for index, item in enumerate(sent):
         history_hash = extend_hash(history_hash, ((item.fingerprint, call_ids[index]),))
         if index < last and _is_models(item) and not _is_models(sent[index + 1]):
-            found.append(PrefixHash(index + 1, history_hash))
-    return history_hash, found
+            hashes.append(PrefixHash(index + 1, history_hash))
+    return history_hash, hashes
 
 
 def _is_models(item: SentItem) -> bool:

@@ -66,7 +66,7 @@ class StoredItem(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
     def as_new(self) -> NewItem:
-        """Return the item as one that can be appended again."""
+        """Return the item as a new item, to append it again."""
         return NewItem(self.body, self.kind, self.item_id, self.call_id, self.fingerprint)
 
 
@@ -258,13 +258,13 @@ def _with_line_feeds(value: Any) -> Any:
     if isinstance(value, str):
         return comparable_text(value)
     if isinstance(value, dict):
-        return {name: _with_line_feeds(one) for name, one in value.items()}
-    return [_with_line_feeds(one) for one in value] if isinstance(value, list) else value
+        return {name: _with_line_feeds(part) for name, part in value.items()}
+    return [_with_line_feeds(part) for part in value] if isinstance(value, list) else value
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
     if isinstance(value, list):
-        return [_without_nulls(one) for one in value]
+        return [_without_nulls(part) for part in value]
     return value

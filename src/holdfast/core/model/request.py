@@ -117,7 +117,7 @@ def conversation_id(session_id: str) -> str:
 
 
 def turn_of_response(name: str) -> tuple[TurnId, int] | None:
-    """Return the turn and step that a response id stands for, or None if it is not one of ours."""
+    """Return the turn and step of a response id, or None if this gateway did not create it."""
     if not name.startswith(RESPONSE_PREFIX):
         return None
     rest, _, step = name.removeprefix(RESPONSE_PREFIX).partition("_")

@@ -140,11 +140,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MOST_TOKENS
 
 
-def sum_usage(known: Usage | None, more: Usage | None) -> Usage | None:
+def sum_usage(total: Usage | None, more: Usage | None) -> Usage | None:
     """Return the sum of two usages, either of which may be unknown."""
-    if known is None or more is None:
-        return known or more
-    return Usage(*map(add, astuple(known), astuple(more)))
+    if total is None or more is None:
+        return total or more
+    return Usage(*map(add, astuple(total), astuple(more)))
 
 
 def subtract_usage(known: Usage, last: Usage) -> Usage:

@@ -22,16 +22,16 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
     instructions: list[str] = []
     items: list[Item] = []
     for index, message in enumerate(messages):
-        found = read_message(message, index)
-        if isinstance(found, str):
-            instructions.append(found)
+        parts = read_message(message, index)
+        if isinstance(parts, str):
+            instructions.append(parts)
         else:
-            items += found
+            items += parts
     return "\n\n".join(instructions) or None, _paired(items)
 
 
 def read_message(message: Any, index: int) -> str | list[Item]:
-    """Return the instructions that a message gives, or the items that it stands for."""
+    """Return the instructions or the items of a message."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InvalidInput(f"messages[{index}] needs a role")
     role, content = message["role"], message.get("content")
@@ -309,13 +309,13 @@ def call_of(item: Item) -> dict[str, Any]:
 
 def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
     """Return the log probabilities of an answer's tokens, or None if it has none."""
-    found: list[Any] = []
+    logprobs: list[Any] = []
     for body in items:
         if b'"logprobs"' in body:
             item = msgspec.json.decode(body)
             for part in item.get("content") or () if item.get("type") == "message" else ():
-                found += part.get("logprobs") or ()
-    return {"content": found, "refusal": None} if found else None
+                logprobs += part.get("logprobs") or ()
+    return {"content": logprobs, "refusal": None} if logprobs else None
 
 
 def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:

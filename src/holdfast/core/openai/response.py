@@ -213,8 +213,8 @@ def complete_usage(usage: Any) -> bytes | None:
     if type(usage.get("total_tokens")) is not int:
         complete["total_tokens"] = complete["input_tokens"] + complete["output_tokens"]
     for name, numbers in _DETAILS:
-        given = usage.get(name)
-        details = complete[name] = dict(given) if isinstance(given, dict) else {}
+        value = usage.get(name)
+        details = complete[name] = dict(value) if isinstance(value, dict) else {}
         for number in numbers:
             if type(details.get(number)) is not int:
                 details[number] = 0

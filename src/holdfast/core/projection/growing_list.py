@@ -54,8 +54,8 @@ class GrowingList(list[ItemT]):
         return GrowingList(self[:length], self._forms_upto(length))
 
     def _forms_upto(self, length: int) -> tuple[Form, ...]:
-        found = [form.cut(length) for form in self.forms]
-        return tuple([form for form in found if form is not None])
+        forms = [form.cut(length) for form in self.forms]
+        return tuple([form for form in forms if form is not None])
 
     def find_form(self, key: Hashable, length: int) -> Form | None:
         """Return the form with this key, or None if there is none or it covers more items."""

@@ -108,18 +108,18 @@ def normalize_item(kind: str, body: bytes) -> bytes | None:
     if read is None:
         return body
     try:
-        found = read(body)
+        parsed = read(body)
     except msgspec.DecodeError:
-        found = None
-    if isinstance(found, _Output) and not isinstance(found.output, str):
-        found = found if all(_is_part(part, _INPUT_PARTS) for part in found.output) else None
-    return body if found is not None else _repaired(kind, item_value(body))
+        parsed = None
+    if isinstance(parsed, _Output) and not isinstance(parsed.output, str):
+        parsed = parsed if all(_is_part(part, _INPUT_PARTS) for part in parsed.output) else None
+    return body if parsed is not None else _repaired(kind, item_value(body))
 
 
 def _described(call: dict[str, Any]) -> bytes:
     """Return the call of an agent's own tool as a short text, which every server accepts."""
-    name, given, output = (as_text(call.get(k)) for k in ("name", "arguments", "output"))
-    text = f"[I used my tool {name[:MAX_NAME]} with {_shortened(given)}: {_shortened(output)}]"
+    name, arguments, output = (as_text(call.get(k)) for k in ("name", "arguments", "output"))
+    text = f"[I used my tool {name[:MAX_NAME]} with {_shortened(arguments)}: {_shortened(output)}]"
     content = [{"type": "output_text", "text": text}]
     return _encode({"type": "message", "role": "assistant", "content": content})
 
@@ -143,14 +143,14 @@ def as_text(value: Any, otherwise: str = "") -> str:
 def is_valid_message(body: bytes) -> bool:
     """Whether the body of a message needs no change for any server."""
     try:
-        found = _read_message(body)
+        message = _read_message(body)
     except msgspec.DecodeError:
         return False
-    content = found.content
-    if not content or found.role not in ROLES:
+    content = message.content
+    if not content or message.role not in ROLES:
         return False
     if not isinstance(content, str):
-        is_assistant = found.role == "assistant"
+        is_assistant = message.role == "assistant"
         kind, kinds = (
             ("output_text", _OUTPUT_PARTS) if is_assistant else ("input_text", _INPUT_PARTS)
         )
@@ -187,8 +187,8 @@ def _repaired_message(value: dict[str, Any]) -> bytes | None:
 def _parts(content: Any, kind: Kind) -> list[Any]:
     """Return the non-empty parts of a content, each in its valid form."""
     listed = content if isinstance(content, list) else [content]
-    found = (_part(each, kind) for each in listed)
-    return [part for part in found if part is not None]
+    parts = (_part(each, kind) for each in listed)
+    return [part for part in parts if part is not None]
 
 
 def _part(part: Any, kind: Kind) -> dict[str, Any] | None:

@@ -181,12 +181,12 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
                 waiting.setdefault(name, []).append((batch, index))
         else:
             batch += 1
-            found = waiting.get(name)
-            if found:
-                last = found[-1][0]
-                place = next(n for n, (number, _) in enumerate(found) if number == last)
-                answers[found.pop(place)[1]] = item
-            elif found is None:
+            call = waiting.get(name)
+            if call:
+                last = call[-1][0]
+                place = next(n for n, (number, _) in enumerate(call) if number == last)
+                answers[call.pop(place)[1]] = item
+            elif call is None:
                 early.setdefault(name, []).append(item)
     return answers
 
@@ -213,7 +213,7 @@ def _answer(
 
 
 def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:
-    """Return what the model is told of a call that has no output."""
+    """Return the synthetic output of a call that has none."""
     own = next((each for each in gateway_items if each.seq == call.seq), None)
     if own is None or own.kind != CALL:
         return INTERRUPTED

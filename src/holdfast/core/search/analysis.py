@@ -52,10 +52,10 @@ def _fold(character: str) -> str:
         # Composed: a syllable or a voiced kana is one character.
         decomposed = unicodedata.normalize("NFKC", character)
     kept = []
-    for one in decomposed:
-        if "\u0300" <= one <= "\u036f":
+    for char in decomposed:
+        if "\u0300" <= char <= "\u036f":
             continue
-        kept.append(one if unicodedata.category(one)[0] in "LNM" else " ")
+        kept.append(char if unicodedata.category(char)[0] in "LNM" else " ")
     return "".join(kept)
 
 
@@ -80,31 +80,31 @@ def terms(text: str) -> list[str]:
     is_spaced = folded.isascii() or not _has_unspaced(folded)
     if is_spaced and max(map(len, words), default=0) <= MAX_TERM:
         return words
-    found: list[str] = []
+    terms_found: list[str] = []
     for word in words:
         if _has_unspaced(word):
             for run in _runs(word):
-                found += _pairs(run[0]) if _has_unspaced(run[0]) else [run[0][:MAX_TERM]]
+                terms_found += _pairs(run[0]) if _has_unspaced(run[0]) else [run[0][:MAX_TERM]]
         else:
-            found.append(word[:MAX_TERM])
-    return found
+            terms_found.append(word[:MAX_TERM])
+    return terms_found
 
 
 def query_phrase(text: str) -> tuple[list[str], bool]:
     """Return the terms of one word or phrase of a query, and whether the last one is a prefix."""
-    found: list[str] = []
+    words: list[str] = []
     is_prefix = False
     for word in _folded(text).split():
         for run in _runs(word):
             is_prefix = False
             if not _has_unspaced(run[0]):
-                found.append(run[0][:MAX_TERM])
+                words.append(run[0][:MAX_TERM])
             elif len(run[0]) == 1:
-                found.append(run[0])
+                words.append(run[0])
                 is_prefix = True
             else:
-                found += _pairs(run[0])[:-1]
-    return found, is_prefix
+                words += _pairs(run[0])[:-1]
+    return words, is_prefix
 
 
 def is_character(term: str) -> bool:
@@ -119,7 +119,7 @@ def _pairs(run: str) -> list[str]:
 
 def _changing(text: str) -> list[str]:
     """Return the characters of a text whose folding is not exactly one character."""
-    return [one for one in set(text) if len(_FOLDING[ord(one)]) != 1]
+    return [char for char in set(text) if len(_FOLDING[ord(char)]) != 1]
 
 
 class FoldedText:
@@ -145,8 +145,8 @@ class FoldedText:
 
     def find(self, term: str) -> int:
         """Return where the first word that may contain a term begins in the folded text, or -1."""
-        found = self.folded.find(term)
-        return found if found < 0 else self.folded.rfind(" ", 0, found) + 1
+        start = self.folded.find(term)
+        return start if start < 0 else self.folded.rfind(" ", 0, start) + 1
 
     def terms(self, first: int = 0) -> Iterator[Term]:
         """Yield the terms with their places in the text, starting at the word at `first`."""

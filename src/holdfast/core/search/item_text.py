@@ -26,7 +26,7 @@ def item_text(body: bytes) -> ItemText | None:
         return None
     content = message.content
     if not isinstance(content, str):
-        content = content[0].text if len(content) == 1 else "\n".join(one.text for one in content)
+        content = content[0].text if len(content) == 1 else "\n".join(part.text for part in content)
     return _bounded(message.role if message.role in ROLES else "user", content)
 
 

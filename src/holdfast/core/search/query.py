@@ -40,16 +40,16 @@ def parse_query(text: str) -> tuple[Phrase, ...]:
         raise InvalidInput(
             f"q has {len(text)} characters; at most {MAX_QUERY} are allowed", param="q"
         )
-    found: dict[Phrase, None] = {}
+    phrases: dict[Phrase, None] = {}
     for match in _words(text):
         quoted, word = match[1], match[2]
         phrase, is_pair = query_phrase(quoted if word is None else word)
         if phrase:
             is_prefix = is_pair or (word is not None and word.endswith("*"))
-            found[Phrase(tuple(phrase), is_prefix)] = None
-    if not found:
+            phrases[Phrase(tuple(phrase), is_prefix)] = None
+    if not phrases:
         raise InvalidInput("q has no word to search for", param="q")
-    return tuple(found)[:MAX_PHRASES]
+    return tuple(phrases)[:MAX_PHRASES]
 
 
 def snippet(

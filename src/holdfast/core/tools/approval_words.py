@@ -27,10 +27,10 @@ def approval_code(approval_id: str) -> str:
 
 def read_answer(text: str) -> tuple[bool, str] | None:
     """Return whether a text approves a call, and the code that it names; None for other texts."""
-    found = _ANSWER.fullmatch(text)
-    if found is None:
+    match = _ANSWER.fullmatch(text)
+    if match is None:
         return None
-    return found[1].lower() in _YES, found[2].upper()
+    return match[1].lower() in _YES, match[2].upper()
 
 
 def approval_text(item: dict[str, Any], code: str) -> str:

@@ -79,14 +79,14 @@ class ToolChoice:
         )
 
     def _forced(self, choice: dict[str, Any]) -> Any:
-        found = self._find(choice)
-        if not found:
+        tool = self._find(choice)
+        if not tool:
             return "auto"  # its server is unavailable
-        if len(found) == 1:
-            return found[0]
-        if len(found) == len(self._functions) and not self._has_others:
+        if len(tool) == 1:
+            return tool[0]
+        if len(tool) == len(self._functions) and not self._has_others:
             return "required"
-        return self._limited("required", found)
+        return self._limited("required", tool)
 
     def _allowed(self, choice: dict[str, Any], *, is_first: bool) -> Any:
         inner = choice.get(ALLOWED) if self._is_chat else choice

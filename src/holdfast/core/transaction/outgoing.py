@@ -155,7 +155,7 @@ def report_approvals(draft: Draft, turn: Turn, items: Iterable[NewItem]) -> None
 def _describe(answer: GatewayApproval) -> str:
     word = "Allowed" if answer.approve else "Denied"
     if answer.name:
-        name = "".join(one for one in answer.name if one not in _MARKUP)
+        name = "".join(char for char in answer.name if char not in _MARKUP)
         return f"{word} by {' '.join(name.split())[:MAX_NOTE]}."
     return f"{word}: {answer.reason[:MAX_NOTE]}." if answer.reason else f"{word}."
 
@@ -215,17 +215,17 @@ def _message_text(bodies: Iterable[bytes], roles: Sequence[str]) -> str:
 
 def output_files(bodies: Iterable[bytes]) -> list[OutboxFile]:
     """Return the images of an answer, in order."""
-    found: list[OutboxFile] = []
+    files: list[OutboxFile] = []
     for body in bodies:
         if _IMAGE_MARK not in body:
             continue  # fast path: most items contain no image and are not parsed
         image = _read_image(body)
         if image is not None:
-            number = f"-{len(found) + 1}" if found else ""
+            number = f"-{len(files) + 1}" if files else ""
             kind = image[1]
             name = f"image{number}.{'jpg' if kind == 'jpeg' else kind}"
-            found.append(OutboxFile(name=name, media_type=f"image/{kind}", content=image[0]))
-    return found
+            files.append(OutboxFile(name=name, media_type=f"image/{kind}", content=image[0]))
+    return files
 
 
 def _read_image(body: bytes) -> tuple[bytes, str] | None:
@@ -249,18 +249,18 @@ def bound_files(
     """
     kept: list[OutboxFile] = []
     notes: list[str] = []
-    left = max_bytes - sum(len(file.content) for file in sent)
+    bytes_left = max_bytes - sum(len(file.content) for file in sent)
     for file in files:
         size = len(file.content)
         if max_bytes <= 0:
             reason = "files are not sent here"
         elif len(sent) + len(kept) >= MAX_FILES:
             reason = f"an answer may have {MAX_FILES} files"
-        elif size > left:
+        elif size > bytes_left:
             reason = f"it has {size:,} bytes, and the files of an answer may have {max_bytes:,}"
         else:
             kept.append(file)
-            left -= size
+            bytes_left -= size
             continue
         notes.append(f"[The file {file.name} is not sent: {reason}.]")
     return kept, notes

@@ -309,7 +309,7 @@ class Draft:
         self._wakes = True
 
     def abort(self, run_id: RunId) -> None:
-        """Tell the run's worker, in whatever process, to stop the run."""
+        """Tell the run's worker, in any process, to stop the run."""
         self._aborted += (run_id,)
         self._wakes = True
 

@@ -259,10 +259,10 @@ class ExternalLane:
     async def _add_once(self, items: tuple[NewItem, ...], batch: Batch) -> None:
         if self.run.has_unsaved:
             await self._add(())
-        known = self._batches.setdefault(batch.id, batch)
-        if known.body_hash != batch.body_hash:
+        stored_batch = self._batches.setdefault(batch.id, batch)
+        if stored_batch.body_hash != batch.body_hash:
             raise IdempotencyMismatch(f"batch {batch.id!r} was used with other items")
-        if known is not batch:
+        if stored_batch is not batch:
             return
         try:
             await self._add(items, batch)
@@ -271,16 +271,16 @@ class ExternalLane:
             raise
 
     async def _add(self, items: tuple[NewItem, ...], batch: Batch | None = None) -> None:
-        given = items
-        for left in reversed(range(EXTEND_TRIES)):
+        new_items = items
+        for tries_left in reversed(range(EXTEND_TRIES)):
             try:
-                await self.run.extend(given, batch=batch)
+                await self.run.extend(new_items, batch=batch)
             except RunFenced:
                 await self._add_late(items, batch)
             except StoreUnavailable:
-                if not left:
+                if not tries_left:
                     raise
-                given = ()  # the run includes them in its next write
+                new_items = ()  # the run includes them in its next write
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             return

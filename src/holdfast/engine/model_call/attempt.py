@@ -64,8 +64,8 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
         if self.state is not None:
             new = set(self.state[1])
             sent = [item for item in sent if item.body in new]
-        found = (sent[place] for place in failure.places if place < len(sent))
-        return {item.seq for item in found if item.seq is not None}
+        items = (sent[place] for place in failure.places if place < len(sent))
+        return {item.seq for item in items if item.seq is not None}
 
 
 def find_state(

@@ -113,8 +113,10 @@ class ModelCaller:
                     outcome = answer.status
                     if context is not None:
                         # Earlier calls are those before steps with tools of the gateway.
-                        known, usage = context.usage, answer.usage
-                        context.usage = usage if known is None else sum_usage(known, usage)
+                        context_usage, usage = context.usage, answer.usage
+                        context.usage = (
+                            usage if context_usage is None else sum_usage(context_usage, usage)
+                        )
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc
@@ -280,8 +282,8 @@ class ModelCaller:
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         if failure.refuses_input and not progress.has_output:
-            found = await run.refused_input(attempt.history)
-            suspects = found.unanswered or found.instructions
+            refused = await run.refused_input(attempt.history)
+            suspects = refused.unanswered or refused.instructions
             if suspects:
                 symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:

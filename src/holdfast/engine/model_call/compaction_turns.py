@@ -32,7 +32,7 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionTurns:
-    """Compacts sessions, each in a turn of its own."""
+    """Compacts sessions, each in its own turn."""
 
     def __init__(self, gateway: Gateway, compactor: Compactor) -> None:
         self._gateway = gateway

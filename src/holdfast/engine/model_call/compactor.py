@@ -210,8 +210,8 @@ class Compactor:
         limits: list[int] = []
         window = self.window(attempt.provider.name, attempt.model)
         if window is not None:
-            wanted = max_output_tokens(request.fields, request.chat_fields)
-            reserve = min(wanted or settings.reserve_tokens, window // 2)
+            output_tokens = max_output_tokens(request.fields, request.chat_fields)
+            reserve = min(output_tokens or settings.reserve_tokens, window // 2)
             limits.append(int((window - reserve) * settings.threshold))
         if options.compact_threshold is not None:
             limits.append(options.compact_threshold)
@@ -222,12 +222,12 @@ class Compactor:
 
     def _budget(self, attempt: CallAttempt, tokens: int) -> TokenBudget:
         scale = self._scale(attempt)
-        left = max(tokens - field_tokens(attempt.request.fields, scale), MIN_BUDGET_TOKENS)
+        tokens_left = max(tokens - field_tokens(attempt.request.fields, scale), MIN_BUDGET_TOKENS)
         return TokenBudget(
-            tokens=left,
+            tokens=tokens_left,
             scale=scale,
             turn_number=attempt.turn_number,
-            summary_tokens=min(self.settings.summary_tokens, left // 4),
+            summary_tokens=min(self.settings.summary_tokens, tokens_left // 4),
             elides_first=self.settings.mode == "elide",
         )
 
@@ -289,7 +289,7 @@ class Compactor:
         window = self._windows(model)
         reserve = 2 * budget.summary_tokens
         readable = max(window - reserve, window // 2) if window else plan.tokens_before // 2
-        found = await self._summarizer.summarize(
+        summary = await self._summarizer.summarize(
             plan,
             model=model,
             prompt=prompt,
@@ -297,14 +297,14 @@ class Compactor:
             max_tokens=budget.summary_tokens,
             scale=budget.scale,
         )
-        if run is not None and found.usage is not None:
-            self._gateway.meter.tokens_used(found.upstream, found.model, found.usage)
-        if isinstance(found, Summary):
-            return found
-        log.warning("session.summary_failed", model=model, code=found.code)
-        self._gateway.meter.healed(found.failure_class, found.heal.action, 0.0)
+        if run is not None and summary.usage is not None:
+            self._gateway.meter.tokens_used(summary.upstream, summary.model, summary.usage)
+        if isinstance(summary, Summary):
+            return summary
+        log.warning("session.summary_failed", model=model, code=summary.code)
+        self._gateway.meter.healed(summary.failure_class, summary.heal.action, 0.0)
         if run is not None:
-            await run.record_heal(RecordHeal(fence=run.fence, heal=found.heal))
+            await run.record_heal(RecordHeal(fence=run.fence, heal=summary.heal))
         return None
 
     async def _write(
@@ -377,8 +377,8 @@ class Compactor:
         None, without a call, if no summary would fit into an item of `max_bytes`.
         """
         instructions = standing_instructions(items)
-        left = summary_capacity(max_bytes) - len(instructions.encode())
-        if left < MIN_SUMMARY_BYTES:
+        max_transcript = summary_capacity(max_bytes) - len(instructions.encode())
+        if max_transcript < MIN_SUMMARY_BYTES:
             return None, None
         budget = self._whole_budget(items, -1)
         everything = Plan(
@@ -394,8 +394,10 @@ class Compactor:
                 prompt or self.settings.prompt,
             )
         # If no model writes the summary, the beginning and the end of the transcript are used.
-        size = min(int(self.settings.summary_tokens * budget.scale.bytes_per_token), left)
-        text = clip(summary.text, left) if summary is not None else transcript(items, size)
+        size = min(int(self.settings.summary_tokens * budget.scale.bytes_per_token), max_transcript)
+        text = (
+            clip(summary.text, max_transcript) if summary is not None else transcript(items, size)
+        )
         usage = summary.usage if summary else None
         return (f"{instructions}\n\n{text}" if instructions else text), usage
 

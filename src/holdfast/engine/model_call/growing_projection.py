@@ -70,67 +70,67 @@ def project_grown(
     """
     items = history if isinstance(history, SharedPrefix) else share(history)
     forms = items.shared.forms
-    known = forms[0] if forms else None
+    cached = forms[0] if forms else None
     if (
-        not isinstance(known, _Projection)
-        or known.key != quarantined
-        or known.length > items.length
+        not isinstance(cached, _Projection)
+        or cached.key != quarantined
+        or cached.length > items.length
     ):
-        known = _begin(items, quarantined)
-    if quarantined or items.length - known.length > PART_ITEMS:
-        return _project_any(known, items, quarantined)
+        cached = _begin(items, quarantined)
+    if quarantined or items.length - cached.length > PART_ITEMS:
+        return _project_any(cached, items, quarantined)
     bodies, digests = [], b""
-    digest = bytes(known.digests[-DIGEST_BYTES:])
+    digest = bytes(cached.digests[-DIGEST_BYTES:])
     try:
-        for item in items.shared[known.length : items.length]:
+        for item in items.shared[cached.length : items.length]:
             body = item.body
             if item.kind != "message" or item.call_id:
-                return _project_any(known, items, quarantined)
+                return _project_any(cached, items, quarantined)
             read_valid_text(body)
             bodies.append(body)
             digest = blake2b(body, digest_size=DIGEST_BYTES, key=digest).digest()
             digests += digest
     except msgspec.DecodeError:
-        return _project_any(known, items, quarantined)
-    settled = known.bodies
+        return _project_any(cached, items, quarantined)
+    settled = cached.bodies
     if len(settled.shared) == settled.length:
         settled.shared.extend(bodies)
         settled = SharedPrefix(settled.shared, len(settled.shared))
     else:
         settled = settled.grown(bodies)
-    known.bodies = settled
-    known.digests += digests
-    if known.marks:
-        known.marks.append((items.length, settled.length))
+    cached.bodies = settled
+    cached.digests += digests
+    if cached.marks:
+        cached.marks.append((items.length, settled.length))
     else:
-        known.plain = items.length
-    known.length = items.length
+        cached.plain = items.length
+    cached.length = items.length
     return settled, digest
 
 
 def _begin(items: SharedPrefix[StoredItem], quarantined: frozenset[int]) -> _Projection:
     """Return a projection to extend, shorter or empty, and store it in the list of the history."""
     for form in items.shared.forms:
-        known = form.cut(items.length)
-        if isinstance(known, _Projection) and known.key == quarantined:
+        projection = form.cut(items.length)
+        if isinstance(projection, _Projection) and projection.key == quarantined:
             break
     else:
-        known = _Projection(quarantined, 0, SharedPrefix(GrowingList(), 0), bytearray())
-    items.shared.keep_form(known)
-    return known
+        projection = _Projection(quarantined, 0, SharedPrefix(GrowingList(), 0), bytearray())
+    items.shared.keep_form(projection)
+    return projection
 
 
 def _project_any(
-    known: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
+    projection: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
 ) -> tuple[SharedPrefix[bytes], bytes]:
     """Return what `project_grown` returns, for items of all kinds."""
-    tail_from = _extend(known, items, quarantined)
+    tail_from = _extend(projection, items, quarantined)
     if tail_from is None:
         # A call id occurs on both sides of a mark: pairing needs the whole history at once.
         items.shared.forms = ()
         bodies = project(items, quarantined)
         return share(bodies), hash_items(bodies)
-    settled, digest = known.bodies, bytes(known.digests[-DIGEST_BYTES:])
+    settled, digest = projection.bodies, bytes(projection.digests[-DIGEST_BYTES:])
     if tail_from == items.length:
         return settled, digest
     tail = project(items[tail_from:], quarantined)
@@ -138,16 +138,16 @@ def _project_any(
 
 
 def _extend(
-    known: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
+    projection: _Projection, items: SharedPrefix[StoredItem], quarantined: frozenset[int]
 ) -> int | None:
     """Extend a projection to the last place of `items` that is settled, and return that place.
 
     Return None if an item repeats a call id from before the last mark.
     """
-    start = known.length
+    start = projection.length
     new = items.shared[start : items.length]
     done = 0
-    known_ids = known.call_ids or set()
+    known_ids = projection.call_ids or set()
     call_ids: set[str] = set()  # of the items since the last mark
     last = len(new)
     while last and (new[last - 1].kind != "message" or new[last - 1].call_id):
@@ -164,19 +164,19 @@ def _extend(
             done = count
             known_ids |= call_ids
             call_ids = set()
-            _settle(known, start + count, bodies)
-    known.call_ids = known_ids or None
+            _settle(projection, start + count, bodies)
+    projection.call_ids = known_ids or None
     return start + done
 
 
-def _settle(known: _Projection, length: int, bodies: list[bytes]) -> None:
+def _settle(projection: _Projection, length: int, bodies: list[bytes]) -> None:
     """Append a settled part to a projection."""
-    digest = bytes(known.digests[-DIGEST_BYTES:])
+    digest = bytes(projection.digests[-DIGEST_BYTES:])
     for body in bodies:
         digest = hash_items((body,), digest)
-        known.digests += digest
-    known.bodies = known.bodies.grown(bodies)
-    known.length = length
-    if known.marks is None:
-        known.marks = []
-    known.marks.append((length, known.bodies.length))
+        projection.digests += digest
+    projection.bodies = projection.bodies.grown(bodies)
+    projection.length = length
+    if projection.marks is None:
+        projection.marks = []
+    projection.marks.append((length, projection.bodies.length))

@@ -54,18 +54,18 @@ class ModelLimits:
         count = len(call.items)
         if (count > LONG_CALL and count % SAMPLED_EVERY) or not is_informative(count, input_tokens):
             return
-        known = self.of(upstream, call.model)
+        limits = self.of(upstream, call.model)
         size = text_bytes(call.items, call.fields)
-        scale = known.scale.learned(size, count, input_tokens)
-        if scale != known.scale:
-            known = msgspec.structs.replace(known, scale=scale)
-            self._known.put((upstream, call.model), known, 1)
+        scale = limits.scale.learned(size, count, input_tokens)
+        if scale != limits.scale:
+            limits = msgspec.structs.replace(limits, scale=scale)
+            self._known.put((upstream, call.model), limits, 1)
 
     def rejected(self, upstream: str, model: str, failure: ProviderFailure, tokens: int) -> None:
         """Learn a limit from a rejection: the server's stated one, else the estimated size."""
-        known = self.of(upstream, model)
+        limits = self.of(upstream, model)
         stated = _STATED.search(failure.message.replace(",", ""))
         window = int(stated[1]) if stated is not None else tokens
-        if window >= MIN_WINDOW and (known.window is None or window < known.window):
-            known = msgspec.structs.replace(known, window=window)
-            self._known.put((upstream, model), known, 1)
+        if window >= MIN_WINDOW and (limits.window is None or window < limits.window):
+            limits = msgspec.structs.replace(limits, window=window)
+            self._known.put((upstream, model), limits, 1)

@@ -182,7 +182,9 @@ class ActiveRun:
         """Return the part of the context that belongs to the run's own turn."""
         session_id, number = self.session.id, self.turn.number
         items = await self.items()
-        return [one for one in items if (one.session_id, one.turn_number) == (session_id, number)]
+        return [
+            item for item in items if (item.session_id, item.turn_number) == (session_id, number)
+        ]
 
     async def quarantined(self) -> frozenset[int]:
         """Return the items that a provider could not process; without records there are none."""
@@ -213,7 +215,7 @@ class ActiveRun:
         if turn.step:
             # Later steps answer the outputs of tools that were called in earlier steps.
             runs = await self.all_runs()
-            ends = [one.last_seq for one in runs if one.step < turn.step and one.last_seq]
+            ends = [run.last_seq for run in runs if run.step < turn.step and run.last_seq]
             first = max(ends) + 1 if ends else first
         if history is None:
             history = await read.context(self.session)

@@ -283,7 +283,7 @@ class Gateway:
             self.worker.defer_write(fence.run_id, command)
 
     async def _run_adopted(self, turn: Turn) -> None:
-        """Run a recovered turn with the handler, in a task of its own."""
+        """Run a recovered turn with the handler, in its own task."""
         assert self._handler is not None
         begin_context(self.ids.new("req"), turn.tenant)
         view = await self.read.session(turn.tenant, session_id=turn.session_id)

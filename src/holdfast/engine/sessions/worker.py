@@ -67,13 +67,13 @@ class LeaseWatch:
             is_silent = alive_until == worker.alive_until
             seen[worker.id] = (worker.alive_until, silent_seconds + passed if is_silent else 0.0)
         self._seen = seen
-        gone = [
+        expired = [
             worker
             for worker in workers
             if worker.is_dead or (worker.is_late and seen[worker.id][1] >= self._lease_seconds)
         ]
-        self.has_suspects = any(worker.is_late and worker not in gone for worker in workers)
-        return gone
+        self.has_suspects = any(worker.is_late and worker not in expired for worker in workers)
+        return expired
 
 
 class Worker:
@@ -173,8 +173,8 @@ class Worker:
         seen: set[SessionId] = set()
         settled = 0
         while True:
-            found = await self._store.orphaned_sessions(ORPHANS_AT_ONCE)
-            fresh = [session_id for session_id in found if session_id not in seen]
+            orphans = await self._store.orphaned_sessions(ORPHANS_AT_ONCE)
+            fresh = [session_id for session_id in orphans if session_id not in seen]
             if not fresh:
                 if settled:
                     log.warning("recovery.settled", sessions=settled)
@@ -244,17 +244,19 @@ class Worker:
         Only those that two consecutive sweeps found: after a commit, the task may not have been
         resumed yet to register its run. A deferred write settles its run or turn itself.
         """
-        found: dict[RunId | TurnId, SessionId] = {}
+        unclaimed: dict[RunId | TurnId, SessionId] = {}
         for run in await self._store.owned_runs(self.id):
             if not self._registry.is_claimed(run.turn_id, run.run_id):
-                found[run.run_id] = run.session_id
+                unclaimed[run.run_id] = run.session_id
         for turn in await self._store.owned_turns(self.id):
             is_adopted = turn.source in RUN_AGAIN and self._adopt is not None
             if not is_adopted and not self._registry.is_claimed(turn.id):
-                found[turn.id] = turn.session_id
-        found = {name: where for name, where in found.items() if name not in self._deferred}
-        again = {name: session_id for name, session_id in found.items() if name in self._unclaimed}
-        self._unclaimed = found.keys() - again.keys()
+                unclaimed[turn.id] = turn.session_id
+        unclaimed = {name: where for name, where in unclaimed.items() if name not in self._deferred}
+        again = {
+            name: session_id for name, session_id in unclaimed.items() if name in self._unclaimed
+        }
+        self._unclaimed = unclaimed.keys() - again.keys()
         for session_id in sorted(set(again.values())):
             names = [name for name, place in again.items() if place == session_id]
             log.warning("turn.unclaimed", session_id=session_id, names=names)

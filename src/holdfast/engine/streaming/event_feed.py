@@ -115,10 +115,10 @@ class EventFeed:
         async with self._following(tenant) as poller:
             while not self._is_closing:
                 news, reached = poller.news, poller.reached
-                found = await self._read.feed(tenant, after=after, limit=BATCH)
-                after = found[-1].place if found else max(after, reached)
-                if found:
-                    yield found
+                events = await self._read.feed(tenant, after=after, limit=BATCH)
+                after = events[-1].place if events else max(after, reached)
+                if events:
+                    yield events
                 elif await _wait_for(news, quiet_seconds):
                     after = max(after, news.begins)
                 else:
@@ -131,10 +131,10 @@ class EventFeed:
         async with self._following(tenant) as poller:
             while not self._is_closing:
                 news = poller.news
-                found = await self._read.events(session_id, after=after, limit=BATCH)
-                if found:
-                    after = found[-1].no
-                    yield found
+                events = await self._read.events(session_id, after=after, limit=BATCH)
+                if events:
+                    after = events[-1].no
+                    yield events
                     continue
                 if await self._read.session(tenant, session_id=session_id) is None:
                     return

@@ -368,9 +368,9 @@ class LiveCursor:
             self._future.set_exception(exc)
 
     def _check_silence(self) -> None:
-        left = self._heard_at + self._seconds - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_silence)
+        seconds_left = self._heard_at + self._seconds - self._loop.time()
+        if seconds_left > 0:
+            self._timer = self._loop.call_later(seconds_left, self._check_silence)
         elif not self._future.done():
             self._future.set_result(False)
 

@@ -102,12 +102,12 @@ class ResponseRecords:
     ) -> list[StreamEvent]:
         """Return a bounded number of journal events after a number."""
         rows = await self._read.journal(view.turn.id, view.step, after=after, limit=JOURNAL_BATCHES)
-        found: list[StreamEvent] = []
+        events: list[StreamEvent] = []
         for row in rows:
             for number, event in enumerate(unpack_events(row), row.first_no):
                 if number > after:
-                    found.append(restore_event(event, number, facts))
-        return found
+                    events.append(restore_event(event, number, facts))
+        return events
 
     async def has_journal(self, view: ResponseView) -> bool:
         """Whether the stream has a journal."""
@@ -127,8 +127,8 @@ class ResponseRecords:
     async def _last_input(self, session: Session, run: Run) -> int | None:
         """Return the sequence number of the last message that joined a run."""
         query = ItemQuery(after=run.first_seq - 1, view="log", turn_id=run.turn_id)
-        found = await self._read.items(session, query)
-        return max((item.seq for item in found if is_user_message(item.body)), default=None)
+        items = await self._read.items(session, query)
+        return max((item.seq for item in items if is_user_message(item.body)), default=None)
 
 
 def _named(facts: ResponseFacts, view: ResponseView) -> ResponseFacts:

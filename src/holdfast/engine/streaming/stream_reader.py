@@ -142,10 +142,10 @@ class StreamReader:
                 raise StreamLost(
                     f"response {self.name} continues in another process; reconnect to read it"
                 )
-            left = until - loop.time()
-            if left <= 0 or self._live() is not None:
+            seconds_left = until - loop.time()
+            if seconds_left <= 0 or self._live() is not None:
                 return ()
-            await asyncio.sleep(min(left, POLL_SECONDS))
+            await asyncio.sleep(min(seconds_left, POLL_SECONDS))
 
     async def _read_record(self) -> Sequence[StreamEvent]:
         # Read the status before the journal: once it is terminal, the journal is complete. In the

@@ -89,10 +89,10 @@ class AgentApprovals:
 
     async def _settle(self, run: ActiveRun, writer: JournalWriter | None) -> Sequence[bytes]:
         """Commit the answers to requests of earlier runs; a request without one is denied."""
-        left = find_open_calls(await run.own_items())
+        open_calls = find_open_calls(await run.own_items())
         completions = []
-        for call in left.calls:
-            denial = _denial(left.approvals.get(call.id))
+        for call in open_calls.calls:
+            denial = _denial(open_calls.approvals.get(call.id))
             run.permissions[call.call_id] = denial is None
             completions.append(complete(call, APPROVED if denial is None else None, denial))
         if not completions:
@@ -100,7 +100,9 @@ class AgentApprovals:
         items = [store_item(each) for each in completions]
         await commit_step(run, writer, items)
         if writer is not None:
-            for index, (call, completion) in enumerate(zip(left.calls, completions, strict=True)):
+            for index, (call, completion) in enumerate(
+                zip(open_calls.calls, completions, strict=True)
+            ):
                 writer.write([*begin_events(call, index), *end_events(completion, index)])
             writer.begin_step()
         return [item.body for item in items]
@@ -133,17 +135,17 @@ class AgentApprovals:
         )
         return rest, turn
 
-    def _call(self, asked: PermissionRequest) -> GatewayCall:
+    def _call(self, permission: PermissionRequest) -> GatewayCall:
         approval_id = approval_request_id(self._gateway.ids.new("mcpr"))
-        function = _NOT_IN_NAMES.sub("_", f"{asked.upstream}__{asked.name}")
+        function = _NOT_IN_NAMES.sub("_", f"{permission.upstream}__{permission.name}")
         return GatewayCall(
             id=approval_id,
             item_id=self._gateway.ids.new("mcp"),
-            call_id=asked.call_id,
+            call_id=permission.call_id,
             function=function[:64],
-            server_label=asked.upstream,
-            name=asked.name,
-            arguments=asked.arguments,
+            server_label=permission.upstream,
+            name=permission.name,
+            arguments=permission.arguments,
             code=approval_code(approval_id),
         )
 

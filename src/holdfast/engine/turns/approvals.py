@@ -87,7 +87,7 @@ class Approver(msgspec.Struct, frozen=True, kw_only=True):
     """How a person is called on the platform."""
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _TurnCalls(msgspec.Struct, frozen=True):
     session: Session
     turn: Turn
     request: TurnRequest
@@ -138,21 +138,21 @@ class ApprovalService:
         """
         if session_id is not None:
             waiting = await self.of_session(tenant, session_id)
-            return ApprovalPage([one for one in waiting if key in (None, one.key)])
-        found: list[PendingApproval] = []
+            return ApprovalPage([approval for approval in waiting if key in (None, approval.key)])
+        approvals: list[PendingApproval] = []
         for _ in range(MAX_SESSIONS // PAGE):
             query = SessionQuery(key=key, status="running", after=after, limit=PAGE)
             views = await self._gateway.read.sessions(tenant, query)
             for view in views:
                 if waits_for_approval(view.session):
                     more = await self._of_session(tenant, view.session)
-                    if found and len(found) + len(more) > limit:
-                        return ApprovalPage(found, after)
-                    found += more
+                    if approvals and len(approvals) + len(more) > limit:
+                        return ApprovalPage(approvals, after)
+                    approvals += more
                 after = view.session.id
             if len(views) < PAGE:
-                return ApprovalPage(found)
-        return ApprovalPage(found, after)
+                return ApprovalPage(approvals)
+        return ApprovalPage(approvals, after)
 
     async def of_session(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
         """Return the calls of one session that wait for an approval."""
@@ -174,15 +174,15 @@ class ApprovalService:
         try:
             async with asyncio.timeout(self._gateway.settings.max_wait_seconds):
                 while (view := await read.session(tenant, session_id=session_id)) is not None:
-                    found = await self._running(view.session)
-                    if found is None or not any(map(is_meant, found.calls)):
+                    running = await self._running(view.session)
+                    if running is None or not any(map(is_meant, running.calls)):
                         waiting = await self.of_session(tenant, session_id)
                         after = await read.session(tenant, session_id=session_id)
                         if after is None or after.session.version == view.session.version:
                             return waiting
                         # Another answer came between the reads: look again.
                     elif waits:
-                        await self._gateway.wait_until_ended(tenant, found.turn.id)
+                        await self._gateway.wait_until_ended(tenant, running.turn.id)
                     else:
                         raise TimeoutError
                 return []
@@ -192,7 +192,7 @@ class ApprovalService:
     async def awaits(self, session: Session, items: Sequence[NewItem]) -> bool:
         """Whether a turn of a session waits for an answer among the items, now or soon."""
         names = {item.call_id for item in items if item.kind == APPROVAL}
-        waiting = await self.answerable(session.tenant, session.id, lambda it: it.id in names)
+        waiting = await self.answerable(session.tenant, session.id, lambda call: call.id in names)
         return any(each.id in names for each in waiting)
 
     async def unanswered(self, tenant: Tenant, session_id: SessionId) -> list[PendingApproval]:
@@ -200,12 +200,12 @@ class ApprovalService:
         view = await self._gateway.read.session(tenant, session_id=session_id)
         if view is None:
             return []
-        found = await self._running(view.session)
-        if found is not None:
-            return self._describe(found)
+        running = await self._running(view.session)
+        if running is not None:
+            return self._describe(running)
         return await self._of_session(tenant, view.session)
 
-    async def _running(self, session: Session) -> _Held | None:
+    async def _running(self, session: Session) -> _TurnCalls | None:
         """Return the turn of a session that runs now, and its calls without an answer."""
         if session.active_turn_id is None or session.is_held:
             return None
@@ -216,13 +216,13 @@ class ApprovalService:
         if request is None:
             return None  # it calls no tools of the gateway
         calls = await self._unanswered(session, view.turn)
-        return _Held(session, view.turn, request, calls)
+        return _TurnCalls(session, view.turn, request, calls)
 
     async def _of_session(self, tenant: Tenant, session: Session) -> list[PendingApproval]:
         held = await self._held(tenant, session)
         return self._describe(held) if held is not None else []
 
-    def _describe(self, held: _Held) -> list[PendingApproval]:
+    def _describe(self, held: _TurnCalls) -> list[PendingApproval]:
         session = held.session
         return [
             PendingApproval(
@@ -243,7 +243,7 @@ class ApprovalService:
             for call in held.calls
         ]
 
-    async def _held(self, tenant: Tenant, session: Session) -> _Held | None:
+    async def _held(self, tenant: Tenant, session: Session) -> _TurnCalls | None:
         """Return the turn that a session's lane is held for, and the calls that wait."""
         turn_id, until = session.active_turn_id, session.hold_until
         if turn_id is None or until is None or until <= self._gateway.clock.now():
@@ -252,7 +252,7 @@ class ApprovalService:
         if view is None or view.status != "requires_action":
             return None
         calls = await self._unanswered(session, view.turn)
-        return _Held(session, view.turn, read_request(view.turn.request), calls)
+        return _TurnCalls(session, view.turn, read_request(view.turn.request), calls)
 
     async def _unanswered(self, session: Session, turn: Turn) -> tuple[GatewayCall, ...]:
         """Return the calls of a turn that need an approval and have no answer yet."""
@@ -261,9 +261,11 @@ class ApprovalService:
             for item in await self._gateway.read.context(session)
             if item.turn_number == turn.number and item.session_id == session.id
         ]
-        left = find_open_calls(items)
+        open_calls = find_open_calls(items)
         return tuple(
-            call for call in left.calls if call.code is not None and call.id not in left.approvals
+            call
+            for call in open_calls.calls
+            if call.code is not None and call.id not in open_calls.approvals
         )
 
     # ── answering ───────────────────────────────────────────────────────────────────────────
@@ -285,12 +287,12 @@ class ApprovalService:
         other calls of the turn run, wait for their end, or raise `SessionBusy`.
         """
         for _ in range(MAX_JOINS):
-            found = await self._find(tenant, answer.name, waits=waits)
-            item = self.item_for(found, approver, answer)
+            pending = await self._find(tenant, answer.name, waits=waits)
+            item = self.item_for(pending, approver, answer)
             spoken = () if words is None else (words_item(self._new("gww"), "user", words),)
             try:
                 return await self._join(
-                    tenant, found, (item, *spoken), is_stream=is_stream,
+                    tenant, pending, (item, *spoken), is_stream=is_stream,
                     idempotency_key=idempotency_key,
                 )  # fmt: skip
             except ApprovalNotFound:
@@ -316,7 +318,7 @@ class ApprovalService:
     async def deny(
         self, waiting: Sequence[PendingApproval], approver: Approver, reason: str
     ) -> TurnTicket:
-        """Deny the requests of one turn together, so that the turn goes on once."""
+        """Deny the requests of one turn together, so that the turn resumes once."""
         items = tuple(
             self.item_for(each, approver, ApprovalAnswer(each.id, False, reason))
             for each in waiting
@@ -324,15 +326,15 @@ class ApprovalService:
         return await self._join(waiting[0].tenant, waiting[0], items, is_stream=True)
 
     def item_for(
-        self, found: PendingApproval, approver: Approver, answer: ApprovalAnswer
+        self, pending: PendingApproval, approver: Approver, answer: ApprovalAnswer
     ) -> NewItem:
         """Return an answer as the item that joins the waiting turn; raise if it is not allowed."""
-        if not may_answer(found, approver):
-            raise ApprovalForbidden(f"only the sender of {found.turn_id} may answer {found.id}")
+        if not may_answer(pending, approver):
+            raise ApprovalForbidden(f"only the sender of {pending.turn_id} may answer {pending.id}")
         log.info(
             "tool.approval",
-            turn_id=found.turn_id,
-            session_id=found.session_id,
+            turn_id=pending.turn_id,
+            session_id=pending.session_id,
             approve=answer.approve,
         )
         return self._item(answer, approver)
@@ -361,7 +363,7 @@ class ApprovalService:
         What a client repeats of earlier requests and answers is left out: the log has it. A
         request that has only such answers keeps one, which finds nothing that waits for it.
         """
-        own, upstreams = _asked(items, context)
+        own, upstreams = _approval_ids(items, context)
         pending = {each.id: each for each in waiting}
         kept: list[NewItem] = []
         stale: ApprovalAnswer | None = None
@@ -384,18 +386,18 @@ class ApprovalService:
     async def _join(
         self,
         tenant: Tenant,
-        found: PendingApproval,
+        pending: PendingApproval,
         items: tuple[NewItem, ...],
         *,
         is_stream: bool,
         idempotency_key: str | None = None,
     ) -> TurnTicket:
-        view = await self._gateway.read.session(tenant, session_id=found.session_id)
+        view = await self._gateway.read.session(tenant, session_id=pending.session_id)
         if view is None:
-            raise ApprovalNotFound(f"no approval {found.id} is pending")
-        turn = await self._gateway.read.turn(tenant, found.turn_id)
+            raise ApprovalNotFound(f"no approval {pending.id} is pending")
+        turn = await self._gateway.read.turn(tenant, pending.turn_id)
         if turn is None:
-            raise ApprovalNotFound(f"no approval {found.id} is pending")
+            raise ApprovalNotFound(f"no approval {pending.id} is pending")
         request = replace(read_request(turn.turn.request), is_stream=is_stream)
         accept = Accept(
             tenant=tenant,
@@ -403,7 +405,7 @@ class ApprovalService:
             run_id=RunId(self._new("run")),
             worker=self._gateway.worker.id,
             candidate_id=SessionId(self._new("ses")),
-            session_id=found.session_id,
+            session_id=pending.session_id,
             items=items,
             request=turn.turn.request,
             source=turn.turn.source,
@@ -417,7 +419,7 @@ class ApprovalService:
         try:
             return await self._turns.accept(accept, request, is_live=is_live)
         except (SessionMoved, SessionBusy) as exc:
-            raise ApprovalNotFound(f"approval {found.id} was answered meanwhile") from exc
+            raise ApprovalNotFound(f"approval {pending.id} was answered meanwhile") from exc
 
     async def answer_in_words(
         self, ticket: TurnTicket, text: str, approver: Approver, *, is_stream: bool = False
@@ -487,7 +489,7 @@ def may_answer(waiting: PendingApproval, approver: Approver) -> bool:
     return bool(approver.sender) and approver.sender in waiting.approvers
 
 
-def _asked(
+def _approval_ids(
     items: Sequence[NewItem], context: Sequence[StoredItem]
 ) -> tuple[set[str | None], set[str | None]]:
     """Return the ids of approval requests: ours, and those of an upstream that runs tools."""

@@ -30,20 +30,20 @@ _MAGIC = (
 
 
 class SpokenText(NamedTuple):
-    """What is said in a recording."""
+    """The transcript of a recording."""
 
     text: str
 
 
 Content = bytes | SpokenText | str
-"""A file, what is said in it, or why there is neither."""
+"""A file, its transcript, or why there is neither."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 
 
 async def load_attachments(run: ActiveRun, delivery: Delivery, channels: ChannelMessages) -> None:
     """Download the files of a turn's messages, and commit them before the model is called.
 
-    A person whose voice message is not understood is told so in the same commit.
+    The same commit notifies a person whose voice message could not be transcribed.
     """
     waiting = find_waiting(await run.own_items())
     if waiting:
@@ -54,16 +54,16 @@ async def load_attachments(run: ActiveRun, delivery: Delivery, channels: Channel
 
 def find_waiting(items: Sequence[StoredItem]) -> list[GatewayAttachment]:
     """Return the attachments whose content is not in the log yet."""
-    known = {item.item_id for item in items}
-    found: list[GatewayAttachment] = []
+    item_ids = {item.item_id for item in items}
+    waiting: list[GatewayAttachment] = []
     for item in items:
         if item.kind != ATTACHMENT:
             continue
         attachment = load_item(item.body)
         assert isinstance(attachment, GatewayAttachment)
-        if content_id(attachment) not in known:
-            found.append(attachment)
-    return found
+        if content_id(attachment) not in item_ids:
+            waiting.append(attachment)
+    return waiting
 
 
 async def _load(
@@ -71,7 +71,7 @@ async def _load(
 ) -> list[tuple[GatewayAttachment, Content]]:
     """Return the content of each attachment, or why there is none."""
     loaded: list[tuple[GatewayAttachment, Content]] = []
-    left = channels.media_bytes(waiting[0].channel)
+    bytes_left = channels.media_bytes(waiting[0].channel)
     until = asyncio.get_running_loop().time() + LOAD_SECONDS
     for number, attachment in enumerate(waiting):
         content: Content
@@ -79,12 +79,12 @@ async def _load(
             content = f"a message may have {MAX_FILES} files"
         elif attachment.kind == "audio" and channels.transcriber is None:
             content = "voice and audio cannot be transcribed here"
-        elif attachment.size > left:
+        elif attachment.size > bytes_left:
             content = "it is too large"
         else:
-            content = await _download(attachment, channels, left, until)
+            content = await _download(attachment, channels, bytes_left, until)
         if isinstance(content, bytes):
-            left -= len(content)
+            bytes_left -= len(content)
         if isinstance(content, bytes) and attachment.kind == "audio":
             content = await _transcribe(attachment, content, channels.transcriber)
         loaded.append((attachment, content))
@@ -94,7 +94,7 @@ async def _load(
 async def _transcribe(
     attachment: GatewayAttachment, content: bytes, transcriber: Transcriber | None
 ) -> SpokenText | str:
-    """Return what is said in a recording, or why that is not known."""
+    """Return the transcript of a recording, or why there is none."""
     assert transcriber is not None, "a recording is not downloaded without one"
     try:
         text = await transcriber.transcribe(_reference(attachment), content)

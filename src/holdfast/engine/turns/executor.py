@@ -235,8 +235,8 @@ class TurnExecutor:
         view = await self._records.find(name.tenant, name.id) if name is not None else None
         if view is None:
             return answer, None
-        found = (await self._records.facts(view)).output
-        return answer, ToolTurn(answer=answer, output=[*answer.items, *found])
+        output = (await self._records.facts(view)).output
+        return answer, ToolTurn(answer=answer, output=[*answer.items, *output])
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
         """Raise if the parent response that this turn waited for cannot be continued."""
@@ -339,8 +339,8 @@ class TurnExecutor:
         found = output_files(output)
         if not found:
             return [], text
-        room = self._channels.file_bytes(delivery.channel) if self._channels is not None else 0
-        files, notes = bound_files(found, room)
+        max_bytes = self._channels.file_bytes(delivery.channel) if self._channels is not None else 0
+        files, notes = bound_files(found, max_bytes)
         messages = [replace(to_message(delivery, ""), file=file) for file in files]
         return messages, "\n\n".join(filter(None, (text, *notes)))
 

@@ -232,10 +232,10 @@ def _match_refused(
     """Leave out refused input that a request without a history repeats."""
     entries = outline.entries if outline is not None else []
     log = [_entry(entry) for entry in entries if not entry.is_instruction]
-    found = find_new(sent, log)
-    if outline is None or not found.new_from:
+    diff = find_new(sent, log)
+    if outline is None or not diff.new_from:
         return MatchedInput(tuple(items))
-    return MatchedInput(tuple(items[found.new_from :]), seen_seq=outline.settled_seq)
+    return MatchedInput(tuple(items[diff.new_from :]), seen_seq=outline.settled_seq)
 
 
 async def _match_history(
@@ -252,20 +252,20 @@ async def _match_history(
         seen = outline.settled_seq if outline is not None else 0
         brought = next(reversed(hashes), None)
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought, supersedes=supersedes)
-    log, found = compared
-    is_again = found.new_from == len(sent) or found.new_upto is not None
-    new = tuple(items[found.new_from : found.new_upto])
-    if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
+    log, diff = compared
+    is_again = diff.new_from == len(sent) or diff.new_upto is not None
+    new = tuple(items[diff.new_from : diff.new_upto])
+    if diff.rewind is not None and new and sent[diff.new_from].role == ASSISTANT:
         shown = text_of(_read_content(new[0].body).content)
-        if await _is_cut(read, outline, log, found.rewind[0], shown):
+        if await _is_cut(read, outline, log, diff.rewind[0], shown):
             new = (_incomplete(new[0]), *new[1:])
     return MatchedInput(
         new,
-        found.rewind,
+        diff.rewind,
         outline.settled_seq,
         # Another turn in between would take the place where the answer is to be regenerated.
         after_turn=outline.session.turn_count if is_again else None,
-        abandons=_abandoned(outline, sent, found.new_from),
+        abandons=_abandoned(outline, sent, diff.new_from),
         supersedes=supersedes,
     )
 
@@ -282,11 +282,11 @@ def _compare(
     if not log:
         return None
     log = mark_unshown(log, sent)
-    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
-    if _replaces_calls(outline, sent, found.new_from):
+    diff = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    if _replaces_calls(outline, sent, diff.new_from):
         # The turn ends with this request, so that it may hide what it replaces.
-        found = find_new(sent, log, is_whole=is_whole)
-    return log, found
+        diff = find_new(sent, log, is_whole=is_whole)
+    return log, diff
 
 
 async def _outline_to_compare(
@@ -302,10 +302,10 @@ async def _outline_to_compare(
     is_idle, count = outline.session.active_turn_id is None, len(outline.entries)
     if is_idle:
         tail = [_entry(entry) for entry in outline.entries if not entry.is_instruction]
-        found = await _compute(count, find_new_near_end, sent, tail, is_whole=is_whole)
-        if found is not None:
+        diff = await _compute(count, find_new_near_end, sent, tail, is_whole=is_whole)
+        if diff is not None:
             is_shown = mark_unshown(tail, sent) == tail
-            return outline, (tail, found) if is_shown else None
+            return outline, (tail, diff) if is_shown else None
     return await find(), None
 
 
@@ -403,14 +403,16 @@ async def _match_outputs(
     log = [_entry(entry) for entry in entries if not entry.is_refused]
     queued = await _queued_outputs(read, session)
     log += [LogEntry(0, item.fingerprint, item.kind, call_id=item.call_id) for item in queued]
-    found = sort_outputs(sent, log, is_growing=session.active_run_id is not None)
+    outputs = sort_outputs(sent, log, is_growing=session.active_run_id is not None)
     same_as = None
-    if found.given is not None and not found.new:
-        given = found.given
-        turn = next((t for item, t in queued.items() if item.call_id == given.call_id), None)
-        same_as = (turn.id, turn.step) if turn else await _receiver(read, session, given)
+    if outputs.given is not None and not outputs.new:
+        stored_output = outputs.given
+        turn = next(
+            (t for item, t in queued.items() if item.call_id == stored_output.call_id), None
+        )
+        same_as = (turn.id, turn.step) if turn else await _receiver(read, session, stored_output)
     return MatchedInput(
-        tuple(items[index] for index in found.new),
+        tuple(items[index] for index in outputs.new),
         seen_seq=outline.settled_seq,
         same_as=same_as,
         after_turn=session.turn_count,
@@ -428,12 +430,12 @@ def _repeated_question(outline: Outline, sent: Sequence[SentItem]) -> int:
     pending = set(read_pending_calls(outline.session))
     if not any(item.is_output and item.call_id in pending for item in sent):
         return 0
-    asked = [
+    questions = [
         entry.fingerprint
         for entry in (*outline.entries, *outline.running)
         if entry.seq >= outline.open_from and not entry.is_instruction
     ]
-    return first if asked[:first] == [item.fingerprint for item in sent[:first]] else 0
+    return first if questions[:first] == [item.fingerprint for item in sent[:first]] else 0
 
 
 async def without_repeated_question(
@@ -461,9 +463,9 @@ async def _queued_outputs(read: Reader, session: Session) -> dict[NewItem, Turn]
     }
 
 
-async def _receiver(read: Reader, session: Session, given: LogEntry) -> tuple[TurnId, int] | None:
+async def _receiver(read: Reader, session: Session, output: LogEntry) -> tuple[TurnId, int] | None:
     """Return the turn and step that got an output, or None if it has to be sent again."""
-    query = ItemQuery(after=given.seq - 1, limit=1, view="log")
+    query = ItemQuery(after=output.seq - 1, limit=1, view="log")
     item = (await read.items(session, query))[0]
     if item.session_id != session.id:
         return None
@@ -471,7 +473,7 @@ async def _receiver(read: Reader, session: Session, given: LogEntry) -> tuple[Tu
     if turn.outcome == "cancelled" or (turn.outcome == "failed" and not turn.is_retryable):
         return None
     runs = await read.runs(turn.id)
-    return turn.id, min((run.step for run in runs if run.first_seq > given.seq), default=turn.step)
+    return turn.id, min((run.step for run in runs if run.first_seq > output.seq), default=turn.step)
 
 
 async def match_stored_history(

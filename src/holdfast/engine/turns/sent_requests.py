@@ -108,14 +108,14 @@ class SentRequests:
         """Return the request of an attempt, rebuilt from the log."""
         request = self._compactor.strip_gateway_fields(read_request(turn.request))
         last = attempt.sent.records if attempt.sent is not None else session.record_no
-        found: RebuiltRequest | None = None
+        best: RebuiltRequest | None = None
         for records in range(last, max(last - MAX_RECORD_TRIES, -1), -1):
             rebuilt = await self._rebuild(session, request, attempt, records)
-            found = found or rebuilt
+            best = best or rebuilt
             if rebuilt.is_proven is not False:
                 return rebuilt
-        assert found is not None
-        return found
+        assert best is not None
+        return best
 
     async def _rebuild(
         self, session: Session, request: TurnRequest, attempt: Attempt, record_no: int
@@ -132,7 +132,7 @@ class SentRequests:
         if record_no or session.parent_id is not None:
             records = await self._read.lineage_records(then)
             own = in_force(await self._read.records(then))
-            records += [one for one in own if one.kind in ("compaction", "elision")]
+            records += [record for record in own if record.kind in ("compaction", "elision")]
         set_aside = quarantined(records)
         shown = show(history, set_aside)
         call = _call(request, attempt, [item.body for item in shown])
@@ -153,7 +153,7 @@ class SentRequests:
 
     async def before(self, session: Session, turn: Turn, attempt: Attempt) -> "Before | None":
         """Return the last request before this answer's first one."""
-        earlier = [one for one in await self.attempts(turn) if _is_before(one, attempt)]
+        earlier = [other for other in await self.attempts(turn) if _is_before(other, attempt)]
         if earlier:
             return Before(turn, await self.rebuild(session, turn, earlier[-1]))
         views = await self._read.turns(
@@ -278,11 +278,11 @@ def _last_seq(sent: SentRequest | None) -> int:
     return (sent.last_seq or 0) if sent is not None else 0
 
 
-def _is_before(one: Attempt, other: Attempt) -> bool:
+def _is_before(attempt: Attempt, other: Attempt) -> bool:
     """Whether one request included less of the same turn than another."""
-    if one.run.step != other.run.step:
-        return one.run.step < other.run.step
-    return _last_seq(one.sent) < _last_seq(other.sent)
+    if attempt.run.step != other.run.step:
+        return attempt.run.step < other.run.step
+    return _last_seq(attempt.sent) < _last_seq(other.sent)
 
 
 def _call(request: TurnRequest, attempt: Attempt, bodies: list[bytes]) -> ModelCall:

@@ -2,7 +2,7 @@
 
 The remaining work is always read from the log, so that a turn continues in the same way after a
 step, an approval and a crash. A call that may have run before is run again only if its tool is
-declared safe; otherwise the model is told that the outcome is unknown.
+declared safe; otherwise the model gets "outcome unknown" as the output.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ from holdfast.ports.provider import Answer
 from holdfast.ports.store import ItemQuery
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult
 
-NOBODY_TO_ASK = "The call was not run: it needs an approval, and nobody is there to give it."
-GONE = "The call was not run: the tool is not available any more."
-CHANGED = "The call was not run: the tool changed after the approval was requested."
-LIMIT = "The call was not run: the turn has reached its limit of tool calls."
+NO_APPROVER = "The call was not run: it needs an approval, and nobody is there to give it."
+TOOL_GONE = "The call was not run: the tool is not available any more."
+TOOL_CHANGED = "The call was not run: the tool changed after the approval was requested."
+CALL_LIMIT_REACHED = "The call was not run: the turn has reached its limit of tool calls."
 ANY_FUNCTION = FunctionTool(
     function="any", description="", parameters=msgspec.Raw(b'{"type":"object"}')
 )
@@ -129,9 +129,9 @@ class ToolLoop:
         if is_continued or _has_made_calls(run, own):
             progress.count(count_use(await self._logged_items(run)))
         if is_continued or _has_calls_left(own):
-            left = await self._settle(progress)
-            if left is not None:
-                return left
+            end = await self._settle(progress)
+            if end is not None:
+                return end
         while True:
             ended = await self._step(progress)
             if ended is not None:
@@ -168,11 +168,11 @@ class ToolLoop:
         if not any(item.kind == CALL for item in items) or answer.status != "completed":
             return self._end(progress, answer, items)
         await self._commit_calls(progress, answer, items)
-        left = await self._settle(progress)
-        if left is None and progress.is_last:
+        end = await self._settle(progress)
+        if end is None and progress.is_last:
             # The model calls tools that it was not offered: asking again would not help.
             return self._pause(progress, ())
-        return left
+        return end
 
     def _is_limit_reached(self, progress: ToolProgress) -> bool:
         settings = self._settings
@@ -226,8 +226,8 @@ class ToolLoop:
         if tool is None:
             return item
         new_id = self._gateway.ids.new
-        is_asked = tool.needs_approval and not self._denies_at_once(progress)
-        stored_id = approval_request_id(new_id("mcpr")) if is_asked else new_id("mcpc")
+        waits_for_approval = tool.needs_approval and not self._denies_at_once(progress)
+        stored_id = approval_request_id(new_id("mcpr")) if waits_for_approval else new_id("mcpc")
         arguments = value.get("arguments")
         call = GatewayCall(
             id=stored_id,
@@ -237,7 +237,7 @@ class ToolLoop:
             server_label=tool.server_label,
             name=tool.name,
             arguments=arguments if isinstance(arguments, str) else "",
-            code=approval_code(stored_id) if is_asked else None,
+            code=approval_code(stored_id) if waits_for_approval else None,
             digest=tool.digest,
         )
         return store_item(call)
@@ -253,7 +253,7 @@ class ToolLoop:
         if run.sent is not None:
             run.earlier, run.sent = (*run.earlier, run.sent), None
         offset = len(progress.shown)
-        if any(item.kind == CALL and _is_asked(item) for item in items):
+        if any(item.kind == CALL and _waits_for_approval(item) for item in items):
             items = [*items, *self._words(progress, items)]
         await self._commit(progress, items, answer)
         progress.steps += 1
@@ -297,7 +297,7 @@ class ToolLoop:
         """Return the item ids of the calls that an earlier run of the turn may have run.
 
         A run ends with calls that have not run only if they wait for an approval. Such a call is
-        run by the first run after its approval, which has a step of its own.
+        run by the first run after its approval, which has its own step.
         """
         run = progress.run
         earlier = [call for call in due if call.item_id not in progress.made]
@@ -308,15 +308,15 @@ class ToolLoop:
 
     async def _settle(self, progress: ToolProgress) -> ToolTurn | None:
         """Run the calls that are due; return the end of the run if the client has to act."""
-        left = await self._open_calls(progress)
-        waiting = [call for call in left.calls if _waits(call, left)]
-        due = [call for call in left.calls if not _waits(call, left)]
+        open_calls = await self._open_calls(progress)
+        waiting = [call for call in open_calls.calls if _waits(call, open_calls)]
+        due = [call for call in open_calls.calls if not _waits(call, open_calls)]
         tried = await self._may_have_run(progress, due)
         # In parallel: the slowest call determines how long the step takes.
         completions = self._bounded(
             progress,
             await asyncio.gather(
-                *(self._complete(progress, call, left, call.item_id in tried) for call in due)
+                *(self._complete(progress, call, open_calls, call.item_id in tried) for call in due)
             ),
         )
         reminders = [call for call in waiting if call.id not in progress.requests]
@@ -324,33 +324,35 @@ class ToolLoop:
         items += [self._reminder(call) for call in reminders]
         if reminders:
             items += self._words(progress, items)
-        goes_on = not waiting and not left.client_calls
-        joining = await self._joining(progress, is_step=bool(due)) if goes_on else ()
+        is_continuing = not waiting and not open_calls.client_calls
+        joining = await self._joining(progress, is_step=bool(due)) if is_continuing else ()
         if items or joining:
-            known = len(progress.shown)
+            first_index = len(progress.shown)
             await self._commit(progress, items, merges=joining)
-            self._show_completions(progress, due, completions, known)
+            self._show_completions(progress, due, completions, first_index)
             place = len(progress.shown) - len(reminders)
             for call in reminders:
                 self._show_call(progress, call, place)
                 place += 1
-        if goes_on:
+        if is_continuing:
             return None
         seconds = self._settings.approval_seconds if waiting else None
-        pending = (*(call.id for call in waiting), *left.client_calls)
+        pending = (*(call.id for call in waiting), *open_calls.client_calls)
         return self._pause(progress, pending, seconds)
 
     async def _open_calls(self, progress: ToolProgress) -> OpenCalls:
-        """Return the calls of the turn without an outcome; one that was hidden is an outcome."""
-        left = find_open_calls(await progress.run.own_items())
-        if all(call.item_id in progress.latest for call in left.calls):
-            return left
+        """Return the calls of the turn without an outcome; a hidden outcome counts."""
+        open_calls = find_open_calls(await progress.run.own_items())
+        if all(call.item_id in progress.latest for call in open_calls.calls):
+            return open_calls
         ended = {
             item.item_id
             for item in await self._logged_items(progress.run, view="log")
             if item.kind == COMPLETION
         }
-        return replace(left, calls=tuple(c for c in left.calls if c.item_id not in ended))
+        return replace(
+            open_calls, calls=tuple(c for c in open_calls.calls if c.item_id not in ended)
+        )
 
     def _reminder(self, call: GatewayCall) -> NewItem:
         """Return an item that shows an earlier approval request again."""
@@ -385,28 +387,30 @@ class ToolLoop:
         first = run.turn.first_seq
         query = ItemQuery(after=first - 1 if first else None, view=view)
         session_id, number = run.session.id, run.turn.number
-        found = await self._gateway.read.items(run.session, query)
-        return [one for one in found if (one.session_id, one.turn_number) == (session_id, number)]
+        items = await self._gateway.read.items(run.session, query)
+        return [
+            item for item in items if (item.session_id, item.turn_number) == (session_id, number)
+        ]
 
     async def _complete(
-        self, progress: ToolProgress, call: GatewayCall, left: OpenCalls, may_have_run: bool
+        self, progress: ToolProgress, call: GatewayCall, open_calls: OpenCalls, may_have_run: bool
     ) -> GatewayCompletion:
         """Run a call, or return why it is not run."""
         tool = progress.tools.tools.get(call.function)
-        approval = left.approvals.get(call.id)
+        approval = open_calls.approvals.get(call.id)
         error: str | None = None
         if approval is not None and not approval.approve:
             error = f"{NOT_APPROVED} Reason: {approval.reason}" if approval.reason else NOT_APPROVED
         elif tool is None:
-            error = GONE
+            error = TOOL_GONE
         elif may_have_run and not tool.is_repeatable:
             error = OUTCOME_UNKNOWN
         elif progress.is_last or self._has_no_calls_left(progress):
-            error = LIMIT
+            error = CALL_LIMIT_REACHED
         elif tool.needs_approval and approval is None:
-            error = NOBODY_TO_ASK
+            error = NO_APPROVER
         elif call.code is not None and call.digest != tool.digest:
-            error = CHANGED
+            error = TOOL_CHANGED
         if error is not None or tool is None:
             return complete(call, None, error)
         progress.calls += 1
@@ -432,7 +436,7 @@ class ToolLoop:
             outcome = "timeout"
             limit = self._settings.tool_seconds
             return ToolResult(error=f"The tool did not answer within {limit:g} s.")
-        except Exception as exc:  # noqa: BLE001 - the model is told; the turn goes on
+        except Exception as exc:  # noqa: BLE001 - the model gets the error; the turn continues
             log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
             return ToolResult(error=f"The tool failed: {type(exc).__name__}")
         finally:
@@ -453,8 +457,8 @@ class ToolLoop:
         """Truncate outputs to the limits of one output and of a turn."""
         bounded: list[GatewayCompletion] = []
         for completion in completions:
-            room = max(self._settings.turn_bytes - progress.output_bytes, 1024)
-            limit = min(self._settings.output_bytes, room)
+            bytes_left = max(self._settings.turn_bytes - progress.output_bytes, 1024)
+            limit = min(self._settings.output_bytes, bytes_left)
             output, error = cut(completion.output, limit), cut(completion.error, limit)
             progress.output_bytes += len((output or error or "").encode())
             bounded.append(replace(completion, output=output, error=error))
@@ -513,11 +517,11 @@ def _has_made_calls(run: ActiveRun, own: Sequence[StoredItem]) -> bool:
 
 def _has_calls_left(own: Sequence[StoredItem]) -> bool:
     """Whether an earlier run of the turn left calls that wait for no approval."""
-    left = find_open_calls(own)
-    return any(not _waits(call, left) for call in left.calls)
+    open_calls = find_open_calls(own)
+    return any(not _waits(call, open_calls) for call in open_calls.calls)
 
 
-def _is_asked(item: NewItem) -> bool:
+def _waits_for_approval(item: NewItem) -> bool:
     """Whether a call needs an approval."""
     call = load_item(item.body)
     return isinstance(call, GatewayCall) and call.code is not None
@@ -527,18 +531,18 @@ def _known_lists(
     items: Sequence[StoredItem],
 ) -> dict[str, tuple[list[msgspec.Raw], str | None]]:
     """Return the last known tools of each server, or why there are none."""
-    known: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
+    lists: dict[str, tuple[list[msgspec.Raw], str | None]] = {}
     for item in items:
         if item.kind == TOOL_LIST:
             listed = load_item(item.body)
             assert isinstance(listed, ToolList)
-            known[listed.server_label] = listed.tools, listed.error
-    return known
+            lists[listed.server_label] = listed.tools, listed.error
+    return lists
 
 
-def _waits(call: GatewayCall, left: OpenCalls) -> bool:
+def _waits(call: GatewayCall, open_calls: OpenCalls) -> bool:
     """Whether a call waits for its approval."""
-    return call.code is not None and call.id not in left.approvals
+    return call.code is not None and call.id not in open_calls.approvals
 
 
 def _client_calls(items: Sequence[NewItem]) -> tuple[str, ...]:

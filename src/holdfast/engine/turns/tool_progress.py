@@ -132,26 +132,26 @@ class ToolProgress:
 
     def take_files(self) -> tuple[OutboxMessage, ...]:
         """Return the messages to send with the next commit."""
-        found, self.found_files = tuple(self.found_files), []
-        return found
+        files, self.found_files = tuple(self.found_files), []
+        return files
 
     def add_usage(self, answer: Answer) -> None:
         """Add the usage of a model call to the total of the run."""
         self.usage = sum_usage(self.usage, answer.usage)
-        known, more = self.usage_detail, answer.usage_detail
-        if known is not None and more is not None:
+        total, more = self.usage_detail, answer.usage_detail
+        if total is not None and more is not None:
             more = msgspec.json.encode(
-                _added(msgspec.json.decode(known), msgspec.json.decode(more))
+                _added(msgspec.json.decode(total), msgspec.json.decode(more))
             )
-        self.usage_detail = known if more is None else more
+        self.usage_detail = total if more is None else more
 
 
-def _added(known: Any, more: Any) -> Any:
+def _added(total: Any, more: Any) -> Any:
     """Return two usage objects of a provider added up, field by field."""
-    if isinstance(known, dict) and isinstance(more, dict):
-        return {name: _added(known.get(name), more.get(name)) for name in {**known, **more}}
-    is_number = isinstance(known, int | float) and isinstance(more, int | float)
-    return known + more if is_number else more if more is not None else known
+    if isinstance(total, dict) and isinstance(more, dict):
+        return {name: _added(total.get(name), more.get(name)) for name in {**total, **more}}
+    is_number = isinstance(total, int | float) and isinstance(more, int | float)
+    return total + more if is_number else more if more is not None else total
 
 
 def _image_file(image: ToolImage, number: int) -> OutboxFile:

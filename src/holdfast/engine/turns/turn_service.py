@@ -73,7 +73,7 @@ class TurnTicket(msgspec.Struct, eq=False):
     _waiters: list[asyncio.Future[TurnResult]] = []
 
     def start(self) -> None:
-        """Execute a deferred turn in a task of its own."""
+        """Execute a deferred turn in its own task."""
         if self.unstarted is not None:
             (admission, request), self.unstarted = self.unstarted, None
             self._service.start_task(self, admission, request, None)
@@ -211,7 +211,7 @@ class TurnService:
         request: TurnRequest,
         live: LiveResponse | None,
     ) -> None:
-        """Execute an accepted turn in a task of its own."""
+        """Execute an accepted turn in its own task."""
         task = ticket.task = asyncio.get_running_loop().create_task(
             self._execute_and_settle(ticket, admission, request, live), name="holdfast-turn"
         )
@@ -434,9 +434,9 @@ class TurnService:
         """Return the recorded result of a step, or raise its error."""
         if turn.merged_into is not None:
             joined = await self._read_turn(tenant, turn.merged_into)
-            found = await self.load_result(tenant, joined, joined.step)
-            named = replace(found.response, id=response_id(turn.id, step))
-            return TurnResult(turn, found.session, named)
+            result = await self.load_result(tenant, joined, joined.step)
+            named = replace(result.response, id=response_id(turn.id, step))
+            return TurnResult(turn, result.session, named)
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:

@@ -44,7 +44,7 @@ class ChannelsApi:
         """Return every channel with what it does."""
         require_admin(request)
         listed = await self._channels.listing()
-        return json_reply(page(listed, [str(one["name"]) for one in listed], len(listed)))
+        return json_reply(page(listed, [str(channel["name"]) for channel in listed], len(listed)))
 
     async def send(self, request: Request) -> AnyReply:
         """Queue a message to a chat; with an idempotency key, once."""
@@ -59,7 +59,9 @@ class ChannelsApi:
         )
         reject_unknown(fields)
         ids = await self._channels.send(request.params["name"], message)
-        return json_reply({"object": "list", "data": [{"id": one} for one in ids]}, status=202)
+        return json_reply(
+            {"object": "list", "data": [{"id": message_id} for message_id in ids]}, status=202
+        )
 
     async def webhook(self, request: Request) -> AnyReply:
         """Handle a platform's own request; it is answered only after its turn is committed."""
@@ -103,22 +105,22 @@ class ChannelsApi:
     async def outbox(self, request: Request) -> AnyReply:
         """Return a page of the outbox, the newest first."""
         require_admin(request)
-        query, wanted = request.query(), read_page(request)
+        query, page_request = request.query(), read_page(request)
         state = read_choice(query, "state", tuple(STATES))
         reader = self._gateway.store.channels
-        if wanted.after is not None and await reader.message(wanted.after) is None:
-            raise UnknownCursor(f"after: there is no message {wanted.after!r}")
+        if page_request.after is not None and await reader.message(page_request.after) is None:
+            raise UnknownCursor(f"after: there is no message {page_request.after!r}")
         rows = await reader.messages(
             None,
             OutboxQuery(
                 channel=query.get("channel"),
                 state=STATES[state] if state is not None else None,
-                after=wanted.after,
-                limit=wanted.limit + 1,
+                after=page_request.after,
+                limit=page_request.limit + 1,
             ),
         )
         values = [message_value(row) for row in rows]
-        return json_reply(page(values, [row.id for row in rows], wanted.limit))
+        return json_reply(page(values, [row.id for row in rows], page_request.limit))
 
     async def retry(self, request: Request) -> AnyReply:
         """Send a dead message again."""

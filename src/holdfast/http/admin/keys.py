@@ -36,7 +36,7 @@ class KeysApi:
         return json_reply({"object": "list", "data": values})
 
     async def create(self, request: Request) -> AnyReply:
-        """Create an API key; the answer is the only one that shows it."""
+        """Create an API key; only this answer shows it."""
         require_admin(request)
         fields = await read_optional_fields(request)
         tenant = read_tenant(pop_field(fields, "tenant", str, DEFAULT_TENANT))
@@ -65,7 +65,7 @@ class KeysApi:
         )
 
     async def revoke(self, request: Request) -> AnyReply:
-        """Revoke an API key for good."""
+        """Revoke an API key permanently."""
         require_admin(request)
         await read_no_fields(request)
         row = await self._gateway.submit(RevokeApiKey(id=request.params["id"]))

@@ -26,18 +26,18 @@ class SchedulesApi:
     async def list_page(self, request: Request) -> AnyReply:
         """Return a page of the schedules of the caller's tenant, by name."""
         require_admin(request)
-        reader, wanted = self._gateway.store.schedules, read_page(request, order="asc")
-        after = wanted.after
+        reader, page_request = self._gateway.store.schedules, read_page(request, order="asc")
+        after = page_request.after
         if after is not None and await reader.schedule(request.tenant, after) is None:
             raise UnknownCursor(f"after: there is no schedule {after!r}")
         rows = await reader.page(
             request.tenant,
             after=after,
-            limit=wanted.limit + 1,
-            is_descending=wanted.order == "desc",
+            limit=page_request.limit + 1,
+            is_descending=page_request.order == "desc",
         )
         values = [schedule_value(row) for row in rows]
-        return json_reply(page(values, [row.name for row in rows], wanted.limit))
+        return json_reply(page(values, [row.name for row in rows], page_request.limit))
 
     async def save(self, request: Request) -> AnyReply:
         """Create or change a schedule."""

@@ -210,7 +210,7 @@ def _message(item: StoredItem, item_id: str) -> dict[str, Any]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in part.items() if value is not None}
-    if known.get("type") == "input_image":
-        return {"detail": "auto", "image_url": None, **known}
-    return known
+    fields = {name: value for name, value in part.items() if value is not None}
+    if fields.get("type") == "input_image":
+        return {"detail": "auto", "image_url": None, **fields}
+    return fields

@@ -317,12 +317,12 @@ def check_query(request: Request) -> None:
     erased. Reads ignore what they do not know, as OpenAI's do: clients send `limit` and the like
     with all of them.
     """
-    known = {name for name, _ in _query_parameters(request.method, request.route)}
-    if request.method == "GET" or not (known or is_own(request.route)):
+    allowed = {name for name, _ in _query_parameters(request.method, request.route)}
+    if request.method == "GET" or not (allowed or is_own(request.route)):
         return
     if not is_own(request.route):
-        known.add(AZURE_VERSION)
+        allowed.add(AZURE_VERSION)
     for name in request.query():
-        if name.removesuffix("[]") not in known:
+        if name.removesuffix("[]") not in allowed:
             shown = name[:MAX_SHOWN]
             raise InvalidInput(f"unknown query parameter {shown!r}", param=shown)

@@ -139,7 +139,7 @@ class ResponsesApi:
         return EventReply(reader, self._turns.streams.keep_alive_seconds)
 
     async def cancel(self, request: Request) -> AnyReply:
-        """Cancel a background response; one that has ended stays unchanged."""
+        """Cancel a background response; do nothing if it has ended."""
         view = await self._named(request)
         if not read_request(view.turn.request).is_background:
             raise InvalidInput("Only responses created with background=true can be cancelled.")

@@ -70,7 +70,7 @@ _ENDS = frozenset(TERMINAL.values())
 
 
 class UnknownEvent(InvalidInput):
-    """The frame's type is not one that clients may send."""
+    """Clients may not send frames of this type."""
 
     code = "unknown_event"
 
@@ -186,7 +186,7 @@ class _Connection:
             self._request.budget.release(size)
 
     async def close(self) -> None:
-        """Stop sending; cancel the turns if `on_disconnect` says so."""
+        """Stop sending; cancel the turns if `on_disconnect` is "cancel"."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

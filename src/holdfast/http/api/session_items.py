@@ -55,13 +55,13 @@ class SessionItems:
         name = request.params["id"]
         if "\0" in name:
             return None
-        found = await self._gateway.read.find_session(
+        session = await self._gateway.read.find_session(
             request.tenant, session_id=session_of_name(name)
         )
-        if found is None or not found.is_visible:
+        if session is None or not session.is_visible:
             return None
-        name_session(request, found)
-        return found
+        name_session(request, session)
+        return session
 
     async def page(
         self, session: Session, request: PageRequest, *, is_log: bool = False
@@ -91,12 +91,12 @@ class SessionItems:
         self, session: Session, query: ItemQuery, entries: list[ListedItem]
     ) -> list[ListedItem]:
         """Return a full page of the entries that lists show."""
-        limit, found = query.limit or 0, [entry for entry in entries if _is_listed(entry)]
-        while len(entries) == limit and len(found) < limit:
+        limit, listed = query.limit or 0, [entry for entry in entries if _is_listed(entry)]
+        while len(entries) == limit and len(listed) < limit:
             query = replace(query, after=entries[-1].item.seq)
             entries = await self._gateway.read.listing(session, query)
-            found += [entry for entry in entries if _is_listed(entry)]
-        return found[:limit]
+            listed += [entry for entry in entries if _is_listed(entry)]
+        return listed[:limit]
 
     async def _sequence(self, session: Session, after: str | None) -> int | None:
         if after is None:
@@ -197,14 +197,14 @@ class SessionItems:
         """Return the number of the call that clients see as one item with its completion."""
         shown_id = shown_call(completion.body)
         query = ItemQuery(after=completion.seq, limit=CALL_PAGE, order="desc", view="log")
-        while found := await self._gateway.read.items(session, query):
-            for item in found:
+        while items := await self._gateway.read.items(session, query):
+            for item in items:
                 if item.turn_number != completion.turn_number:
                     return ()
                 is_call = item.kind == CALL and item.body != ERASED_ITEM
                 if is_call and shown_call(item.body) == shown_id:
                     return (item.seq,)
-            query = replace(query, after=found[-1].seq)
+            query = replace(query, after=items[-1].seq)
         return ()
 
 

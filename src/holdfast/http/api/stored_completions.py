@@ -49,8 +49,8 @@ class CompletionsApi:
                 order=page_request.order,
             ),
         )
-        found = [await self._value(request, row) for row in rows[: page_request.limit]]
-        values = [value for value in found if value is not None]
+        completions = [await self._value(request, row) for row in rows[: page_request.limit]]
+        values = [value for value in completions if value is not None]
         listed = page(values, [value["id"] for value in values], page_request.limit)
         return json_reply({**listed, "has_more": len(rows) > page_request.limit})
 
@@ -137,18 +137,18 @@ class CompletionsApi:
         return json_reply(value)
 
     async def _value(self, request: Request, row: CompletionRow) -> dict[str, Any] | None:
-        found = await self._answer(request, row)
-        facts = await self._turn_service.facts_of(*found) if found is not None else None
+        answer = await self._answer(request, row)
+        facts = await self._turn_service.facts_of(*answer) if answer is not None else None
         if facts is None:
             return None
         return {**completion(facts), "metadata": msgspec.Raw(row.metadata)}
 
     async def _messages(self, request: Request, row: CompletionRow) -> list[dict[str, Any]]:
         """Return the projection that this completion answered, as chat messages."""
-        found = await self._answer(request, row)
-        if found is None:
+        answer = await self._answer(request, row)
+        if answer is None:
             raise CompletionNotFound("no such stored completion")
-        turn, run, session = found
+        turn, run, session = answer
         snapshot = session.as_of(run.first_seq - 1, run.record_no or 0)
         items = await self._gateway.read.items(snapshot, ItemQuery())
         if not items and await self._row(request, completion_name(row)) is None:

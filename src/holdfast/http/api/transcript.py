@@ -199,7 +199,7 @@ class TranscriptApi:
             raise InvalidInput("X-Session-Key is needed to acquire a lane")
         check_expectable(headers)
         run_id = pop_field(fields, "run_id", str)
-        wanted = LaneRequest(
+        lane_request = LaneRequest(
             tenant=request.tenant,
             key=headers.key,
             run_id=read_idempotency_key(run_id) if run_id is not None else None,
@@ -209,7 +209,7 @@ class TranscriptApi:
             resumes=tuple(pop_field(fields, "resumes", list[str], [])),
         )
         reject_unknown(fields)
-        lane = ExternalLane(self._gateway, wanted)
+        lane = ExternalLane(self._gateway, lane_request)
         done = await lane.acquire()
         if done is not None:
             return json_reply({"object": "lane", "done": done})

@@ -49,7 +49,7 @@ class TurnsApi:
         return json_reply(turn_value(view, await self._gateway.read.runs(view.turn.id)))
 
     async def cancel(self, request: Request) -> AnyReply:
-        """Cancel a turn; one that has ended stays unchanged."""
+        """Cancel a turn; do nothing if it has ended."""
         await read_no_fields(request)
         view = await self._find(request)
         await self._turn_service.cancel(view.turn)
@@ -62,7 +62,7 @@ class TurnsApi:
         session = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
         attempts = await self._sent.attempts(turn)
         step, number = _read_number(query, "step"), _read_number(query, "attempt")
-        chosen = [one for one in attempts if step is None or one.run.step == step]
+        chosen = [attempt for attempt in attempts if step is None or attempt.run.step == step]
         if number is not None:
             chosen = attempts[number - 1 : number] if number else []
         if session is None or not chosen:
@@ -103,9 +103,9 @@ class TurnsApi:
         if view is None:
             raise TurnNotFound(f"no turn {name}")
         turn = view.turn
-        found = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
-        if found is not None:
-            name_session(request, found.session, turn.id)
+        session_view = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
+        if session_view is not None:
+            name_session(request, session_view.session, turn.id)
         return view
 
 

@@ -93,8 +93,8 @@ def _difference_value(before: Before | None, rebuilt: RebuiltRequest) -> dict[st
 
 def _count_new(changes: Sequence[ItemChange]) -> int:
     """Return how many items of the request are new or changed since the previous one."""
-    gone = ("compacted", "hidden", "left_out")
-    return sum(change.change not in gone for change in changes)
+    removed = ("compacted", "hidden", "left_out")
+    return sum(change.change not in removed for change in changes)
 
 
 def _change_value(change: ItemChange) -> dict[str, Any]:
@@ -117,9 +117,11 @@ def _state_value(
     sent = rebuilt.attempt.sent
     covers = sent.covers_seq if sent is not None else None
     is_used = covers is not None
-    same_step = [one for one in attempts if one.run.step == rebuilt.attempt.run.step]
+    same_step = [attempt for attempt in attempts if attempt.run.step == rebuilt.attempt.run.step]
     was_used = [
-        one for one in same_step if one.sent is not None and one.sent.covers_seq is not None
+        attempt
+        for attempt in same_step
+        if attempt.sent is not None and attempt.sent.covers_seq is not None
     ]
     return {
         "is_used": is_used,

@@ -108,12 +108,12 @@ def _lone_surrogate(body: bytes) -> str | None:
     JavaScript clients send it if they cut a text inside an emoji; the decoder's own message does
     not say so.
     """
-    found = _LONE_SURROGATE.match(body)
-    if found is None:
+    match = _LONE_SURROGATE.match(body)
+    if match is None:
         return None
-    escape = found[1].decode()
+    escape = match[1].decode()
     return (
-        f"the body has half a surrogate pair ({escape}) at byte {found.start(1)}: "
+        f"the body has half a surrogate pair ({escape}) at byte {match.start(1)}: "
         "a character such as an emoji was cut in two"
     )
 

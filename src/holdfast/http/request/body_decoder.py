@@ -115,8 +115,8 @@ class BodyDecoder:
             return TurnBody(fields, list(text.items), text.instructions)
         entries = pop_entries(kind, fields, limit)
         check_readable(fields)
-        known = self._known.get(kind) if len(body) <= CACHED_BODY_BYTES else None
-        decoded = await self._decode_entries(kind, entries, known)
+        cache = self._known.get(kind) if len(body) <= CACHED_BODY_BYTES else None
+        decoded = await self._decode_entries(kind, entries, cache)
         instructions, items = join_entries(kind, decoded)
         return TurnBody(fields, items, instructions, bool(entries))
 
@@ -124,21 +124,21 @@ class BodyDecoder:
         self,
         kind: BodyKind,
         entries: Sequence[msgspec.Raw],
-        known: SizedLru[bytes, DecodedEntry] | None,
+        cache: SizedLru[bytes, DecodedEntry] | None,
     ) -> list[DecodedEntry]:
         """Decode entries that are not known; let other tasks run after every `STEP_BYTES`."""
         size = 0
         decoded: list[DecodedEntry] = []
         for index, entry in enumerate(entries):
             raw = bytes(entry)
-            found = known.get(raw) if known is not None else None
+            found = cache.get(raw) if cache is not None else None
             if found is not None:
                 size += KNOWN_ITEM_BYTES
             else:
                 found = decode_entry(kind, raw, index)
                 size += max(len(raw), ITEM_BYTES)
-                if known is not None and len(raw) <= CACHED_ENTRY_BYTES:
-                    known.put(raw, found, _size(raw, found))
+                if cache is not None and len(raw) <= CACHED_ENTRY_BYTES:
+                    cache.put(raw, found, _size(raw, found))
             decoded.append(found)
             if size > STEP_BYTES:
                 size = 0

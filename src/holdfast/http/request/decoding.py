@@ -32,7 +32,7 @@ _STRUCTURE = (b"{", b"[", b",")
 
 
 class DecodedEntry(NamedTuple):
-    """An entry of the field with the items: what it stands for, whatever the others are."""
+    """One decoded entry of the input field; it does not depend on the other entries."""
 
     instructions: str | None
     items: tuple[NewItem, ...]
@@ -130,14 +130,14 @@ def pop_text(kind: BodyKind, fields: Fields) -> DecodedEntry | None:
         return None
     try:
         if kind == "responses":
-            found = DecodedEntry(None, (message("user", _read_string(fields[name])),))
+            entry = DecodedEntry(None, (message("user", _read_string(fields[name])),))
         else:
             instructions, items = _text_entry(_read_one_text(fields[name])[0])
-            found = DecodedEntry(instructions or None, items)
+            entry = DecodedEntry(instructions or None, items)
     except (msgspec.DecodeError, RecursionError):
         return None
     del fields[name]
-    return found
+    return entry
 
 
 def decode_entry(kind: BodyKind, raw: bytes, index: int) -> DecodedEntry:

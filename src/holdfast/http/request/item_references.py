@@ -54,10 +54,12 @@ class ReferenceResolver:
     async def _session(self, tenant: Tenant, target: SessionTarget) -> Session | None:
         if target.session_id is None and target.key is None:
             return None
-        found = await self._read.find_session(tenant, session_id=target.session_id, key=target.key)
-        if found is None or target.parent is None:
-            return found
-        return found.as_of(target.parent.seq, target.parent.record_no)
+        session = await self._read.find_session(
+            tenant, session_id=target.session_id, key=target.key
+        )
+        if session is None or target.parent is None:
+            return session
+        return session.as_of(target.parent.seq, target.parent.record_no)
 
     async def _find(
         self, tenant: Tenant, name: object, earlier: Sequence[NewItem], session: Session | None

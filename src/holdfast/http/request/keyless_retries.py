@@ -51,8 +51,8 @@ class KeylessRequests:
 
     def add(self, request: Request, digest: bytes, ticket: TurnTicket) -> None:
         """Add an accepted request."""
-        known = self._requests.setdefault(_identity(request, digest), [])
-        known.append(KeylessRequest(request, ticket))
+        earlier = self._requests.setdefault(_identity(request, digest), [])
+        earlier.append(KeylessRequest(request, ticket))
         self._count += 1
         while self._count > self._max_requests:
             _, oldest = self._requests.popitem(last=False)
@@ -60,12 +60,12 @@ class KeylessRequests:
 
     def find(self, request: Request, digest: bytes, count: int) -> KeylessRequest | None:
         """Return the one request that a retry repeats, and claim the count for it."""
-        known = self._requests.get(_identity(request, digest), ())
-        found = [one for one in known if one.may_be_repeated(count)]
-        if len(found) != 1:
+        earlier = self._requests.get(_identity(request, digest), ())
+        candidates = [candidate for candidate in earlier if candidate.may_be_repeated(count)]
+        if len(candidates) != 1:
             return None
-        found[0].claimed.add(count)
-        return found[0]
+        candidates[0].claimed.add(count)
+        return candidates[0]
 
 
 def _identity(request: Request, digest: bytes) -> _Identity:

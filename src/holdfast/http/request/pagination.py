@@ -46,14 +46,14 @@ def read_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> s
     return chosen
 
 
-def read_limit(query: dict[str, str], default: int = 20, most: int = MAX_PAGE) -> int:
+def read_limit(query: dict[str, str], default: int = 20, max_limit: int = MAX_PAGE) -> int:
     """Return the page size."""
     raw = query.get("limit")
     if raw is None:
         return default
     is_number = raw.isascii() and raw.isdecimal() and len(raw) < 10
-    if not is_number or not 1 <= int(raw) <= most:
-        raise InvalidInput(f"limit must be a number from 1 to {most}", param="limit")
+    if not is_number or not 1 <= int(raw) <= max_limit:
+        raise InvalidInput(f"limit must be a number from 1 to {max_limit}", param="limit")
     return int(raw)
 
 

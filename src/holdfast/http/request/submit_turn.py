@@ -75,7 +75,7 @@ class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Conversation with id '{name}' not matched.")
+        super().__init__(f"Conversation with id '{name}' not found.")
 
 
 class SessionTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ class TurnSubmitter:
         is_new: bool,
         is_compared: bool,
     ) -> tuple[TurnTicket, Sequence[NewItem]]:
-        """Accept what is new in the items; compare again if the session changed meanwhile."""
+        """Accept the new items; compare again if the session changed meanwhile."""
         storage, limits = self.gateway.storage, self.gateway.limits
         limits = await storage.limits(request.tenant, limits) if storage.is_bounded else limits
         arrival = None if is_new else self._arrival(request, headers, digest, limits)
@@ -208,11 +208,11 @@ class TurnSubmitter:
                 )
             except ComparisonNeeded as exc:
                 is_compared = True
-                found = arrival or self._arrival(request, headers, digest, limits)
-                met = await self._meet_equal(found, exc)
-                if met != "queue":
+                duplicate = arrival or self._arrival(request, headers, digest, limits)
+                resolution = await self._meet_equal(duplicate, exc)
+                if resolution != "queue":
                     # A client that stopped reading and resends the same request wants a new answer.
-                    arrival, is_whole = found, is_whole or met == "superseded"
+                    arrival, is_whole = duplicate, is_whole or resolution == "superseded"
                 continue
             except HoldfastError as exc:
                 if not await self._may_retry(exc, request, target, matched):
@@ -264,7 +264,9 @@ class TurnSubmitter:
         session = await self.known_session(request, target)
         names = named_approvals(items)
         waiting = (
-            await self.approvals.answerable(request.tenant, session.id, lambda it: it.id in names)
+            await self.approvals.answerable(
+                request.tenant, session.id, lambda call: call.id in names
+            )
             if session is not None
             else ()
         )
@@ -279,7 +281,7 @@ class TurnSubmitter:
         ticket: TurnTicket,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Return the ticket of a turn that waits behind an approval, or of what it answered.
+        """Return the ticket of a turn that waits behind an approval, or of the turn it approved.
 
         Behind calls that run, another call may wait for the approval that the turn gives.
         """

@@ -1,7 +1,7 @@
 """Steering over WebSocket: input for a response that the same connection is receiving.
 
-The input is a turn of its own that joins the running one at its next model call. Its response
-follows the one that it steered, as the successor that clients wait for.
+The input is a separate turn that joins the running one at its next model call. Its response
+follows the steered response, as the successor that clients wait for.
 """
 
 import asyncio

@@ -29,9 +29,9 @@ access_logger = log.logger(EVENT)
 
 def begin_request(request: Request, new_id: Callable[[str], str]) -> RequestContext:
     """Give a request its id, the client's own if it is valid, and make it the current one."""
-    given = request.by_name.get(b"x-request-id")
-    is_valid = given is not None and _REQUEST_ID.fullmatch(given) is not None
-    request.id = given.decode() if given is not None and is_valid else new_id("req")
+    client_id = request.by_name.get(b"x-request-id")
+    is_valid = client_id is not None and _REQUEST_ID.fullmatch(client_id) is not None
+    request.id = client_id.decode() if client_id is not None and is_valid else new_id("req")
     parent = request.by_name.get(b"traceparent")
     if parent is not None and _TRACEPARENT.fullmatch(parent) is None:
         parent = None
@@ -61,7 +61,7 @@ def log_request(
         "status": status,
         "ms": round(seconds * 1000, 1),
         "tenant": request.tenant if status != 401 else None,
-        # A reset names the new session in its answer: log the one that it was about.
+        # The answer to a reset names the new session: log the session that was reset.
         "session_id": _session_in_path(request) or _header(reply.headers, b"x-session-id"),
         "turn_id": _header(reply.headers, b"x-turn-id") or _turn_in_path(request),
         "model": context.model[:MAX_MODEL_CHARACTERS] if context.model else None,

@@ -168,7 +168,7 @@ def _status(kind: type[err.HoldfastError]) -> int:
 
 
 def _recorded_status(code: str, default: int) -> int:
-    """Return the status of a recorded error code, if the code is one of ours."""
+    """Return the status of a recorded error code, if Holdfast defines it."""
     kinds = [err.HoldfastError]
     for kind in kinds:
         if kind.code == code and kind is not err.HoldfastError:

@@ -71,7 +71,7 @@ class Exchange(Request):
         self.notify()
 
     def notify(self) -> None:
-        """Wake whoever waits in `receive` or for a disconnect."""
+        """Wake the tasks that wait in `receive` or for a disconnect."""
         if self.changed is not None:
             self.changed.set()
         if self.disconnected and self.on_disconnected is not None:

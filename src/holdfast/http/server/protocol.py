@@ -94,7 +94,7 @@ class HttpProtocol(ClientSocket):
     _ignore_input = False
     """Whether further bytes are not HTTP requests (after CONNECT, an error or end of input)."""
     _running: Exchange | None = None
-    """The exchange whose response is in progress; `cycle` is the one that is being received."""
+    """The exchange whose response is in progress; `cycle` is being received."""
     _idle_since: float | None = None
     _head_since: float | None = None
     _body_since = 0.0
@@ -157,7 +157,7 @@ class HttpProtocol(ClientSocket):
                 self._check_sizes(was_in_head=was_in_head)
 
     def _check_sizes(self, *, was_in_head: bool) -> None:
-        """Reject a head, chunk extension or trailer that goes on over several pieces."""
+        """Reject a head, chunk extension or trailer that is too long, over all its pieces."""
         if was_in_head and self._is_in_head:
             self._head_bytes += self._piece_bytes
             if self._head_bytes > self.limits.head_bytes:

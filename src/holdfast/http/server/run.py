@@ -93,14 +93,14 @@ def _websocket_factory(
 
     Uvicorn is imported for the first one: most gateways have none, and it takes 5 MB.
     """
-    found: list[WebSocketFactory] = []
+    factories: list[WebSocketFactory] = []
 
     def connect(state: ServerState) -> asyncio.Protocol:
-        if not found:
+        if not factories:
             from holdfast.http.server.uvicorn_websocket import websocket_factory
 
-            found.append(websocket_factory(application, addresses, body_bytes))
-        return found[0](state)
+            factories.append(websocket_factory(application, addresses, body_bytes))
+        return factories[0](state)
 
     return connect
 

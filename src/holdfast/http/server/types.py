@@ -383,7 +383,7 @@ class Routes:
 
     def entries(self) -> list[tuple[str, str, Endpoint]]:
         """Return every served method, path and endpoint, sorted."""
-        found = [
+        routes = [
             (method, path, endpoint)
             for path, methods in self.exact.items()
             for method, endpoint in methods.items()
@@ -391,8 +391,8 @@ class Routes:
         for patterns in self._patterns.values():
             for segments, methods in patterns:
                 path = "/".join(segments)
-                found += [(method, path, endpoint) for method, endpoint in methods.items()]
-        return sorted(found, key=lambda route: (route[1], route[0]))
+                routes += [(method, path, endpoint) for method, endpoint in methods.items()]
+        return sorted(routes, key=lambda route: (route[1], route[0]))
 
     def find(self, request: Request) -> dict[str, Endpoint] | None:
         """Return the endpoints of the request's path by method, and set the request's route."""

@@ -50,7 +50,7 @@ class ApprovalsApi:
         )
 
     async def answer(self, request: Request) -> AnyReply:
-        """Allow or deny a call; the turn goes on at once, in the background."""
+        """Allow or deny a call; the turn resumes at once, in the background."""
         fields = await read_fields(request)
         approve, reason = pop_field(fields, "approve", bool), pop_field(fields, "reason", str)
         reject_unknown(fields)

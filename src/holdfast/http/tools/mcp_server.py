@@ -174,9 +174,9 @@ class McpServer:
     async def _run(self, caller: ToolCaller, method: str, params: Message) -> Message:
         match method:
             case "initialize":
-                asked = params.get("protocolVersion")
+                version = params.get("protocolVersion")
                 return {
-                    "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+                    "protocolVersion": version if version in VERSIONS else VERSIONS[0],
                     "capabilities": {"tools": {"listChanged": False}},
                     "serverInfo": {"name": "holdfast", "version": __version__},
                     "instructions": INSTRUCTIONS,

@@ -75,7 +75,7 @@ class AgentSession(Protocol):
         """The agent's own session id."""
         ...
 
-    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+    async def run(self, turn_input: TurnInput, output: AgentOutput) -> AgentTurn:
         """Run a turn to its end or a permission request; raise `ProviderFailure` if it fails."""
         ...
 

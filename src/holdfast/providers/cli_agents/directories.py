@@ -259,7 +259,7 @@ class AgentDirectories:
 
     def names(self) -> list[str]:
         """Return the sessions that have a directory."""
-        names = (one.path.name for one in self._existing() if not one.is_temporary)
+        names = (each.path.name for each in self._existing() if not each.is_temporary)
         return [name for name in names if _SAFE_NAME.fullmatch(name)]
 
     def temporary(self, name: str) -> SessionDirectory:
@@ -278,15 +278,15 @@ class AgentDirectories:
         )
 
     def _account(self, path: Path) -> UnixAccount | None:
-        """Return the account of a session: the only one, or one of its own."""
+        """Return the account of a session: the shared one, or its own."""
         if self._accounts is None:
             return None
         first, last = self._accounts
         if first == last:
             return first
-        known = self._known_account(path)
-        if known is not None:
-            return known
+        account = self._known_account(path)
+        if account is not None:
+            return account
         claims = self.root / _CLAIMS
         claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first.uid, last.uid + 1):

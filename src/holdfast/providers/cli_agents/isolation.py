@@ -1,4 +1,4 @@
-"""Isolation of an agent that has tools: a sandbox, or a system user of its own.
+"""Isolation of an agent that has tools: a sandbox, or a separate system user.
 
 Before a gateway starts, an isolated probe tries to read what no agent may: the store, the
 configuration, the gateway's environment, and the directory of another session.
@@ -37,9 +37,9 @@ def read_accounts(run_as: str) -> tuple[UnixAccount, UnixAccount] | None:
     """Return the first and last account for agents, or None if they use the gateway's own."""
     if not run_as:
         return None
-    found = _RANGE.fullmatch(run_as)
-    if found:
-        first, last = int(found[1]), int(found[2])
+    match = _RANGE.fullmatch(run_as)
+    if match:
+        first, last = int(match[1]), int(match[2])
         if not MIN_UID <= first <= last:
             raise InvalidSetting(f"upstream.run_as: {run_as} is not a range of ids from {MIN_UID}")
         accounts = UnixAccount(first, first), UnixAccount(last, last)
@@ -100,8 +100,12 @@ def _needed(path: Path) -> list[Path]:
     real = path.resolve()
     packages = [parent for parent in real.parents if parent.name == "node_modules"]
     target = packages[-1] if packages else real
-    found = [target] if target == path or path in target.parents else [target, path]
-    return [one for one in found if not any(str(one).startswith(f"{name}/") for name in _SYSTEM)]
+    folders = [target] if target == path or path in target.parents else [target, path]
+    return [
+        folder
+        for folder in folders
+        if not any(str(folder).startswith(f"{name}/") for name in _SYSTEM)
+    ]
 
 
 async def find_closed(settings: UpstreamSettings, account: UnixAccount) -> str | None:
@@ -180,22 +184,22 @@ async def _probe(
     process = await AgentProcess.start(
         Launch(command=command, env={"PATH": os.defpath}, cwd=own, account=account)
     )
-    found: list[str] = []
+    readable: list[str] = []
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             while line := await process.read_line():
-                found.append(os.fsdecode(line))
+                readable.append(os.fsdecode(line))
             await process.exit_code()
     except TimeoutError:
         pass
     finally:
         await asyncio.shield(process.kill())
     # The probe must have worked: it sees its own file and runs to its end.
-    if found[-2:] != [str(own / "secret"), "done"]:
+    if readable[-2:] != [str(own / "secret"), "done"]:
         raise ProviderFailure(
             f"the sandbox does not work on this machine: {process.errors or 'no output'}",
             failure_class="terminal",
             status=502,
             provider_code="agent_not_started",
         )
-    return found[:-2]
+    return readable[:-2]

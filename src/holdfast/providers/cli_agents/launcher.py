@@ -41,15 +41,15 @@ class Launcher:
         command = self._settings.command or self._agent.program
         if not command:
             raise InvalidSetting(f"upstream {self._settings.name}: command is missing")
-        found = shutil.which(command, path=self._path)
-        if found is None:
+        program = shutil.which(command, path=self._path)
+        if program is None:
             raise ProviderFailure(
                 f"upstream {self._settings.name}: the program {command} was not found",
                 failure_class="terminal",
                 status=502,
                 provider_code="agent_not_found",
             )
-        return Path(found).absolute()
+        return Path(program).absolute()
 
     @property
     def credentials(self) -> Path | None:
@@ -87,15 +87,15 @@ class Launcher:
             line = None
         finally:
             await asyncio.shield(process.kill())
-        found = _VERSION.search(line.decode("utf-8", "replace")) if line else None
-        if found is None:
+        match = _VERSION.search(line.decode("utf-8", "replace")) if line else None
+        if match is None:
             raise ProviderFailure(
                 f"{program} --version does not tell its version",
                 failure_class="terminal",
                 status=502,
                 provider_code="agent_not_started",
             )
-        return found[0]
+        return match[0]
 
     async def start(self, request: AgentRequest) -> AgentProcess:
         """Start an agent for a session."""

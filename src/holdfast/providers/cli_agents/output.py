@@ -61,15 +61,17 @@ class AgentOutput:
     def add_tool_call(self, name: str, arguments: Any, output: str, *, failed: bool) -> None:
         """Add a call of one of the agent's own tools, with its result."""
         self.end_part()
-        given = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-        given = _shorten(given, MAX_TOOL_BYTES // 2)
+        shown_arguments = (
+            arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        )
+        shown_arguments = _shorten(shown_arguments, MAX_TOOL_BYTES // 2)
         item = {
             "id": self._new_id("atc"),
             "type": AGENT_TOOL_CALL,
             "status": "failed" if failed else "completed",
             "name": _shorten(name, 200),
-            "arguments": given,
-            "output": _shorten(output, MAX_TOOL_BYTES - len(given.encode())),
+            "arguments": shown_arguments,
+            "output": _shorten(output, MAX_TOOL_BYTES - len(shown_arguments.encode())),
         }
         index = len(self.items)
         begun = {**item, "status": "in_progress", "output": ""}

@@ -18,20 +18,20 @@ def check_fields(
     fields: Mapping[str, msgspec.Raw], chat_fields: Mapping[str, msgspec.Raw], upstream: str
 ) -> None:
     """Raise for fields that an agent cannot express."""
-    given = {**fields, **chat_fields}
-    if _decode(given.get("tools")):
+    all_fields = {**fields, **chat_fields}
+    if _decode(all_fields.get("tools")):
         raise InvalidInput(
             f"tools: {upstream} is an agent with tools of its own; it takes none from a request",
             param="tools",
         )
     for name in _REFUSED:
-        if _decode(given.get(name)):
+        if _decode(all_fields.get(name)):
             raise UnsupportedByUpstream(name, upstream)
-    if _decode(given.get("n")) not in (None, 1):
+    if _decode(all_fields.get("n")) not in (None, 1):
         raise UnsupportedByUpstream("n", upstream)
-    text = _decode(given.get("text"))
+    text = _decode(all_fields.get("text"))
     _check_format(text.get("format") if isinstance(text, dict) else None, "text.format", upstream)
-    _check_format(_decode(given.get("response_format")), "response_format", upstream)
+    _check_format(_decode(all_fields.get("response_format")), "response_format", upstream)
 
 
 def instructions_of(fields: Mapping[str, msgspec.Raw]) -> str:

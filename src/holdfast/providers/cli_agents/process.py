@@ -49,7 +49,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, launch: Launch) -> "AgentProcess":
-        """Start the process in a session and a process group of its own."""
+        """Start the process in its own session and process group."""
         try:
             process = await start_child(
                 launch.command,
@@ -169,9 +169,9 @@ class AgentProcess:
                 self._error_bytes -= len(self._errors.popleft())
 
 
-def _too_much(what: str, limit: int) -> ProviderFailure:
+def _too_much(content: str, limit: int) -> ProviderFailure:
     return ProviderFailure(
-        f"the agent wrote more than {limit // (1024 * 1024)} MiB in {what}",
+        f"the agent wrote more than {limit // (1024 * 1024)} MiB in {content}",
         failure_class="terminal",
         status=502,
         provider_code="agent_output_too_large",

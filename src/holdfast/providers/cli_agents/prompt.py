@@ -54,11 +54,11 @@ def whole_prompt(items: Sequence[bytes]) -> Prompt:
         first_new -= 1
     if first_new == len(items):
         first_new = max(len(items) - 1, 0)
-    known = [value for value in values[:first_new] if value.get("type") != "reasoning"]
-    if not known:
+    earlier = [value for value in values[:first_new] if value.get("type") != "reasoning"]
+    if not earlier:
         return new_prompt(items)
-    lines = "\n".join(_line(value) for value in known)
-    images = [part for value in known for part in _images(value.get("content"))]
+    lines = "\n".join(_line(value) for value in earlier)
+    images = [part for value in earlier for part in _images(value.get("content"))]
     return [f"{HISTORY}{lines}\n", *images, NEXT, *new_prompt(items[first_new:])]
 
 
@@ -79,7 +79,7 @@ def _parts(content: Any) -> Prompt:
     parts: Prompt = []
     for part in content if isinstance(content, list) else ():
         shown = _part(part)
-        # Adjacent texts stay separate: each part is a paragraph of its own.
+        # Adjacent texts stay separate: each part is its own paragraph.
         parts.append(shown)
     return parts or [""]
 
@@ -96,8 +96,8 @@ def _part(part: Any) -> Part:
 
 
 def _image(url: str) -> ImagePart:
-    found = _DATA_URL.fullmatch(url)
-    return ImagePart(found[1], found[2]) if found else ImagePart(url=url)
+    match = _DATA_URL.fullmatch(url)
+    return ImagePart(match[1], match[2]) if match else ImagePart(url=url)
 
 
 def _images(content: Any) -> Prompt:

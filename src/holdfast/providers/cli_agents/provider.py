@@ -141,17 +141,17 @@ class CliAgentProvider:
         if directory is None and session_id not in self._pool.names():
             return
         token = directory.read().token if directory is not None else ""
-        found = await find(session_id)
-        if found is None:
+        session = await find(session_id)
+        if session is None:
             return
-        if found.is_erased:
+        if session.is_erased:
             # Another gateway of this machine may have deleted the directory of this process.
             await self._pool.end(session_id)
             async with self._locked(session_id):
                 directory = self.directories.existing(session_id)
                 if directory is not None:
                     await asyncio.to_thread(directory.remove)
-        elif not found.is_running and not _is_resumable(token, found.states):
+        elif not session.is_running and not _is_resumable(token, session.states):
             await self._forget(session_id, directory, token)
 
     async def _forget(
@@ -297,14 +297,14 @@ class CliAgentProvider:
     async def _turn(self, agent: RunningAgent, call: ModelCall, output: AgentOutput) -> AgentTurn:
         can_ask = call.approval_seconds is not None and self._settings.permissions != "none"
         if agent.asked:
-            given = TurnInput(is_allowed=call.permissions[agent.asked], can_ask=can_ask)
+            turn_input = TurnInput(is_allowed=call.permissions[agent.asked], can_ask=can_ask)
         else:
             is_new = call.state is None
             prompt = whole_prompt(call.items) if is_new else new_prompt(call.new_items)
-            given = TurnInput(prompt=prompt, can_ask=can_ask)
+            turn_input = TurnInput(prompt=prompt, can_ask=can_ask)
         agent.process.begin_turn()
         try:
-            turn = await agent.session.run(given, output)
+            turn = await agent.session.run(turn_input, output)
         except ProviderFailure:
             output.end_part()
             if agent.process.exceeds_memory:
@@ -345,24 +345,24 @@ class CliAgentProvider:
         if state is None:
             return None
         try:
-            found = msgspec.json.decode(state.value, type=AgentState)
+            decoded = msgspec.json.decode(state.value, type=AgentState)
         except msgspec.DecodeError as exc:
             raise stale_session("the state of the agent's session cannot be read") from exc
-        if found.version != version:
+        if decoded.version != version:
             raise stale_session(
-                f"the session was written by version {found.version}, this is {version}",
+                f"the session was written by version {decoded.version}, this is {version}",
                 "agent_version_changed",
             )
-        if (found.work, found.config) != (str(directory.work), str(directory.config)):
+        if (decoded.work, decoded.config) != (str(directory.work), str(directory.config)):
             raise stale_session(
-                f"the session belongs to {found.work}, not {directory.work}",
+                f"the session belongs to {decoded.work}, not {directory.work}",
                 "agent_directory_changed",
             )
-        if found.token != directory.read().token:
+        if decoded.token != directory.read().token:
             raise stale_session(
                 "the agent's session does not end with the last turn", "agent_session_diverged"
             )
-        return found
+        return decoded
 
     def _state(self, model: str, value: bytes) -> ProviderState:
         return ProviderState(self.name, self._account, model, value)
@@ -427,10 +427,10 @@ class _CountedLock:
         self.users = 0
 
 
-def _answers(call: ModelCall, asked: str) -> bool:
+def _answers(call: ModelCall, request_id: str) -> bool:
     """Return whether a call only answers the agent's permission request."""
     kinds = [msgspec.json.decode(item).get("type") for item in call.new_items]
-    return asked in call.permissions and set(kinds) <= {"function_call_output"}
+    return request_id in call.permissions and set(kinds) <= {"function_call_output"}
 
 
 def _is_resumable(token: str, states: Iterable[ProviderState]) -> bool:

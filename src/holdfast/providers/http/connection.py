@@ -84,12 +84,12 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def headers(self) -> dict[str, str]:
         """The response's headers; names in lower case, values of one name joined by commas."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for line in self._head.decode("latin-1").split("\r\n")[1:]:
             name, _, value = line.partition(":")
             name, value = name.lower(), value.strip(" \t")
-            found[name] = f"{found[name]}, {value}" if name in found else value
-        return found
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return headers
 
     @property
     def is_untouched(self) -> bool:

@@ -43,10 +43,10 @@ class GuardedClient(PooledClient):
 
     async def _open(self, origin: ServerAddress) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
         allowed = [
             address[0]
-            for *_, address in found
+            for *_, address in addresses
             if is_allowed(str(address[0]), is_private_allowed=self._is_private_allowed)
         ]
         if not allowed:

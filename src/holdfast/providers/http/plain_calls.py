@@ -36,13 +36,13 @@ class PlainHttpCaller:
         proxy = self._proxy(url)
         if proxy is None and self._guard is not None:
             return self._guard
-        known = self._clients.get(proxy is not None)
-        if known is None:
+        client = self._clients.get(proxy is not None)
+        if client is None:
             timeouts = TimeoutSettings(
                 first_byte_seconds=MAX_WAIT_SECONDS, chunk_seconds=MAX_WAIT_SECONDS
             )
-            known = self._clients[proxy is not None] = PooledClient(timeouts, proxy=proxy)
-        return known
+            client = self._clients[proxy is not None] = PooledClient(timeouts, proxy=proxy)
+        return client
 
     async def call(
         self,

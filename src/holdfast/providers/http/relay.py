@@ -43,10 +43,10 @@ class Relay:
     @property
     def headers(self) -> dict[str, str]:
         """The headers to forward to the client."""
-        found = ((name.lower(), value) for name, value in self._answer.headers.items())
+        headers = ((name.lower(), value) for name, value in self._answer.headers.items())
         return {
             name: value
-            for name, value in found
+            for name, value in headers
             if name in _RESPONSE_HEADERS or name.startswith(_RESPONSE_HEADER_PREFIX)
         }
 

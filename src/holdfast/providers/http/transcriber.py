@@ -28,7 +28,7 @@ class UpstreamTranscriber:
         self._seconds = seconds
 
     async def transcribe(self, attachment: Attachment, content: bytes) -> str:
-        """Return what is said in a recording; failures that may pass are tried again."""
+        """Transcribe a recording; retry transient failures."""
         content_type, body = _form(self._model, _file_name(attachment, content), content)
         try:
             async with asyncio.timeout(self._seconds):
@@ -71,19 +71,19 @@ class UpstreamTranscriber:
 
 
 def _file_name(attachment: Attachment, content: bytes) -> str:
-    """Return a name with the extension of the content: servers go by it.
+    """Return a name with the extension of the content: servers detect the format by it.
 
-    Platforms name voice messages without one, or with one that servers do not know.
+    Platforms send voice messages with no extension, or with one that servers do not know.
     """
     extension = next((name for start, name in _SIGNATURES if content.startswith(start)), "")
     if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
         extension = "wav"
     elif content[4:8] == b"ftyp":
         extension = "m4a"
-    given = attachment.name.rpartition(".")[2] if "." in attachment.name else ""
+    extension_sent = attachment.name.rpartition(".")[2] if "." in attachment.name else ""
     subtype = attachment.media_type.partition(";")[0].rpartition("/")[2]
-    extension = extension or given or subtype
-    safe = "".join(one for one in extension if one.isascii() and one.isalnum())[:8].lower()
+    extension = extension or extension_sent or subtype
+    safe = "".join(char for char in extension if char.isascii() and char.isalnum())[:8].lower()
     return f"recording.{safe or 'ogg'}"
 
 

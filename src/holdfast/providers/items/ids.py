@@ -71,8 +71,8 @@ class IdAllocator(msgspec.Struct, eq=False):
 
     def output_of(self, server_id: Any) -> Any:
         """Return the allocated id of this answer's last call with the server's id `server_id`."""
-        found = [ours for (_, theirs), ours in self._calls.items() if theirs == server_id]
-        return found[-1] if found else server_id
+        ids = [ours for (_, theirs), ours in self._calls.items() if theirs == server_id]
+        return ids[-1] if ids else server_id
 
     def aliases(self) -> dict[str, str]:
         """Return the calls whose id differs from the server's: allocated id to server id."""

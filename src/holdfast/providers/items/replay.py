@@ -96,10 +96,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                 call_ids.add(head.call_id)
             if head.type == "item_reference":
                 has_references = True
-                found = find_item(head.id, history if among is None else among)
-                if found is None:
+                item = find_item(head.id, history if among is None else among)
+                if item is None:
                     continue
-                head, body = _read_head(found), found
+                head, body = _read_head(item), item
             written: bytes | None = body
             marks = (head.call_id, head.encrypted_content, head.name)
             if head.type != "message" or marks != _UNMARKED:

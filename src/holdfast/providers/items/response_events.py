@@ -38,11 +38,11 @@ class TextPart:
 
     def begin(self) -> Events:
         """Return the events before the first text."""
-        added, begun = "response.output_item.added", "response.content_part.added"
+        item_added, part_added = "response.output_item.added", "response.content_part.added"
         item, part = self._item("in_progress", []), self._part("", [])
         return [
-            ModelEvent(added, {"type": added, "output_index": self.index, "item": item}),
-            ModelEvent(begun, {"type": begun, **self._position, "part": part}),
+            ModelEvent(item_added, {"type": item_added, "output_index": self.index, "item": item}),
+            ModelEvent(part_added, {"type": part_added, **self._position, "part": part}),
         ]
 
     def add(self, delta: str, logprobs: list[Any]) -> Events:
@@ -69,11 +69,11 @@ class TextPart:
         item = self._item(status, [part])
         key = "refusal" if self.kind == "refusal" else "text"
         extra = {"logprobs": self.logprobs} if self.kind == "output_text" else {}
-        said, ended = f"response.{self.kind}.done", "response.content_part.done"
+        text_done, part_done = f"response.{self.kind}.done", "response.content_part.done"
         done = "response.output_item.done"
         return [
-            ModelEvent(said, {"type": said, **self._position, key: text, **extra}),
-            ModelEvent(ended, {"type": ended, **self._position, "part": part}),
+            ModelEvent(text_done, {"type": text_done, **self._position, key: text, **extra}),
+            ModelEvent(part_done, {"type": part_done, **self._position, "part": part}),
             ModelEvent(done, {"type": done, "output_index": self.index, "item": item}),
         ], item
 

@@ -26,33 +26,37 @@ def write_input(replay: Replay, history: Sequence[bytes]) -> tuple[bytes, ...]:
     """Return a request's input items as JSON in pieces, without the brackets around them."""
     items = history if isinstance(history, SharedPrefix) else share(history)
     forms = items.shared.forms
-    known = forms[0] if forms else None
-    if not isinstance(known, _Serialized) or known.key != replay or known.length > items.length:
-        found = items.shared.find_form(replay, items.length)
-        known = found if isinstance(found, _Serialized) else _Serialized(replay, 0)
-    used_ids = set(known.used_ids)
-    written = replay.write(items.shared[known.length : items.length], items, used_ids)
-    pieces = known.pieces
+    serialized = forms[0] if forms else None
+    if (
+        not isinstance(serialized, _Serialized)
+        or serialized.key != replay
+        or serialized.length > items.length
+    ):
+        form = items.shared.find_form(replay, items.length)
+        serialized = form if isinstance(form, _Serialized) else _Serialized(replay, 0)
+    used_ids = set(serialized.used_ids)
+    written = replay.write(items.shared[serialized.length : items.length], items, used_ids)
+    pieces = serialized.pieces
     if written.items:
         pieces = append_piece(pieces, b",".join(written.items))
     if written.is_settled:
-        if not known.length:
-            items.shared.keep_form(known)
-        known.pieces, known.length = pieces, items.length
+        if not serialized.length:
+            items.shared.keep_form(serialized)
+        serialized.pieces, serialized.length = pieces, items.length
         if used_ids:
-            known.used_ids = frozenset(used_ids)
+            serialized.used_ids = frozenset(used_ids)
         if written.call_ids:
-            known.call_ids |= written.call_ids
+            serialized.call_ids |= written.call_ids
     return pieces
 
 
 def has_call(call_id: str, replay: Replay, history: Sequence[bytes]) -> bool:
     """Return whether a history has a call of this id."""
     items = share(history)
-    known = items.shared.find_form(replay, items.length)
-    if isinstance(known, _Serialized) and call_id in known.call_ids:
+    form = items.shared.find_form(replay, items.length)
+    if isinstance(form, _Serialized) and call_id in form.call_ids:
         return True
-    done = known.length if known is not None else 0
+    done = form.length if form is not None else 0
     return any(call_id_of(body) == call_id for body in items.shared[done : items.length])
 
 

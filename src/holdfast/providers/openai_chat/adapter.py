@@ -89,13 +89,13 @@ class ChatProvider:
         settings: Settings = {}
         translations = self._input.translations
         for place, body in enumerate(call.items):
-            found = translations.peek(body) or translations.translate(body, place, self.name)
-            if not found.is_complete:
+            translation = translations.peek(body) or translations.translate(body, place, self.name)
+            if not translation.is_complete:
                 # Translated again, to raise what was lost.
                 item = msgspec.json.decode(body)
                 translate(item, f"input[{place}]", self.name, is_strict=True)
-            if found.update is not None:
-                settings = updated_settings(settings, found.update)
+            if translation.update is not None:
+                settings = updated_settings(settings, translation.update)
         if call.fields or call.chat_fields or settings:
             _instructions(call, self.name)
             self._params(call, settings)

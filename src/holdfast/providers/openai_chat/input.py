@@ -112,26 +112,26 @@ class TranslationCache:
 
         Content that Chat cannot express is replaced. `place` is the item's place, for errors.
         """
-        found = self._earlier.get(body)
-        if found is None:
+        translation = self._earlier.get(body)
+        if translation is None:
             self.translated += 1
             try:
                 plain = _read_text_message(body)
             except msgspec.DecodeError:
-                found = self._translate_any(body, f"input[{place}]", upstream)
+                translation = self._translate_any(body, f"input[{place}]", upstream)
             else:
                 message = {"role": plain.role, "content": plain.content[0].text}
-                found = Translation(_encode(message), plain.role)
-        size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
+                translation = Translation(_encode(message), plain.role)
+        size = 2 * len(body) + len(translation.encoded) + ENTRY_BYTES
         if size * 4 <= self._max_bytes:  # a larger one would push out everybody else's
             with self._lock:
                 if (self._recent_bytes + size) * 2 > self._max_bytes:
                     self._earlier, self._earlier_bytes = self._recent, self._recent_bytes
                     self._recent, self._recent_bytes = {}, 0
                     self.peek = self._recent.get
-                self._recent[body] = found
+                self._recent[body] = translation
                 self._recent_bytes += size
-        return found
+        return translation
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = item_value(body)
@@ -297,12 +297,12 @@ def _joined(
     joiner, done = _Joiner(prefix, form), prefix.length
     call_ids: set[str] = set()
     settings = prefix.settings or {}
-    for place, found in enumerate(new, done):
-        if found.call_id is not None:
-            call_ids.add(found.call_id)
-        if found.update is not None:
-            settings = updated_settings(settings, found.update)
-        joiner.add(found, place)
+    for place, translation in enumerate(new, done):
+        if translation.call_id is not None:
+            call_ids.add(translation.call_id)
+        if translation.update is not None:
+            settings = updated_settings(settings, translation.update)
+        joiner.add(translation, place)
     closed = b",".join(joiner.closed)
     grown = _Prefix(
         prefix.key,
@@ -332,8 +332,8 @@ class ChatInputWriter:
         forms = items.shared.forms
         prefix = forms[0] if forms else None
         if not isinstance(prefix, _Prefix) or prefix.key != form or prefix.length > items.length:
-            found = items.shared.find_form(form, items.length)
-            prefix = found if isinstance(found, _Prefix) else _Prefix(form, 0)
+            cached = items.shared.find_form(form, items.length)
+            prefix = cached if isinstance(cached, _Prefix) else _Prefix(form, 0)
         if self._take_turns(prefix, items, form):
             open_messages = [prefix.open[0].encoded]
             if prefix.pieces and not prefix.lead and instructions is None:
@@ -359,14 +359,14 @@ class ChatInputWriter:
         closed: list[bytes] = []
         peek = self.translations.peek
         for body in items.shared[place : items.length]:
-            found = peek(body) or self.translations.translate(body, place, form.upstream)
-            if found.speaker is None:
+            translation = peek(body) or self.translations.translate(body, place, form.upstream)
+            if translation.speaker is None:
                 return False
             if last is not None:
-                if last.speaker != _NEXT_SPEAKER[found.speaker]:
+                if last.speaker != _NEXT_SPEAKER[translation.speaker]:
                     return False
                 closed.append(last.encoded)
-            last, place = found, place + 1
+            last, place = translation, place + 1
         if last is None:
             return False
         if not prefix.length:
@@ -381,8 +381,8 @@ class ChatInputWriter:
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
         joiner = _Joiner(_Prefix(form, 0), form, has_sources=True)
-        for place, found in enumerate(self._translated(share(history), 0, form.upstream)[0]):
-            joiner.add(found, place)
+        for place, translation in enumerate(self._translated(share(history), 0, form.upstream)[0]):
+            joiner.add(translation, place)
         if joiner.open:
             joiner.close()
         lead = [tuple(joiner.lead_sources)] if instructions or joiner.lead else []
@@ -391,12 +391,12 @@ class ChatInputWriter:
     def has_call(self, call_id: str, history: Sequence[bytes], form: ChatForm) -> bool:
         """Return whether a history has a call of this id."""
         items = share(history)
-        known = items.shared.find_form(form, items.length)
-        if isinstance(known, _Prefix) and call_id in known.call_ids:
+        cached = items.shared.find_form(form, items.length)
+        if isinstance(cached, _Prefix) and call_id in cached.call_ids:
             return True
-        done = known.length if known is not None else 0
+        done = cached.length if cached is not None else 0
         new, _ = self._translated(items, done, form.upstream)
-        return any(found.call_id == call_id for found in new)
+        return any(translation.call_id == call_id for translation in new)
 
     def _translated(
         self, history: SharedPrefix[bytes], start: int, upstream: str
@@ -406,14 +406,16 @@ class ChatInputWriter:
         by_id: dict[str, bytes] | None = None
         peek = self.translations.peek
         for place, body in enumerate(history.shared[start : history.length], start):
-            found = peek(body) or self.translations.translate(body, place, upstream)
-            if found.reference is not None:
+            translation = peek(body) or self.translations.translate(body, place, upstream)
+            if translation.reference is not None:
                 by_id = _by_id(history) if by_id is None else by_id
-                target = by_id.get(found.reference)
-                found = _NOTHING
+                target = by_id.get(translation.reference)
+                translation = _NOTHING
                 if target is not None:
-                    found = peek(target) or self.translations.translate(target, place, upstream)
-            new.append(found)
+                    translation = peek(target) or self.translations.translate(
+                        target, place, upstream
+                    )
+            new.append(translation)
         return new, by_id is not None
 
 
@@ -423,7 +425,9 @@ def _request_pieces(
     """Return all messages as JSON, without the brackets; pieces have the commas in them."""
     lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
     if prefix.lead:
-        lead += [found.message for found in prefix.lead if found.message is not None]
+        lead += [
+            translation.message for translation in prefix.lead if translation.message is not None
+        ]
     written = [_encode(join(lead))] if lead else []
     pieces = prefix.pieces
     if pieces:
@@ -443,9 +447,9 @@ _read_identified = msgspec.json.Decoder(_Identified).decode
 
 def _by_id(history: SharedPrefix[bytes]) -> dict[str, bytes]:
     """Return the items of a history by their ids; the first item of an id counts."""
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     for body in history:
         item = _read_identified(body)
         if item.type != "item_reference" and isinstance(item.id, str):
-            found.setdefault(item.id, body)
-    return found
+            bodies.setdefault(item.id, body)
+    return bodies

@@ -324,8 +324,8 @@ class ChatOutput:
 
 
 def _logprobs(choice: Json) -> list[Any]:
-    found = choice.get("logprobs")
-    listed = found.get("content") if isinstance(found, dict) else None
+    logprobs = choice.get("logprobs")
+    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
     return listed if isinstance(listed, list) else []
 
 
@@ -358,14 +358,17 @@ def _usage(usage: Json) -> Usage:
 
 def _usage_detail(usage: Json) -> bytes | None:
     """Return usage in the Responses format, with every detail of the Chat server."""
-    given, made = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
+    input_tokens, output_tokens = (
+        _number(usage.get("prompt_tokens")),
+        _number(usage.get("completion_tokens")),
+    )
     return complete_usage(
         {
-            "input_tokens": given,
+            "input_tokens": input_tokens,
             "input_tokens_details": usage.get("prompt_tokens_details") or None,
-            "output_tokens": made,
+            "output_tokens": output_tokens,
             "output_tokens_details": usage.get("completion_tokens_details") or None,
-            "total_tokens": _number(usage.get("total_tokens")) or given + made,
+            "total_tokens": _number(usage.get("total_tokens")) or input_tokens + output_tokens,
         }
     )
 

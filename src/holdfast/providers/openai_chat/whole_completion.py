@@ -92,21 +92,21 @@ def read_text_completion(data: bytes, new_id: NewId, answer_seq: int = 0) -> Ans
 
 def _detailed_usage(usage: _ChatUsage) -> tuple[Usage, bytes | None]:
     """Return the token counts, and the usage in the Responses format with all server details."""
-    given, made = usage.prompt_tokens, usage.completion_tokens
+    input_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     cached = prompt.get("cached_tokens") if prompt is not None else None
     reasoning = completion.get("reasoning_tokens") if completion is not None else None
     detail = {
-        "input_tokens": given,
+        "input_tokens": input_tokens,
         "input_tokens_details": prompt or None,
-        "output_tokens": made,
+        "output_tokens": output_tokens,
         "output_tokens_details": completion or None,
-        "total_tokens": usage.total_tokens or given + made,
+        "total_tokens": usage.total_tokens or input_tokens + output_tokens,
     }
     tokens = Usage(
-        given,
+        input_tokens,
         cached if type(cached) is int else 0,
-        made,
+        output_tokens,
         reasoning if type(reasoning) is int else 0,
     )
     return tokens, complete_usage(detail)

@@ -209,8 +209,8 @@ class ResponsesProvider:
         if state is None or call.state is None:
             items = write_input(replay, call.items) or (EMPTY_INPUT,)
         else:
-            known = call.items[: len(call.items) - len(call.new_items)]
-            used_ids = sent_ids(known, call.new_items)
+            earlier = call.items[: len(call.items) - len(call.new_items)]
+            used_ids = sent_ids(earlier, call.new_items)
             new = replay.write(call.new_items, call.items, used_ids).items
             items = (b",".join([_with_server_call_id(item, state.calls) for item in new]),)
         return [_encode(body)[:-1] + b',"input":[', *items, b"]}"]
@@ -259,18 +259,20 @@ class ResponsesProvider:
             return state
         if self._mode == "chain":
             return UpstreamState()
-        made = read_json(await self._upstream.fetch("/conversations", (b"{}",), may_repeat=True))
-        if not isinstance(made.get("id"), str):
+        conversation = read_json(
+            await self._upstream.fetch("/conversations", (b"{}",), may_repeat=True)
+        )
+        if not isinstance(conversation.get("id"), str):
             raise broken("the upstream's new conversation has no id", "upstream_broken_answer")
-        return UpstreamState(conversation=made["id"])
+        return UpstreamState(conversation=conversation["id"])
 
     async def _verify(self, call: ModelCall, state: UpstreamState) -> None:
         """Raise if a conversation differs from what was put into it."""
         if state.conversation is None or not self._upstream.settings.verify_conversation:
             return
-        known = len(call.items) - len(call.new_items)
-        if call.items[known:] == call.new_items:
-            expected = self._replay(call).items(call.items[:known], call.items)
+        earlier_count = len(call.items) - len(call.new_items)
+        if call.items[earlier_count:] == call.new_items:
+            expected = self._replay(call).items(call.items[:earlier_count], call.items)
             await verify(self._upstream, state.conversation, expected)
 
     def _is_unproven(self, call: ModelCall, state: UpstreamState) -> bool:
@@ -328,8 +330,8 @@ class ResponsesProvider:
 
 def _include_encrypted_reasoning(body: dict[str, Any]) -> None:
     """Request reasoning in the encrypted form, which can be replayed."""
-    given = body.get("include")
-    included = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
+    include = body.get("include")
+    included = msgspec.json.decode(include) if isinstance(include, msgspec.Raw) else include
     listed = included if isinstance(included, list) else []
     if ENCRYPTED_REASONING not in listed:
         body["include"] = [*listed, ENCRYPTED_REASONING]

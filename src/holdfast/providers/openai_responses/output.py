@@ -120,10 +120,10 @@ class ResponsesOutput(WholeOutput):
             self._accumulator(index).add(kind, value)
 
     def _accumulator(self, index: int) -> ItemAccumulator:
-        found = self._in_progress.get(index)
-        if found is None:
-            found = self._in_progress[index] = ItemAccumulator()
-        return found
+        accumulator = self._in_progress.get(index)
+        if accumulator is None:
+            accumulator = self._in_progress[index] = ItemAccumulator()
+        return accumulator
 
     def _streamed_items(self, status: str) -> list[bytes]:
         """Return the streamed items, finished or rebuilt from their parts."""

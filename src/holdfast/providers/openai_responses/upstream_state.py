@@ -96,22 +96,22 @@ async def verify(upstream: Upstream, conversation: str, expected: Sequence[bytes
 
     Pages are read newest first, at most twice as many as the expected items need.
     """
-    wanted = fingerprints(map(item_value, expected))
-    found: list[Fingerprint] = []
+    expected_prints = fingerprints(map(item_value, expected))
+    actual: list[Fingerprint] = []
     after = ""
-    for _ in range(2 * len(wanted) // PAGE_SIZE + 1):
+    for _ in range(2 * len(expected_prints) // PAGE_SIZE + 1):
         page = await _list_items(
             upstream, f"/conversations/{conversation}/items?{NEWEST_FIRST}{after}"
         )
         listed = page.get("data")
         entries = listed if isinstance(listed, list) else []
         items = [entry for entry in entries if isinstance(entry, dict)]
-        found[:0] = fingerprints(reversed(items))
+        actual[:0] = fingerprints(reversed(items))
         is_whole = not page.get("has_more")
         last = items[-1].get("id") if items else None
-        divergence = compare(wanted, found, is_whole=is_whole)
+        divergence = compare(expected_prints, actual, is_whole=is_whole)
         if divergence is not None:
-            raise _diverged(divergence, len(wanted), len(found))
+            raise _diverged(divergence, len(expected_prints), len(actual))
         if is_whole or not isinstance(last, str):
             return
         after = f"&after={quote(last, safe='')}"
@@ -126,7 +126,7 @@ async def _list_items(upstream: Upstream, path: str) -> dict[str, Any]:
         raise
 
 
-def _diverged(divergence: Divergence, expected: int, found: int) -> ProviderFailure:
+def _diverged(divergence: Divergence, expected: int, actual: int) -> ProviderFailure:
     reasons: dict[Divergence, str] = {
         "conversation_items_missing": "has lost items",
         "conversation_items_added": "has items that we did not put there",
@@ -134,7 +134,7 @@ def _diverged(divergence: Divergence, expected: int, found: int) -> ProviderFail
         "conversation_items_changed": "has other items than we put there",
     }
     return ProviderFailure(
-        f"the upstream's conversation {reasons[divergence]}: {found} items, expected {expected}",
+        f"the upstream's conversation {reasons[divergence]}: {actual} items, expected {expected}",
         failure_class="stale_state",
         status=502,
         provider_code=divergence,

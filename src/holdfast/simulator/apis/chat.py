@@ -57,7 +57,7 @@ def _completion(world: World, call: Call, reply: ModelReply, used: int) -> Json:
     }
     if calls:
         message["tool_calls"] = calls
-    said = count_text(text) + sum(count_text(c.name + c.arguments) for c in reply.calls)
+    output_tokens = count_text(text) + sum(count_text(c.name + c.arguments) for c in reply.calls)
     reasoning_tokens = count_text(reply.reasoning or "") if world.reasons(call.model) else 0
     count = _count(call.body)
     choice: Json = {"message": message, "logprobs": None, "finish_reason": finish}
@@ -67,7 +67,7 @@ def _completion(world: World, call: Call, reply: ModelReply, used: int) -> Json:
         "created": call.now,
         "model": call.model,
         "choices": [{"index": index, **choice} for index in range(count)],
-        "usage": _usage(used, said * count, reasoning_tokens * count),
+        "usage": _usage(used, output_tokens * count, reasoning_tokens * count),
         "service_tier": "default",
         "system_fingerprint": "fp_simulated",
     }
@@ -89,11 +89,11 @@ def _count(body: Json) -> int:
     return count
 
 
-def _usage(used: int, said: int, reasoning_tokens: int) -> Json:
+def _usage(used: int, output_tokens: int, reasoning_tokens: int) -> Json:
     return {
         "prompt_tokens": used,
-        "completion_tokens": said + reasoning_tokens,
-        "total_tokens": used + said + reasoning_tokens,
+        "completion_tokens": output_tokens + reasoning_tokens,
+        "total_tokens": used + output_tokens + reasoning_tokens,
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens, "audio_tokens": 0},
     }

@@ -52,7 +52,9 @@ def _message(call: Call, reply: ModelReply, used: int) -> Json:
     if text:
         content.append({"type": "text", "text": text})
     content += [_tool_use(call, tool_call.name, tool_call.arguments) for tool_call in reply.calls]
-    said = count_text(text) + sum(count_text(each.name + each.arguments) for each in reply.calls)
+    output_tokens = count_text(text) + sum(
+        count_text(each.name + each.arguments) for each in reply.calls
+    )
     return {
         "id": call.ids.new("msg_01", size=11),
         "type": "message",
@@ -65,7 +67,7 @@ def _message(call: Call, reply: ModelReply, used: int) -> Json:
             "input_tokens": used,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
-            "output_tokens": said + reasoning_tokens,
+            "output_tokens": output_tokens + reasoning_tokens,
             "service_tier": "standard",
         },
     }

@@ -278,7 +278,7 @@ def compact(world: World, call: Call) -> ApiAnswer:
         "type": "compaction",
         "encrypted_content": seal(call.owner, str(hidden)),
     }
-    used, said = count_items(context), count_text(compaction["encrypted_content"])
+    used, output_tokens = count_items(context), count_text(compaction["encrypted_content"])
     body = {
         "id": call.ids.new("resp_"),
         "object": "response.compaction",
@@ -287,9 +287,9 @@ def compact(world: World, call: Call) -> ApiAnswer:
         "usage": {
             "input_tokens": used,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": said,
+            "output_tokens": output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": used + said,
+            "total_tokens": used + output_tokens,
         },
     }
     return ApiAnswer(body=body, id=str(body["id"]))

@@ -230,15 +230,15 @@ def _envelope(call: Call, request: ResponseInput) -> Json:
 
 def _usage(request: ResponseInput, reply: ModelReply, *, reasons: bool) -> Json:
     reasoning_tokens = count_text(reply.reasoning or "") if reasons else 0
-    said = count_text(reply.text) + count_text(reply.refusal or "")
-    said += sum(count_text(call.name) + count_text(call.arguments) for call in reply.calls)
+    output_tokens = count_text(reply.text) + count_text(reply.refusal or "")
+    output_tokens += sum(count_text(call.name) + count_text(call.arguments) for call in reply.calls)
     cached = request.prior_tokens // 128 * 128 if request.prior_tokens >= 1024 else 0
     return {
         "input_tokens": request.input_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": reasoning_tokens + said,
+        "output_tokens": reasoning_tokens + output_tokens,
         "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
-        "total_tokens": request.input_tokens + reasoning_tokens + said,
+        "total_tokens": request.input_tokens + reasoning_tokens + output_tokens,
     }
 
 

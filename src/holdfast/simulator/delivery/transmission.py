@@ -102,13 +102,13 @@ class SimulatedTransmission:
         duplicate = self.call.effect(DuplicateChunks)
         if duplicate is None:
             return events
-        twice = []
+        repeated = []
         for number, event in enumerate(events):
             is_chosen = duplicate.event == number
             if duplicate.event is None:
                 is_chosen = not event.is_terminal and _is_delta(event)
-            twice += [event, event] if is_chosen else [event]
-        return twice
+            repeated += [event, event] if is_chosen else [event]
+        return repeated
 
     async def _pause_before(self, number: int) -> None:
         hang = self.call.effect(Hang)

@@ -95,12 +95,17 @@ class PlatformConsole:
         """Return the id, the chat and the text of everything that arrived."""
         simulator = self._simulator
         if self._platform == "telegram":
-            return [(str(one.message_id), str(one.chat_id), one.text) for one in simulator.sent]
+            return [
+                (str(message.message_id), str(message.chat_id), message.text)
+                for message in simulator.sent
+            ]
         if self._platform == "slack":
-            return [(one.ts, one.channel, one.text) for one in simulator.posted]
+            return [(message.ts, message.channel, message.text) for message in simulator.posted]
         if self._platform == "signal":
-            return [(str(one.timestamp), one.chat, one.text) for one in simulator.sent]
+            return [
+                (str(message.timestamp), message.chat, message.text) for message in simulator.sent
+            ]
         return [
-            (str(number), str(one.status), one.body.decode("utf-8", "replace"))
-            for number, one in enumerate(simulator.attempts)
+            (str(number), str(message.status), message.body.decode("utf-8", "replace"))
+            for number, message in enumerate(simulator.attempts)
         ]

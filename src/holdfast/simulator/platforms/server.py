@@ -53,7 +53,7 @@ SocketHandler = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class PlatformServer:
-    """Serves one simulated platform on a port of its own, in a thread of its own."""
+    """Serves one simulated platform on its own port, in its own thread."""
 
     def __init__(self, handle: Handler, on_socket: SocketHandler | None = None) -> None:
         self._handle = handle

@@ -257,7 +257,7 @@ class SignalSimulator(SimulatedChatPlatform[str]):
 
     def _send(self, chat: str, parameters: dict[str, Any]) -> dict[str, Any]:
         unknown = set(parameters) - _SEND_FIELDS
-        files = [_read_data_uri(one) for one in parameters.get("attachments", [])]
+        files = [_read_data_uri(attachment) for attachment in parameters.get("attachments", [])]
         text = parameters.get("message", " ".join(f"[{file.name}]" for file in files))
         if unknown or not isinstance(text, str) or not text:
             raise _RpcFailure(-32602, f"Invalid parameters: {sorted(unknown) or 'message'}")

@@ -163,8 +163,8 @@ class SlackSimulator(SimulatedChatPlatform[str]):
     def press(self, posted: PostedMessage, label: str, *, user: str = "U7") -> None:
         """Press a button of a message as a person."""
         with self._lock:
-            buttons = [one for block in posted.blocks for one in block.get("elements", ())]
-            button = next(one for one in buttons if one["text"]["text"] == label)
+            buttons = [element for block in posted.blocks for element in block.get("elements", ())]
+            button = next(element for element in buttons if element["text"]["text"] == label)
             action = {
                 "type": "button", "action_id": button["action_id"], "value": button["value"],
                 "block_id": "b", "action_ts": self.next_ts(),
@@ -219,8 +219,8 @@ class SlackSimulator(SimulatedChatPlatform[str]):
             "event": event, "event_id": f"Ev{self._number('event')}",
             "event_time": int(time.time()),
         }  # fmt: skip
-        told = event.get("message") or event
-        self._deliver(_Delivery(payload), is_kept="bot_id" not in told)
+        message = event.get("message") or event
+        self._deliver(_Delivery(payload), is_kept="bot_id" not in message)
 
     def _deliver(self, delivery: _Delivery, *, is_kept: bool = True) -> None:
         if is_kept:

@@ -221,7 +221,7 @@ class SlackWebApi:
 
     def _update(self, arguments: dict[str, Any]) -> PlatformAnswer:
         channel, ts = str(arguments.get("channel", "")), str(arguments.get("ts", ""))
-        found = next((one for one in self.posted if one.ts == ts), None)
+        found = next((message for message in self.posted if message.ts == ts), None)
         if found is None or found.channel != channel:
             is_known = self._workspace.find(ts) is not None and found is None
             return make_error("cant_update_message" if is_known else "message_not_found")
@@ -311,7 +311,7 @@ class SlackWebApi:
         refusal = self._refusal(channel, {"text": "file"})
         if refusal is not None:
             return refusal
-        names = [str(one["id"]) for one in arguments.get("files") or []]
+        names = [str(file["id"]) for file in arguments.get("files") or []]
         if not names or any(name not in self.files or name in self._shared for name in names):
             return make_error("file_not_found")
         self._shared.update(names)

@@ -229,9 +229,11 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
         offset = body.get("offset")
         with self._lock:
             if offset is not None:
-                gone = [one for one in self._updates if one["update_id"] < offset]
-                self.confirmed += [one["update_id"] for one in gone]
-                self._updates = [one for one in self._updates if one["update_id"] >= offset]
+                gone = [update for update in self._updates if update["update_id"] < offset]
+                self.confirmed += [update["update_id"] for update in gone]
+                self._updates = [
+                    update for update in self._updates if update["update_id"] >= offset
+                ]
             self._lock.notify_all()
             found = self._updates[:100]
         try:
@@ -310,7 +312,9 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
 
     def _edit(self, method: str, body: dict[str, Any]) -> PlatformAnswer:
         chat, text = int(body["chat_id"]), str(body.get("text", ""))
-        found = next((one for one in self.sent if one.message_id == body["message_id"]), None)
+        found = next(
+            (message for message in self.sent if message.message_id == body["message_id"]), None
+        )
         if found is None or found.chat_id != chat:
             return _error(400, "Bad Request: message to edit not found")
         if method == "editMessageReplyMarkup":
@@ -333,7 +337,9 @@ class TelegramSimulator(SimulatedChatPlatform[int]):
 def _buttons(body: dict[str, Any]) -> dict[str, str] | None:
     """Return the data of the buttons by label; `None` where a limit is broken."""
     rows = (body.get("reply_markup") or {}).get("inline_keyboard") or []
-    found = {str(one["text"]): str(one.get("callback_data", "")) for row in rows for one in row}
+    found = {
+        str(button["text"]): str(button.get("callback_data", "")) for row in rows for button in row
+    }
     are_valid = all(1 <= len(data.encode()) <= 64 for data in found.values())
     return found if are_valid else None
 

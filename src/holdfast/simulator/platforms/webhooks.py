@@ -94,6 +94,6 @@ class WebhookReceiver(SimulatedPlatform):
         signed = f"{call.headers.get('webhook-id', '')}.{stamp}.".encode() + call.body
         digest = hmac.new(self._key, signed, hashlib.sha256).digest()
         expected = "v1," + base64.b64encode(digest).decode()
-        given = call.headers.get("webhook-signature", "").split(" ")
-        is_signed = any(hmac.compare_digest(one, expected) for one in given)
+        signatures = call.headers.get("webhook-signature", "").split(" ")
+        is_signed = any(hmac.compare_digest(signature, expected) for signature in signatures)
         return 204 if is_signed else 401

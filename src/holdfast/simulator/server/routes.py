@@ -40,7 +40,7 @@ def _table() -> list[tuple[str, str, Route]]:
     def chat_route(name: str, handler: Handler) -> Route:
         return Route("chat", name, handler)
 
-    one = "/v1/responses/{id}"
+    response_path = "/v1/responses/{id}"
     talk = "/v1/conversations/{id}"
     item = talk + "/items/{item_id}"
     stored = "/v1/chat/completions/{id}"
@@ -48,10 +48,14 @@ def _table() -> list[tuple[str, str, Route]]:
         ("POST", "/v1/responses", responses_route("create", responses.create)),
         ("POST", "/v1/responses/compact", responses_route("compact", responses.compact)),
         ("POST", "/v1/responses/input_tokens", responses_route("count", responses.input_tokens)),
-        ("GET", one, responses_route("retrieve", responses.retrieve)),
-        ("DELETE", one, responses_route("delete", responses.delete)),
-        ("POST", one + "/cancel", responses_route("cancel", responses.cancel)),
-        ("GET", one + "/input_items", responses_route("list_items", responses.input_items)),
+        ("GET", response_path, responses_route("retrieve", responses.retrieve)),
+        ("DELETE", response_path, responses_route("delete", responses.delete)),
+        ("POST", response_path + "/cancel", responses_route("cancel", responses.cancel)),
+        (
+            "GET",
+            response_path + "/input_items",
+            responses_route("list_items", responses.input_items),
+        ),
         ("POST", "/v1/conversations", conversation_route("create", conversations.create)),
         ("GET", talk, conversation_route("retrieve", conversations.retrieve)),
         ("POST", talk, conversation_route("update", conversations.update)),

@@ -1,4 +1,4 @@
-"""Run the simulator as a process of its own until a signal ends it."""
+"""Run the simulator as a separate process until a signal ends it."""
 
 import asyncio
 import signal

@@ -84,25 +84,25 @@ class ContextCache:
             session = change.session
             if change.before is None and not change.is_parent_ahead:
                 self._begin(session)
-            known = self._entries.get(session.id)
-            if known is None or session.record_no < known.record_no:
+            cached = self._entries.get(session.id)
+            if cached is None or session.record_no < cached.record_no:
                 # Changes of one commit may come in any order: a later one may hide these items.
                 continue
             size = 0
             for entry in change.entries:
                 for item in entry.items:
                     # Whatever does not continue what is known is read when it is needed.
-                    if item.seq == known.head_seq + 1 and item.kind not in _NOT_AS_STORED:
-                        known.items.append(item)
-                        known.head_seq = item.seq
+                    if item.seq == cached.head_seq + 1 and item.kind not in _NOT_AS_STORED:
+                        cached.items.append(item)
+                        cached.head_seq = item.seq
                         size += ITEM_BYTES + 2 * len(item.body)
-            known.size += size
+            cached.size += size
             self.held_bytes += size
             self._entries.move_to_end(session.id)
-            if known.record_no != session.record_no:
+            if cached.record_no != session.record_no:
                 # A record may hide items that were appended with it.
-                self._apply(known, change)
-            if self.held_bytes > self._max_bytes or known.size > self._max_context_bytes:
+                self._apply(cached, change)
+            if self.held_bytes > self._max_bytes or cached.size > self._max_context_bytes:
                 self._make_room(session.id)
 
     def _note_erasure(self, change: Change) -> None:
@@ -144,13 +144,13 @@ class ContextCache:
         """
         if session.record_no or session.parent_id is not None:
             return None
-        known = self._entries.get(session.id)
-        if known is None:
+        cached = self._entries.get(session.id)
+        if cached is None:
             return None
         # Taken before they are checked: a record that comes in between counts for later items.
-        items = known.items[: session.head_seq]
+        items = cached.items[: session.head_seq]
         is_whole = len(items) == session.head_seq
-        return items if is_whole and not known.record_no and known.is_plain else None
+        return items if is_whole and not cached.record_no and cached.is_plain else None
 
     def quarantined(self, session: Session) -> frozenset[int] | None:
         """Return the items of a known context that are quarantined; None if that is not known."""
@@ -272,10 +272,10 @@ class TranscriptCache:
 
     def find(self, session: Session) -> CachedTranscript | None:
         """Return the cached transcript if it is still valid; may be called from any thread."""
-        known = self._readings.peek(session.id)
-        if known is None or known.record_no != session.record_no:
+        reading = self._readings.peek(session.id)
+        if reading is None or reading.record_no != session.record_no:
             return None
-        return known if known.head_seq <= session.head_seq else None
+        return reading if reading.head_seq <= session.head_seq else None
 
     def keep(self, session: Session, listed: bytes) -> None:
         """Add a transcript, except a fork's: its inherited items may be erased elsewhere."""

@@ -67,10 +67,10 @@ class LaneCache:
 
         None if another worker has the lane: whether it is alive is not known here.
         """
-        known = self._lanes.get(session_id)
-        if known is None:
+        cached = self._lanes.get(session_id)
+        if cached is None:
             return None
-        lane = known[0]
+        lane = cached[0]
         is_active = lane.active is not None
         if is_active and lane.session.owner != worker:
             return None
@@ -81,10 +81,10 @@ class LaneCache:
 
     def run_by(self, fence: Fence, now: float) -> Facts | None:
         """Return the facts of the lane that a run has, for what this run wants to write."""
-        known = self._lanes.get(fence.session_id)
-        if known is None or not fence.holds(known[0].session):
+        cached = self._lanes.get(fence.session_id)
+        if cached is None or not fence.holds(cached[0].session):
             return None
-        lane = known[0]
+        lane = cached[0]
         return Facts(
             now=now, session=lane.session, active=lane.active, active_run=lane.run,
             waiting=lane.queue,
@@ -92,8 +92,8 @@ class LaneCache:
 
     def waiting_turn(self, session_id: SessionId, turn_id: TurnId) -> Turn | None:
         """Return a turn that waits in a lane that is known."""
-        known = self._lanes.get(session_id)
-        for turn in known[0].waiting if known is not None else ():
+        cached = self._lanes.get(session_id)
+        for turn in cached[0].waiting if cached is not None else ():
             if turn.id == turn_id:
                 return turn
         return None
@@ -131,37 +131,37 @@ class LaneCache:
                     pass
 
     def _enqueue(self, turn: Turn) -> None:
-        known = self._lanes.get(turn.session_id)
-        if known is None:
+        cached = self._lanes.get(turn.session_id)
+        if cached is None:
             return
-        lane, waiting = known[0], known[0].waiting
+        lane, waiting = cached[0], cached[0].waiting
         is_last = not waiting or waiting[-1].position < turn.position
-        if is_last and turn.id not in [one.id for one in waiting]:
+        if is_last and turn.id not in [queued.id for queued in waiting]:
             size = lane.waiting_bytes + _waiting_bytes(turn)
             self.put(_with_waiting(lane, (*waiting, turn), size))
             return
-        others = [one for one in waiting if one.id != turn.id]
-        listed = sorted([*others, turn], key=_position)
+        other_turns = [queued for queued in waiting if queued.id != turn.id]
+        listed = sorted([*other_turns, turn], key=_position)
         self.put(_with_waiting(lane, tuple(listed), sum(map(_waiting_bytes, listed))))
 
     def _dequeue(self, session_id: SessionId, turn_id: TurnId) -> None:
-        known = self._lanes.get(session_id)
-        if known is None:
+        cached = self._lanes.get(session_id)
+        if cached is None:
             return
-        lane, size = known[0], known[0].waiting_bytes
+        lane, size = cached[0], cached[0].waiting_bytes
         for place, turn in enumerate(lane.waiting):
             if turn.id == turn_id:
-                left = lane.waiting[:place] + lane.waiting[place + 1 :]
-                self.put(_with_waiting(lane, left, size - _waiting_bytes(turn)))
+                remaining = lane.waiting[:place] + lane.waiting[place + 1 :]
+                self.put(_with_waiting(lane, remaining, size - _waiting_bytes(turn)))
                 return
 
     def _note_entries(self, change: LogAppended) -> None:
         session, before = change.session, change.before
-        known = self._lanes.get(session.id)
+        cached = self._lanes.get(session.id)
         if before is None:
             lane: Lane | None = Lane(session)
-        elif known is not None and known[0].session.version == before.version:
-            lane = known[0]
+        elif cached is not None and cached[0].session.version == before.version:
+            lane = cached[0]
         else:
             lane = None
         after = _after(lane, change) if lane is not None else None
@@ -171,19 +171,19 @@ class LaneCache:
             self.put(after)
 
     def _note_partial(self, session_id: SessionId, run_id: RunId, body: bytes) -> None:
-        known = self._lanes.get(session_id)
-        if known is not None and known[0].run is not None and known[0].run.id == run_id:
-            self.put(replace(known[0], run=replace(known[0].run, partial=body)))
+        cached = self._lanes.get(session_id)
+        if cached is not None and cached[0].run is not None and cached[0].run.id == run_id:
+            self.put(replace(cached[0], run=replace(cached[0].run, partial=body)))
 
     def forget(self, session_id: SessionId) -> None:
         """Remove a lane."""
-        known = self._lanes.pop(session_id, None)
+        cached = self._lanes.pop(session_id, None)
         if self._before is not None:
-            self._before.setdefault(session_id, known[0] if known is not None else None)
-        if known is None:
+            self._before.setdefault(session_id, cached[0] if cached is not None else None)
+        if cached is None:
             return
-        session = known[0].session
-        self.held_bytes -= known[1]
+        session = cached[0].session
+        self.held_bytes -= cached[1]
         if self.keys.get((session.tenant, session.key)) == session_id:
             del self.keys[session.tenant, session.key]
 
@@ -215,11 +215,11 @@ class LaneCache:
     def put(self, lane: Lane) -> None:
         """Add or replace a lane; it becomes the most recently used one."""
         session, active, run = lane.session, lane.active, lane.run
-        known = self._lanes.pop(session.id, None)
-        if known is not None:
-            self.held_bytes -= known[1]
+        cached = self._lanes.pop(session.id, None)
+        if cached is not None:
+            self.held_bytes -= cached[1]
         if self._before is not None:
-            self._before.setdefault(session.id, known[0] if known is not None else None)
+            self._before.setdefault(session.id, cached[0] if cached is not None else None)
         size = LANE_BYTES + len(session.metadata) + lane.waiting_bytes
         if session.key is not None:
             self.keys[session.tenant, session.key] = session.id
@@ -236,19 +236,19 @@ class LaneCache:
 def _after(before: Lane, change: LogAppended) -> Lane | None:
     """Return a lane after entries, or None if its session ended or waits for a client's tools."""
     session = change.session
-    wanted = session.active_turn_id
-    if not session.is_live or (wanted is not None and session.active_run_id is None):
+    turn_id = session.active_turn_id
+    if not session.is_live or (turn_id is not None and session.active_run_id is None):
         return None
-    if wanted is None:
+    if turn_id is None:
         return replace(before, session=session, active=None, run=None)
     active, run = before.active, before.run
     for entry in change.entries:
-        if entry.turn is not None and entry.turn.id == wanted:
+        if entry.turn is not None and entry.turn.id == turn_id:
             active = entry.turn
-            for one in entry.runs:
-                if one.id == session.active_run_id:
-                    run = one
-    if active is None or active.id != wanted or run is None or run.id != session.active_run_id:
+            for entry_run in entry.runs:
+                if entry_run.id == session.active_run_id:
+                    run = entry_run
+    if active is None or active.id != turn_id or run is None or run.id != session.active_run_id:
         return None
     return replace(before, session=session, active=active, run=run)
 

@@ -49,14 +49,14 @@ class Lineage:
 
         The number of other ancestors does not affect the cost.
         """
-        found: list[Part] = []
+        parts: list[Part] = []
         for at in range(max(bisect_right(self._ends, -last) - 1, 0), len(self.parts)):
             part = self.parts[at]
             if part.last < first:
                 break
             if part.first <= part.last and part.first <= last:
-                found.append(Part(part.session_id, max(first, part.first), min(last, part.last)))
-        return found
+                parts.append(Part(part.session_id, max(first, part.first), min(last, part.last)))
+        return parts
 
 
 class LineageCache:
@@ -71,8 +71,8 @@ class LineageCache:
     def find(self, session_id: SessionId, first: int) -> Lineage | None:
         """Return the cached lineage of a session if it reaches back to the item `first`."""
         with self._lock:
-            known = self._cache.get(session_id)
-        return known if known is not None and known.since <= first else None
+            cached = self._cache.get(session_id)
+        return cached if cached is not None and cached.since <= first else None
 
     def keep(self, session_id: SessionId, lineage: Lineage) -> None:
         """Add a lineage, unless it takes more than a quarter of the cache."""

@@ -42,14 +42,14 @@ def dump(url: str, tables: set[str], target: Path, progress: Progress) -> int:
 
 
 def _find_tools() -> dict[str, str]:
-    found = {name: shutil.which(name) for name in TOOLS}
-    missing = [name for name, path in found.items() if path is None]
+    paths = {name: shutil.which(name) for name in TOOLS}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise StoreUnavailable(
             f"a PostgreSQL store is copied by PostgreSQL's own {' and '.join(missing)}, not found "
             "on the PATH: install its client tools, or back up on the database's machine"
         )
-    return {name: path for name, path in found.items() if path is not None}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def address_of(url: str) -> tuple[str, dict[str, str]]:
@@ -125,10 +125,10 @@ def _verify(pg_restore: str, copy: Path, tables: set[str]) -> None:
     listed = subprocess.run(
         [pg_restore, "--list", str(copy)], capture_output=True, text=True, check=False
     )
-    whole = subprocess.run(
+    listing = subprocess.run(
         [pg_restore, f"--file={os.devnull}", str(copy)], capture_output=True, text=True, check=False
     )
-    for done in (listed, whole):
+    for done in (listed, listing):
         if done.returncode != 0:
             raise StoreError(f"the copy cannot be read: {_error_text(done.stderr.splitlines())}")
     held = {

@@ -80,14 +80,14 @@ async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Pl
     return [ends[index] for index in range(len(plans))]
 
 
-async def _answers(connection: Connection, asked: dict[int, Ask]) -> dict[int, list[Row]]:
+async def _answers(connection: Connection, questions: dict[int, Ask]) -> dict[int, list[Row]]:
     groups: dict[Statement, dict[tuple[Any, ...], list[int]]] = {}
-    for index, (statement, parameters) in asked.items():
+    for index, (statement, parameters) in questions.items():
         groups.setdefault(statement, {}).setdefault(parameters, []).append(index)
     answers: dict[int, list[Row]] = {}
     for statement, askers in groups.items():
-        found = await _fetch(connection, statement, list(askers))
-        for rows, indices in zip(found, askers.values(), strict=True):
+        results = await _fetch(connection, statement, list(askers))
+        for rows, indices in zip(results, askers.values(), strict=True):
             for index in indices:
                 answers[index] = rows
     return answers
@@ -103,10 +103,10 @@ async def _fetch(
     text = read_many(
         statement.postgres or statement.text, Parameters(await _types(connection, statement))
     )
-    found: list[list[Row]] = [[] for _ in sets]
+    results: list[list[Row]] = [[] for _ in sets]
     for row in await connection.fetch(text, *in_arrays(sets)):
-        found[row[0] - 1].append(row[1:])
-    return found
+        results[row[0] - 1].append(row[1:])
+    return results
 
 
 async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
@@ -158,21 +158,21 @@ async def _forms(connection: Connection, chosen: Writes) -> tuple[Written, ...]:
     return tuple(
         [
             Written(
-                one.postgres or one.text,
-                await _types(connection, one),
-                one.is_fenced,
+                statement.postgres or statement.text,
+                await _types(connection, statement),
+                statement.is_fenced,
                 len(sets) == 1,
             )
-            for one, sets in chosen.items()
+            for statement, sets in chosen.items()
         ]
     )
 
 
 def _parameters(chosen: Writes) -> list[object]:
-    found: list[object] = []
+    parameters: list[object] = []
     for sets in chosen.values():
-        found += sets[0] if len(sets) == 1 else in_arrays(sets)
-    return found
+        parameters += sets[0] if len(sets) == 1 else in_arrays(sets)
+    return parameters
 
 
 def _check(statement: Statement, expected: int, changed: int) -> None:
@@ -183,7 +183,7 @@ def _check(statement: Statement, expected: int, changed: int) -> None:
 async def _types(connection: Connection, statement: Statement) -> tuple[str, ...]:
     if statement.name not in _TYPES:
         prepared = await connection.prepare(spelled(statement))
-        _TYPES[statement.name] = tuple(one.name for one in prepared.get_parameters())
+        _TYPES[statement.name] = tuple(parameter.name for parameter in prepared.get_parameters())
     return _TYPES[statement.name]
 
 
@@ -197,16 +197,16 @@ def waves(commands: Sequence[Command[Any]], locked: Locked) -> list[Wave]:
     processes that create the same sessions do so in the same order.
     """
     last: dict[Hashable, int] = {}
-    found: list[Wave] = []
+    waves_so_far: list[Wave] = []
     order: dict[int, str] = {}
     for index, command in enumerate(commands):
         names = lock_keys(command)
-        things = {*names, *(one for name in names for one in locked.sessions_of(name))}
-        wave = max((last[thing] + 1 for thing in things if thing in last), default=0)
-        for thing in things:
-            last[thing] = wave
-        if wave == len(found):
-            found.append([])
-        found[wave].append(index)
+        keys = {*names, *(session for name in names for session in locked.sessions_of(name))}
+        wave = max((last[key] + 1 for key in keys if key in last), default=0)
+        for key in keys:
+            last[key] = wave
+        if wave == len(waves_so_far):
+            waves_so_far.append([])
+        waves_so_far[wave].append(index)
         order[index] = min(map(repr, names), default="")
-    return [sorted(wave, key=lambda index: (order[index], index)) for wave in found]
+    return [sorted(wave, key=lambda index: (order[index], index)) for wave in waves_so_far]

@@ -103,7 +103,7 @@ class Connector:
 
 
 async def close_quietly(connection: asyncpg.Connection) -> None:
-    """Close a connection; one that does not answer is dropped."""
+    """Close a connection; drop it if it does not answer."""
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except Exception:  # noqa: BLE001 - it is gone, which is what was wanted

@@ -133,7 +133,7 @@ def together(writes: tuple[Written, ...]) -> str:
     They run at once and do not see each other's changes. The statement returns the row counts of
     the counted writes.
     """
-    counts = [f"(select count(*) from w{n})" for n, one in enumerate(writes) if one.is_counted]
+    counts = [f"(select count(*) from w{n})" for n, write in enumerate(writes) if write.is_counted]
     return f"{_parts(writes)} select {', '.join(counts) or '1'}"
 
 

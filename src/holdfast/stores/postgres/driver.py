@@ -119,7 +119,7 @@ class PostgresDriver(SqlDriver):
         return self._listener.has_missed()
 
     async def close(self) -> None:
-        """Close every connection; drop one that does not answer."""
+        """Close every connection; drop those that do not answer."""
         await self._listener.close()
         if self._writer is not None:
             connection, self._writer = self._writer, None
@@ -188,13 +188,13 @@ class PostgresDriver(SqlDriver):
         If two commands create the same session, the second run finds it. PostgreSQL aborts one of
         two deadlocked transactions; it has written nothing.
         """
-        for left in reversed(range(SINGLE_TRIES)):
+        for tries_left in reversed(range(SINGLE_TRIES)):
             try:
                 return (await self._transact([command]))[0]
             except Exception as exc:
                 if _is_out_of_reach(exc):
                     raise
-                if meaning(exc) != "lost_race" or not left:
+                if meaning(exc) != "lost_race" or not tries_left:
                     return explain(exc)
         raise AssertionError("the last try returns")
 
@@ -258,15 +258,15 @@ class PostgresDriver(SqlDriver):
         now = self.clock.observe(locked.now)
         results: dict[int, Result] = {}
         for wave in waves(commands, locked):
-            some = [commands[index] for index in wave]
-            decisions = await carry_out(connection, some, now, self._lanes)
+            batch = [commands[index] for index in wave]
+            decisions = await carry_out(connection, batch, now, self._lanes)
             results.update(zip(wave, decisions, strict=True))
         return [results[index] for index in range(len(commands))]
 
     async def _notify(self, connection: asyncpg.Connection, results: Sequence[Any]) -> None:
         """Notify the other processes as part of the commit."""
-        woken = list(dict.fromkeys(one for decision in results for one in decision.woken))
-        aborted = [one for decision in results for one in decision.aborted]
+        woken = list(dict.fromkeys(name for decision in results for name in decision.woken))
+        aborted = [name for decision in results for name in decision.aborted]
         for message in messages(self._origin, woken, aborted):
             await connection.execute(NOTIFY, CHANNEL, message)
 

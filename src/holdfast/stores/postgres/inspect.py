@@ -22,27 +22,27 @@ COLUMNS = (
 
 async def read_columns(connection: Connection) -> dict[str, set[str]]:
     """Return the tables of the schema that a store would use, with their columns."""
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, column in await connection.fetch(COLUMNS):
-        found.setdefault(table, set()).add(column)
-    return found
+        columns.setdefault(table, set()).add(column)
+    return columns
 
 
-def check_names(found: dict[str, set[str]], applied: list[tuple[int, str]], where: str) -> None:
-    """Raise if tables of another application have the names of ours; others do not matter."""
-    if taken := migrations.taken_names(found, applied):
+def check_names(tables: dict[str, set[str]], applied: list[tuple[int, str]], where: str) -> None:
+    """Raise if another application's tables have the names of Holdfast's tables."""
+    if taken := migrations.taken_names(tables, applied):
         raise foreign(where, taken)
 
 
 def foreign(where: str, tables: list[str]) -> ForeignDatabase:
-    """Return the error for tables of another application with the names of ours."""
+    """Return the error for another application's tables with Holdfast's names."""
     return ForeignDatabase(
         f"{where} has tables of another application with the names of Holdfast's "
         f"({', '.join(tables[:3])}); use another database or schema"
     )
 
 
-async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspection:
+async def inspect_postgres(url: str, expected: dict[str, set[str]]) -> StoreInspection:
     """Inspect the database that a URL names."""
     target = read_target(url)
     connection = await Connector(target=target).connect()
@@ -50,9 +50,9 @@ async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspec
         before = time.time()
         theirs = await connection.fetchval(READ_CLOCK)
         ahead = theirs - (before + time.time()) / 2
-        found = await read_columns(connection)
+        columns = await read_columns(connection)
         applied: list[tuple[int, str]] = []
-        if found.get("schema_versions", set()) >= migrations.VERSION_COLUMNS:
+        if columns.get("schema_versions", set()) >= migrations.VERSION_COLUMNS:
             applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
         settings = {
             name: await connection.fetchval("select current_setting($1)", name)
@@ -61,7 +61,7 @@ async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspec
     finally:
         await close_quietly(connection)
     try:
-        check_names(found, applied, target.shown)
+        check_names(columns, applied, target.shown)
     except ForeignDatabase as exc:
         return StoreInspection(kind="postgres", is_foreign=True, refusal=exc.message)
     pending, refusal = steps_left(applied)
@@ -71,7 +71,7 @@ async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspec
         pending=pending,
         refusal=refusal,
         is_first_schema=migrations.is_first_schema(applied),
-        missing=missing_from(found, wanted) if is_current else (),
+        missing=missing_from(columns, expected) if is_current else (),
         settings=settings,
         clock_ahead_seconds=ahead,
     )

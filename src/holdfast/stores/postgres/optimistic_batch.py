@@ -131,18 +131,18 @@ class _Batch:
         Gates come first, in the order of their sessions, so that two batches cannot deadlock. New
         sessions come in the order of their keys: two processes may make one under other ids.
         """
-        found: Writes = {}
+        writes: Writes = {}
         for session_id in sorted(self._gates):
             for statement, parameters in self._gates[session_id]:
-                found.setdefault(statement, []).append(parameters)
+                writes.setdefault(statement, []).append(parameters)
         for statement, sets in self._rest.items():
-            found.setdefault(statement, []).extend(sets)
-        found.get(ADD_FIRST_SESSION, []).sort(key=_by_key)
-        return dict(sorted(found.items(), key=_gates_first))
+            writes.setdefault(statement, []).extend(sets)
+        writes.get(ADD_FIRST_SESSION, []).sort(key=_by_key)
+        return dict(sorted(writes.items(), key=_gates_first))
 
 
-def _gates_first(one: tuple[Statement, object]) -> tuple[bool, str]:
-    return not one[0].is_fenced, one[0].name
+def _gates_first(write: tuple[Statement, object]) -> tuple[bool, str]:
+    return not write[0].is_fenced, write[0].name
 
 
 def _by_key(parameters: tuple[Any, ...]) -> str:

@@ -76,8 +76,8 @@ class Locked:
         self.now = now
         self._sessions: dict[Name, list[Name]] = {}
         for kind, first, second, session_id, _ in rows:
-            found = self._sessions.setdefault(Name(kind, first, second), [])
-            found.append(Name("session", session_id))
+            sessions = self._sessions.setdefault(Name(kind, first, second), [])
+            sessions.append(Name("session", session_id))
 
     def sessions_of(self, name: Name) -> list[Name]:
         """Return the sessions that a name refers to."""
@@ -117,7 +117,7 @@ def _names_of_many(command: cmd.MarkDelivered | cmd.QueueFacts) -> list[Name]:
         return [Name("turn", turn_id) for turn_id, _ in command.steps]
     # Lock these sessions, so that nothing about one is written after its erasure.
     ids = {fact.session_id for fact in command.facts if fact.session_id}
-    return [Name("any", "QueueFacts"), *(Name("session", one) for one in ids)]
+    return [Name("any", "QueueFacts"), *(Name("session", session_id) for session_id in ids)]
 
 
 def _names_of_arrival(

@@ -318,19 +318,19 @@ class TurnRow(NamedTuple):
 
 def read_turn(row: Sequence[Any]) -> Turn:
     """Return the turn of a row; a delivery counts only for the step that it was recorded for."""
-    found = TurnRow(*row)
-    state = read_body(found.body).turn
-    assert state is not None, f"the last entry of turn {found.turn_id} has no turn"
-    is_current = found.delivered_step == state.step
+    turn = TurnRow(*row)
+    state = read_body(turn.body).turn
+    assert state is not None, f"the last entry of turn {turn.turn_id} has no turn"
+    is_current = turn.delivered_step == state.step
     return Turn(
-        found.turn_id, found.session_id, found.tenant, state.number, state.position, state.source,
+        turn.turn_id, turn.session_id, turn.tenant, state.number, state.position, state.source,
         state.owner, state.step, state.attempts,
-        bytes(found.input) if found.input is not None else state.input, bytes(found.request or b""),
+        bytes(turn.input) if turn.input is not None else state.input, bytes(turn.request or b""),
         state.body_hash, state.rewind_after, state.rewind_upto, state.first_seq, state.kept_seq,
         state.last_seq, state.outcome, state.error_code, state.error_message, state.is_retryable,
         state.accepted_at, state.started_at, state.ended_at,
-        found.delivered_at if is_current else None,
-        (found.retry_claim or 0) if is_current else 0, state.merged_into,
+        turn.delivered_at if is_current else None,
+        (turn.retry_claim or 0) if is_current else 0, state.merged_into,
     )  # fmt: skip
 
 
@@ -357,10 +357,10 @@ def read_records(body: bytes, session_id: SessionId) -> list[Record]:
     """Return the records of an entry."""
     return [
         Record(
-            session_id, one.no, one.kind, one.from_seq, one.to_seq, one.turn_id, one.undoes,
-            one.body, one.created_at,
+            session_id, rec.no, rec.kind, rec.from_seq, rec.to_seq, rec.turn_id, rec.undoes,
+            rec.body, rec.created_at,
         )
-        for one in read_body(body).records
+        for rec in read_body(body).records
     ]  # fmt: skip
 
 
@@ -486,7 +486,7 @@ def unpack_entries(
     Each row ends with the number of the entry's last item and its packed items. One loop over all
     rows takes a third of the time of calling `read_items` for each.
     """
-    found: list[StoredItem] = []
+    items_found: list[StoredItem] = []
     for row in rows:
         items = _decode_items(row[-1])
         number, seq = items.turn_number, row[-2] - len(items.listed)
@@ -499,10 +499,10 @@ def unpack_entries(
                 kind, body = "message", _in_form(one.form, name, body)
             elif name == "":
                 name = _leading_id(body)
-            found += (
+            items_found += (
                 StoredItem(
                     session_id, seq, number, kind, name, one.call_id, one.fingerprint,
                     one.is_partial, body,
                 ),
             )  # fmt: skip
-    return found
+    return items_found

@@ -122,8 +122,8 @@ def pop_facts(command: cmd.Pop, now: float) -> Plan[Facts]:
     if command.again:
         for record in reversed((yield from own_records(session.id, session.record_no))):
             if record.kind == "pop" and record.body == command.pop_id.encode():
-                taken = yield from find_items(session, record.from_seq, record.to_seq)
-                return replace(facts, last_item=taken[-1], is_popped=True)
+                popped = yield from find_items(session, record.from_seq, record.to_seq)
+                return replace(facts, last_item=popped[-1], is_popped=True)
     hidden = (yield from find_hidden(session)) if session.hidden_count else ()
     spans = visible_spans(hidden, 1, session.head_seq)
     if not spans:
@@ -149,24 +149,24 @@ def import_facts(command: cmd.Import, now: float) -> Plan[Facts]:
     if facts.session is None and command.key is not None:
         facts = replace(facts, live=(yield from find_live(command.tenant, command.key)))
         facts = yield from _with_generation(facts, command)
-    known = facts.session or facts.live
-    if known is None:
+    session = facts.session or facts.live
+    if session is None:
         return facts
-    rows = yield from every(sql.TURNS_BETWEEN, session_no(known.id), 1, known.version)
+    rows = yield from every(sql.TURNS_BETWEEN, session_no(session.id), 1, session.version)
     turns = sorted(map(read_turn, rows), key=lambda turn: turn.number)
     return replace(
         facts,
         turn=turns[-1] if turns else None,
         imported_turns=sum(turn.owner == IMPORTER for turn in turns),
-        hidden=(yield from find_hidden(known)),
+        hidden=(yield from find_hidden(session)),
     )
 
 
 def forget_facts(command: cmd.ForgetState, now: float) -> Plan[Facts]:
     """Read the session, and whether it has provider state."""
     session = yield from find_session(command.session_id)
-    found = yield from one(sql.PROVIDER_STATE, command.session_id)
-    return Facts(now=now, session=session, has_provider_state=found is not None)
+    row = yield from one(sql.PROVIDER_STATE, command.session_id)
+    return Facts(now=now, session=session, has_provider_state=row is not None)
 
 
 def _resubmitted(command: cmd.Accept | cmd.Append, now: float) -> Plan[Facts | None]:
@@ -338,17 +338,17 @@ def cancel_facts(
 
 def stop_facts(command: cmd.RequestStop | cmd.SettleStop, now: float) -> Plan[Facts]:
     """Read the turn, its lane, and the request to end its run."""
-    known = yield from cancel_facts(command, now)
-    if known.session is None or known.session.active_run_id is None:
-        return known
-    row = yield from one_as(StopRequestRow, sql.STOP_REQUEST, known.session.active_run_id)
-    return replace(known, stop_request=row)
+    facts = yield from cancel_facts(command, now)
+    if facts.session is None or facts.session.active_run_id is None:
+        return facts
+    row = yield from one_as(StopRequestRow, sql.STOP_REQUEST, facts.session.active_run_id)
+    return replace(facts, stop_request=row)
 
 
 def api_key_facts(command: cmd.AddApiKey | cmd.RevokeApiKey, now: float) -> Plan[Facts]:
     """Read the key with that id."""
-    found = yield from one_as(ApiKeyRow, sql.API_KEY_BY_ID, command.id)
-    return Facts(now=now, api_key=found)
+    key = yield from one_as(ApiKeyRow, sql.API_KEY_BY_ID, command.id)
+    return Facts(now=now, api_key=key)
 
 
 def completion_facts(command: cmd.AnnotateCompletion, now: float) -> Plan[Facts]:
@@ -392,14 +392,14 @@ def lifecycle_facts(
 
 def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
     """Return all descendants of this session, the nearest first."""
-    found: list[Session] = []
+    forks: list[Session] = []
     front = [session]
     while front:
         rows = yield from every(sql.FORKS_OF, front.pop().id)
         children = [read_session(row) for row in rows]
-        found.extend(children)
+        forks.extend(children)
         front.extend(children)
-    return tuple(found)
+    return tuple(forks)
 
 
 def recover_facts(command: cmd.Recover, now: float) -> Plan[Facts]:
@@ -408,12 +408,12 @@ def recover_facts(command: cmd.Recover, now: float) -> Plan[Facts]:
     if facts.session is None:
         return facts
     turns = yield from open_turns(facts.session.id)
-    gone: set[WorkerId] = set()
+    dead_workers: set[WorkerId] = set()
     for worker in {turn.owner for turn in turns}:
         alive = yield from one(sql.WORKER_BY_ID, worker)
         if alive is None or not is_living(alive[0]):
-            gone.add(worker)
-    return replace(facts, open_turns=turns, gone_owners=frozenset(gone))
+            dead_workers.add(worker)
+    return replace(facts, open_turns=turns, gone_owners=frozenset(dead_workers))
 
 
 def extend_facts(command: cmd.Extend, now: float) -> Plan[Facts]:

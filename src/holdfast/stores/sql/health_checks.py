@@ -241,8 +241,8 @@ def now(now: float) -> Plan[float]:
 
 def latest_time(now: float) -> Plan[tuple[float, float | None]]:
     """Return the current time, and the latest time that was written."""
-    found = yield from every(LATEST_TIMES)
-    return now, found[0][0]
+    times = yield from every(LATEST_TIMES)
+    return now, times[0][0]
 
 
 def stale_state(limit: int) -> Plan[list[StaleState]]:
@@ -252,8 +252,8 @@ def stale_state(limit: int) -> Plan[list[StaleState]]:
 
 def abandoned_turns(now: float, limit: int) -> Plan[list[tuple[TurnId, SessionId, str]]]:
     """Return turns that wait for a dead worker, with their sources."""
-    found = yield from every(ABANDONED_TURNS, now, limit)
-    return [(row[0], row[1], _source(row[2])) for row in found]
+    rows = yield from every(ABANDONED_TURNS, now, limit)
+    return [(row[0], row[1], _source(row[2])) for row in rows]
 
 
 def _source(packed: bytes | None) -> str:
@@ -269,12 +269,12 @@ def wrong_lanes(limit: int) -> Plan[list[Mismatch]]:
     wrong: list[Mismatch] = []
     after = -1
     while True:
-        found = yield from every(LANES, after, LANES_AT_ONCE)
-        for row in found:
+        lanes = yield from every(LANES, after, LANES_AT_ONCE)
+        for row in lanes:
             wrong += yield from _judge_lane(row)
-        if len(found) < LANES_AT_ONCE or len(wrong) >= limit:
+        if len(lanes) < LANES_AT_ONCE or len(wrong) >= limit:
             break
-        after = found[-1][6]
+        after = lanes[-1][6]
     for turn_id, session_id in (yield from every(STALE_QUEUE, limit)):
         wrong.append(Mismatch(session_id, f"turn {turn_id} waits, but has ended or has the lane"))
     return wrong[:limit]
@@ -302,10 +302,10 @@ def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
 
 def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
     """Return problems of turns since a time, among entries before a position in the log."""
-    found = yield from every(RECENT_ENTRIES, pos, since, limit)
-    recent = RecentTurns(found[-1][0] if len(found) == limit else None)
+    entries = yield from every(RECENT_ENTRIES, pos, since, limit)
+    recent = RecentTurns(entries[-1][0] if len(entries) == limit else None)
     seen: set[str] = set()
-    for _, turn_id, session_id, packed, kind, is_last in found:
+    for _, turn_id, session_id, packed, kind, is_last in entries:
         body = read_body(packed, turn_id)
         turn = body.turn
         if kind in ENDS and is_last and turn is not None and turn.outcome == "failed":
@@ -335,9 +335,9 @@ def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
 
 def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[SessionsChecked]:
     """Check a page of sessions completely: their logs, item ids, lanes and projections."""
-    found = yield from every(SESSIONS_AFTER, after or LAST_ID, limit, int(with_retired))
-    checked = SessionsChecked(found[-1][0] if len(found) == limit else None)
-    for row in found:
+    rows = yield from every(SESSIONS_AFTER, after or LAST_ID, limit, int(with_retired))
+    checked = SessionsChecked(rows[-1][0] if len(rows) == limit else None)
+    for row in rows:
         session = read_session(row)
         if session.active_turn_id is not None:
             lane = yield from one(LANE, session_no(session.id))

@@ -163,38 +163,38 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     return line
 
 
-def find_ancestors(of: Session, first: int, known: LineageCache | None = None) -> Plan[Lineage]:
+def find_ancestors(of: Session, first: int, lines: LineageCache | None = None) -> Plan[Lineage]:
     """Return the ancestors of a fork back to the item `first`, in at most one read.
 
     A lineage that is cached is read twice as far back, so that paging through it needs few reads.
     """
     assert of.parent_id is not None
-    line = known.find(of.parent_id, first) if known is not None else None
+    line = lines.find(of.parent_id, first) if lines is not None else None
     if line is None:
-        if known is not None:
+        if lines is not None:
             first = max(2 * first - of.head_seq, 0)
         rows = yield from every(sql.ANCESTORS, of.parent_id, first)
         line = Lineage([(row[0], session_no(row[0]), row[1]) for row in rows], first)
-        if known is not None:
-            known.keep(of.parent_id, line)
+        if lines is not None:
+            lines.keep(of.parent_id, line)
     return line
 
 
 def places_in_line(
-    of: Session, places: Sequence[tuple[int, int]], known: LineageCache | None = None
+    of: Session, places: Sequence[tuple[int, int]], lines: LineageCache | None = None
 ) -> Plan[list[int]]:
     """Return the items of those places (session number, item) that are in a session's lineage."""
     own = session_no(of.id)
-    found = [seq for no, seq in places if no == own and of.parent_seq < seq <= of.head_seq]
+    own_places = [seq for no, seq in places if no == own and of.parent_seq < seq <= of.head_seq]
     others = [(no, seq) for no, seq in places if no != own and seq <= of.parent_seq]
     if not others or of.parent_id is None:
-        return found
-    line = yield from find_ancestors(of, min(seq for _, seq in others), known)
+        return own_places
+    line = yield from find_ancestors(of, min(seq for _, seq in others), lines)
     for no, seq in others:
         part = line.by_session.get(no)
         if part is not None and part[0] <= seq <= part[1]:
-            found.append(seq)
-    return found
+            own_places.append(seq)
+    return own_places
 
 
 def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
@@ -202,8 +202,8 @@ def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[R
     if not upto:
         return []
     rows = yield from every(sql.RECORD_ENTRIES, session_no(session_id), first)
-    found = [record for row in rows for record in read_records(row[1], session_id)]
-    return [record for record in found if first <= record.no <= upto]
+    records = [record for row in rows for record in read_records(row[1], session_id)]
+    return [record for record in records if first <= record.no <= upto]
 
 
 def records_in_line(session: Session) -> Plan[list[tuple[list[Record], int]]]:
@@ -271,9 +271,9 @@ def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
     kept = read_body(bytes(row[0])).hidden if row is not None else None
     if kept is not None:
         return kept
-    found = yield from find_records(session)
-    refused = merge_spans(span for own in found for span in hidden_spans(own, REFUSED))
-    hidden = merge_spans(span for own in found for span in hidden_spans(own, HIDING - REFUSED))
+    records = yield from find_records(session)
+    refused = merge_spans(span for own in records for span in hidden_spans(own, REFUSED))
+    hidden = merge_spans(span for own in records for span in hidden_spans(own, HIDING - REFUSED))
     return HiddenRanges(tuple(hidden), tuple(refused), (yield from find_instructions(session)))
 
 
@@ -312,13 +312,13 @@ def _keep_ranges(entry: Entry, ranges: HiddenRanges) -> None:
 
 
 def find_items(
-    session: Session, first: int, last: int, known: LineageCache | None = None
+    session: Session, first: int, last: int, lines: LineageCache | None = None
 ) -> Plan[list[StoredItem]]:
     """Return items by sequence number, oldest first, whichever ancestor stores them."""
-    found: list[StoredItem] = []
-    for part, rows in (yield from _entries_by_part(session, first, last, known)):
-        found += unpack_entries(rows, part.session_id, part.first, part.last)
-    return found
+    items: list[StoredItem] = []
+    for part, rows in (yield from _entries_by_part(session, first, last, lines)):
+        items += unpack_entries(rows, part.session_id, part.first, part.last)
+    return items
 
 
 def find_turn_items(
@@ -327,34 +327,34 @@ def find_turn_items(
     """Return a range of items from the entries of their turn; None if some are not in them."""
     own = session_no(of.id)
     rows = [row for row in (yield from every(sql.TURN_ITEMS, turn_id)) if row[0] == own]
-    found = unpack_entries(rows, of.id, first, last)
-    return found if len(found) == last - first + 1 else None
+    items = unpack_entries(rows, of.id, first, last)
+    return items if len(items) == last - first + 1 else None
 
 
 def find_packed(
-    of: Session, first: int, last: int, known: LineageCache | None = None
+    of: Session, first: int, last: int, lines: LineageCache | None = None
 ) -> Plan[list[Items]]:
     """Return a range of items in their packed form, by entry, whichever ancestor stores them."""
-    found: list[Items] = []
-    for part, rows in (yield from _entries_by_part(of, first, last, known)):
+    packed: list[Items] = []
+    for part, rows in (yield from _entries_by_part(of, first, last, lines)):
         for row in rows:
             items = read_items(row[-1])
             at = row[-2] - len(items.listed) + 1
             # The entries may extend beyond the range.
             items.listed = items.listed[max(part.first - at, 0) : max(part.last - at + 1, 0)]
-            found.append(items)
-    return found
+            packed.append(items)
+    return packed
 
 
 def _entries_by_part(
-    of: Session, first: int, last: int, known: LineageCache | None
+    of: Session, first: int, last: int, lines: LineageCache | None
 ) -> Plan[list[tuple[Part, list[Row]]]]:
     """Return the entries with a range of items, by the session that stores them, oldest first.
 
     Each row ends with the number of its last item and the items. One statement reads the entries of
     all sessions.
     """
-    parts = yield from find_parts(of, first, last, known)
+    parts = yield from find_parts(of, first, last, lines)
     if len(parts) == 1:
         part, no, (low, high) = parts[0]
         return [(part, (yield from every(sql.ITEM_ENTRIES, no, low, high)))]
@@ -368,7 +368,7 @@ def _entries_by_part(
 
 
 def find_parts(
-    of: Session, first: int, last: int, known: LineageCache | None
+    of: Session, first: int, last: int, lines: LineageCache | None
 ) -> Plan[list[tuple[Part, int, Span]]]:
     """Return the parts of a range of items, oldest first, with session number and entry range.
 
@@ -384,7 +384,7 @@ def find_parts(
     last = min(last, of.parent_seq)
     if of.parent_id is None or first > last:
         return parts
-    line = yield from find_ancestors(of, first, known)
+    line = yield from find_ancestors(of, first, lines)
     for part in line.between(first, last):
         no = session_no(part.session_id)
         span = line.by_session[no]

@@ -105,13 +105,13 @@ def named(tenant: Tenant, session_id: SessionId | None, key: Key | None) -> Plan
 
 def session_view(row: Row) -> Plan[SessionView]:
     """Return the session of a row as the API shows it."""
-    found = read_session(row)
-    waiting = yield from one(sql.WAITING, session_no(found.id))
+    session = read_session(row)
+    waiting = yield from one(sql.WAITING, session_no(session.id))
     return SessionView(
-        found,
-        found.status(has_live_owner=is_living(row[-1])),
+        session,
+        session.status(has_live_owner=is_living(row[-1])),
         waiting[0] if waiting else 0,
-        (yield from _last_ended(found)),
+        (yield from _last_ended(session)),
     )
 
 
@@ -120,9 +120,9 @@ def _last_ended(of: Session) -> Plan[Turn | None]:
     if not of.turn_count:
         return None
     for row in (yield from every(sql.LAST_ENDED, session_no(of.id))):
-        found = yield from find_turn(row[0])
-        if found is not None and not found.is_open:
-            return found
+        turn = yield from find_turn(row[0])
+        if turn is not None and not turn.is_open:
+            return turn
     return None
 
 
@@ -153,7 +153,7 @@ RETIRED = {
 
 def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     """Return a page of sessions. Status depends on the lane, so it is filtered after reading."""
-    found: list[SessionView] = []
+    views: list[SessionView] = []
     after = query.after or ("" if query.order == "asc" else sql.LAST_ID)
     wants_all = query.generations or query.status == "retired"
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
@@ -163,18 +163,18 @@ def sessions(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
         statement = RUNNING[statement]
     elif query.status == "retired":
         statement = RETIRED[statement]
-    while len(found) < query.limit:
-        wanted = query.limit - len(found)
-        filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
+    while len(views) < query.limit:
+        missing = query.limit - len(views)
+        filters = (int(wants_all), query.key or "", after, missing, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
             view = yield from session_view(row)
             if query.status is None or view.status == query.status:
-                found.append(view)
-        if len(rows) < wanted:
+                views.append(view)
+        if len(rows) < missing:
             break
         after = rows[-1][0]
-    return found
+    return views
 
 
 def items(
@@ -189,26 +189,26 @@ def items(
     if query.view == "visible" and of.hidden_count:
         hidden = yield from find_hidden(of)
         spans = visible_spans(hidden, first, last) if first <= last else []
-    left = EVERYTHING if query.limit is None else query.limit
+    limit_left = EVERYTHING if query.limit is None else query.limit
     if query.turn_id is not None and is_up and len(spans) == 1:
-        stop = min(last, first + left - 1)
+        stop = min(last, first + limit_left - 1)
         of_turn = yield from find_turn_items(of, query.turn_id, first, stop)
         if of_turn is not None:
             return of_turn
-    found: list[StoredItem] = []
+    items_found: list[StoredItem] = []
     for start, end in spans if is_up else reversed(spans):
-        if left <= 0:
+        if limit_left <= 0:
             break
         if is_up:
-            stop = end if left == EVERYTHING else min(end, start + left - 1)
+            stop = end if limit_left == EVERYTHING else min(end, start + limit_left - 1)
             part = yield from find_items(of, start, stop, lines)
         else:
-            begin = start if left == EVERYTHING else max(start, end - left + 1)
+            begin = start if limit_left == EVERYTHING else max(start, end - limit_left + 1)
             part = yield from find_items(of, begin, end, lines)
             part.reverse()
-        found.extend(part)
-        left = left if left == EVERYTHING else left - len(part)
-    return found
+        items_found.extend(part)
+        limit_left = limit_left if limit_left == EVERYTHING else limit_left - len(part)
+    return items_found
 
 
 class Long(NamedTuple):
@@ -219,26 +219,26 @@ class Long(NamedTuple):
 
 def transcript(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
-    known: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
+    readings: TranscriptCache, at_most: int = EVERYTHING, lines: LineageCache | None = None,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the last visible items as bytes, or `Long` if that takes more rows than `at_most`."""
     row = yield from named(tenant, session_id, key)
     if row is None:
         return None
-    found = read_session(row)
-    before = known.find(found) if last is None else None
-    spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
-    if found.hidden_count and not before:
-        spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
+    session = read_session(row)
+    before = readings.find(session) if last is None else None
+    spans: list[Span] = [(before.head_seq + 1 if before else 1, session.head_seq)]
+    if session.hidden_count and not before:
+        spans = visible_spans((yield from find_hidden(session)), 1, session.head_seq)
     spans = last_of(spans, last)
     rows_to_read = sum(end - first + 1 for first, end in spans)
     if rows_to_read > at_most:
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        for items in (yield from find_packed(found, first, end, lines)):
+        for items in (yield from find_packed(session, first, end, lines)):
             bodies += [item.body for item in items.listed]
-    return Transcript(found, listed(bodies, before.listed if before else NOTHING))
+    return Transcript(session, listed(bodies, before.listed if before else NOTHING))
 
 
 def last_of(spans: list[Span], count: int | None) -> list[Span]:
@@ -272,8 +272,8 @@ def records(session: Session) -> Plan[list[Record]]:
 
 def lineage_records(session: Session) -> Plan[list[Record]]:
     """Return the records in force over a session's log, including those of its ancestors."""
-    found = yield from find_records(session)
-    return [record for own in reversed(found) for record in in_force(own)]
+    records = yield from find_records(session)
+    return [record for own in reversed(records) for record in in_force(own)]
 
 
 def turn(tenant: Tenant, turn_id: TurnId) -> Plan[TurnView | None]:
@@ -309,28 +309,28 @@ def turns(
     low = yield from find_number(owner, "turns", first)
     high = yield from find_number(owner, "turns", last)
     rows = yield from every(sql.TURNS_BETWEEN, session_no(owner.id), low, high)
-    found = sorted(map(read_turn, rows), key=lambda turn: turn.number, reverse=order == "desc")
+    rows_found = sorted(map(read_turn, rows), key=lambda turn: turn.number, reverse=order == "desc")
     return [
         TurnView(one, one.status(owner, has_live_owner=is_alive))
-        for one in found
+        for one in rows_found
         if first <= one.number <= last
     ]
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[ResponseView | None]:
     """Return the record of the response of a turn's step."""
-    found = yield from find_turn(turn_id)
-    if found is None or found.tenant != tenant or step > found.step:
+    turn = yield from find_turn(turn_id)
+    if turn is None or turn.tenant != tenant or step > turn.step:
         return None
-    row = yield from session_row(found.session_id)
+    row = yield from session_row(turn.session_id)
     owner = read_session(row) if row else None
     if row is None or owner is None or owner.deleted_at is not None:
         return None
     if (yield from one(sql.DROPPED_RESPONSE, turn_id, step)) is not None:
         return None
     last = yield from last_run_of_step(turn_id, step)
-    status = found.status(owner, has_live_owner=is_living(row[-1]))
-    return ResponseView(found, status, owner, last, step)
+    status = turn.status(owner, has_live_owner=is_living(row[-1]))
+    return ResponseView(turn, status, owner, last, step)
 
 
 def journal(turn_id: TurnId, step: int, after: int, limit: int) -> Plan[list[JournalRow]]:
@@ -349,24 +349,24 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     if owner is None or after >= owner.event_no:
         return []
     low = yield from find_number(owner, "events", after + 1)
-    found: list[Event] = []
-    while low <= owner.version and len(found) < limit:
+    events_found: list[Event] = []
+    while low <= owner.version and len(events_found) < limit:
         # At most as many entries as events are needed, not counting some without any.
         rows = yield from every(sql.ENTRIES, session_no(session_id), low, owner.version, limit + 1)
         for n, _, at, turn_id, _, _, last, _, body, _, _ in rows:
-            found += read_events(bytes(body), owner.id, owner.tenant, turn_id, last, at)
+            events_found += read_events(bytes(body), owner.id, owner.tenant, turn_id, last, at)
             low = n + 1
         if not rows:
             break
-    return [event for event in found if event.no > after][:limit]
+    return [event for event in events_found if event.no > after][:limit]
 
 
 def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]]:
     """Return a tenant's facts after a place, in the order of their commits."""
     pos, skipped = divmod(after.position, EVENTS_PER_ENTRY)
-    found: list[PlacedEvent] = []
+    placed: list[PlacedEvent] = []
     txid = after.txid
-    while len(found) < limit:
+    while len(placed) < limit:
         rows = yield from every(sql.FEED, tenant, txid, pos, limit + 1)
         for session_id, turn_id, at, last, body, entry_txid, entry_pos in rows:
             listed_events = read_events(bytes(body), session_id, tenant, turn_id, last, at)
@@ -374,12 +374,12 @@ def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]
             for index, event in enumerate(listed_events, 1):
                 if not is_first or index > skipped:
                     place = FeedPlace(entry_txid, entry_pos * EVENTS_PER_ENTRY + index)
-                    found.append(PlacedEvent(event, place))
+                    placed.append(PlacedEvent(event, place))
         if len(rows) <= limit:
             break
         txid, pos = rows[-1][5], rows[-1][6] + 1
         skipped = 0
-    return found[:limit]
+    return placed[:limit]
 
 
 def log_end() -> Plan[FeedPlace]:
@@ -395,25 +395,25 @@ def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow
 
 def completions(tenant: Tenant, query: CompletionQuery) -> Plan[list[CompletionRow]]:
     """Return a page of stored completions; metadata is filtered after reading."""
-    found: list[CompletionRow] = []
+    rows_found: list[CompletionRow] = []
     is_up = query.order == "asc"
     statement = sql.COMPLETIONS_UP if is_up else sql.COMPLETIONS_DOWN
     turn_id, step = query.after or ("" if is_up else sql.LAST_ID, 0)
-    while len(found) < query.limit:
+    while len(rows_found) < query.limit:
         rows = yield from every(statement, tenant, query.model or "", turn_id, step, query.limit)
         read = [CompletionRow(*row) for row in rows]
-        found.extend(row for row in read if _has_metadata(row, query.metadata))
+        rows_found.extend(row for row in read if _has_metadata(row, query.metadata))
         if len(rows) < query.limit:
             break
         turn_id, step = read[-1].turn_id, read[-1].step
-    return found[: query.limit]
+    return rows_found[: query.limit]
 
 
-def _has_metadata(row: CompletionRow, wanted: dict[str, str]) -> bool:
-    if not wanted:
+def _has_metadata(row: CompletionRow, required: dict[str, str]) -> bool:
+    if not required:
         return True
     kept = msgspec.json.decode(row.metadata, type=dict[str, str])
-    return all(kept.get(name) == value for name, value in wanted.items())
+    return all(kept.get(name) == value for name, value in required.items())
 
 
 def api_keys() -> Plan[list[ApiKeyRow]]:
@@ -430,23 +430,23 @@ def find_history(
     Return `Long` if more than `at_most` items have to be hashed to know that.
     """
     for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
-        wanted = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
-        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(wanted))
-        parameters = (tenant, *wanted, *padding)
-        found = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
-        for history_hash in wanted:
-            for row in found:
+        hashes = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
+        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(hashes))
+        parameters = (tenant, *hashes, *padding)
+        rows = yield from every_as(HistoryHashRow, sql.FIND_HISTORY_HASHES, *parameters)
+        for history_hash in hashes:
+            for row in rows:
                 if row.history_hash != history_hash:
                     continue
                 at_most -= row.seq
                 if at_most < 0:
                     return Long(row.seq)
-                if (yield from _still_says(row, contexts)):
+                if (yield from _still_matches(row, contexts)):
                     return row
     return None
 
 
-def _still_says(row: HistoryHashRow, contexts: ContextCache) -> Plan[bool]:
+def _still_matches(row: HistoryHashRow, contexts: ContextCache) -> Plan[bool]:
     """Whether the log up to its end still has this hash.
 
     It has not if something was erased, or if another turn wrote between the items of this one.
@@ -456,8 +456,8 @@ def _still_says(row: HistoryHashRow, contexts: ContextCache) -> Plan[bool]:
         return False
     log = contexts.whole_log(found)
     if log is not None:
-        said: list[Step] = [(item.fingerprint, item.call_id) for item in log[: row.seq]]
-        return extend_hash(EMPTY_HISTORY, said) == row.history_hash
+        steps_hashed: list[Step] = [(item.fingerprint, item.call_id) for item in log[: row.seq]]
+        return extend_hash(EMPTY_HISTORY, steps_hashed) == row.history_hash
     session = replace(found, record_no=row.record_no)
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY
@@ -493,8 +493,8 @@ def _shown_items(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[lis
     elif after is not None and is_up:
         lead = []
     wider = None if limit is None else limit + span[1] - span[0] + 1
-    found = yield from items(of, replace(query, limit=wider), lines)
-    rest = [item for item in found if not span[0] <= item.seq <= span[1]]
+    candidates = yield from items(of, replace(query, limit=wider), lines)
+    rest = [item for item in candidates if not span[0] <= item.seq <= span[1]]
     return ([*lead, *rest] if is_up else [*rest, *reversed(lead)])[:limit]
 
 
@@ -542,11 +542,11 @@ def find_listed(of: Session, name: str, lines: LineageCache) -> Plan[ListedItem 
         return None
     if seq is None or not 1 <= seq <= of.head_seq:
         return None
-    found = yield from find_items(of, seq, seq, lines)
-    if not found or (not places and parts and (found[0].item_id or OTHER_PREFIX) != parts[0]):
+    items = yield from find_items(of, seq, seq, lines)
+    if not items or (not places and parts and (items[0].item_id or OTHER_PREFIX) != parts[0]):
         return None
     records = [] if visible_spans(hidden, seq, seq) else (yield from _hiding(of))
-    return ListedItem(found[0], name, _what_hides(found[0], records))
+    return ListedItem(items[0], name, _what_hides(items[0], records))
 
 
 def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:

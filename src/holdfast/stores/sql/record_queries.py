@@ -59,8 +59,8 @@ MAX_OUTLINED = 2_000
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
     """Return the records of a log, oldest first, its ancestors' before its own."""
-    found = yield from records_in_line(of)
-    return tuple(head for own, upto in reversed(found) for head in heads_of(own, upto))
+    records = yield from records_in_line(of)
+    return tuple(head for own, upto in reversed(records) for head in heads_of(own, upto))
 
 
 def compact_facts(command: Compact, now: float) -> Plan[Facts]:
@@ -114,7 +114,7 @@ def _copies(session: Session, first: int, last: int) -> Plan[tuple[int, ...]]:
     for record in (yield from own_records(session.id, session.record_no)):
         if record.kind in ("retry", "move") and record.turn_id is not None:
             ends.setdefault(record.turn_id, []).append(record.to_seq)
-    found: list[int] = []
+    seqs: list[int] = []
     for turn_id, blocks in ends.items():
         # The same text twice in one block is not a copy.
         written: list[tuple[int, int, bytes]] = []
@@ -125,10 +125,10 @@ def _copies(session: Session, first: int, last: int) -> Plan[tuple[int, ...]]:
                     written.append((item.seq, block, item.body))
         erased = {(block, body) for seq, block, body in written if first <= seq <= last}
         bodies = {body for _, body in erased} - {ERASED_ITEM}
-        found += [
+        seqs += [
             seq for seq, block, body in written if body in bodies and (block, body) not in erased
         ]
-    return tuple(found)
+    return tuple(seqs)
 
 
 def _log(session: Session, upto: int, first: int) -> Plan[Log]:
@@ -193,23 +193,23 @@ def _record_body(head: RecordHead) -> Plan[bytes | None]:
 def forks(tenant: Tenant, session_id: SessionId, limit: int) -> Plan[list[SessionView]]:
     """Return the visible sessions that were forked from a session."""
     rows = yield from every(sql.LIST_FORKS, session_id, tenant, limit)
-    found: list[SessionView] = []
+    views: list[SessionView] = []
     for row in rows:
         view = yield from queries.session_view(row)
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
 def descendants(session_id: SessionId) -> Plan[list[SessionId]]:
     """Return all descendants of a session, including hidden and erased ones."""
-    found: list[SessionId] = []
+    ids: list[SessionId] = []
     front = [session_id]
     while front:
         rows = yield from every(sql.EVERY_FORK_OF, front.pop())
         children = [SessionId(row[0]) for row in rows]
-        found += children
+        ids += children
         front += children
-    return found
+    return ids
 
 
 def outline(
@@ -223,20 +223,22 @@ def outline(
     row = yield from queries.named(tenant, session_id, key)
     if row is None:
         return None
-    found = read_session(row)
-    log = contexts.whole_log(found) if found.active_turn_id is None else None
+    session = read_session(row)
+    log = contexts.whole_log(session) if session.active_turn_id is None else None
     if log is not None:
         items = log[-last:] if last is not None else log
         if at_most < len(items) > MAX_OUTLINED:
             return Long(len(items))
-        entries = _outlined(found.head_seq - len(items) + 1, [(i.turn_number, i) for i in items])
-        return Outline(found, found.head_seq, entries, is_whole=len(entries) == found.head_seq)
-    active = yield from find_turn(found.active_turn_id)
-    upto = settled_seq(found, active)
-    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    ranges = yield from find_hidden_ranges(found)
-    if found.hidden_count:
-        spans = visible_spans(ranges.hidden, 1, found.head_seq)
+        entries = _outlined(session.head_seq - len(items) + 1, [(i.turn_number, i) for i in items])
+        return Outline(
+            session, session.head_seq, entries, is_whole=len(entries) == session.head_seq
+        )
+    active = yield from find_turn(session.active_turn_id)
+    upto = settled_seq(session, active)
+    spans: list[Span] = [(1, session.head_seq)] if session.head_seq else []
+    ranges = yield from find_hidden_ranges(session)
+    if session.hidden_count:
+        spans = visible_spans(ranges.hidden, 1, session.head_seq)
     shown, spans = spans, queries.last_of(spans, last)
     if spans and ranges.instructions is not None:
         # Instructions are compared separately from the history, wherever they were given.
@@ -247,16 +249,16 @@ def outline(
         return Long(rows_to_read)
     entries = []
     for first, end in spans:
-        packed = yield from find_packed(found, first, end)
+        packed = yield from find_packed(session, first, end)
         entries += _outlined(first, [(each.turn_number, i) for each in packed for i in each.listed])
     if ranges.refused:
         entries = [_with_refusal(entry, ranges.refused) for entry in entries]
-    if found.record_no:
+    if session.record_no:
         entries = _with_instructions(entries, ranges.instructions)
-    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
+    running = [entry for entry in entries if entry.seq > upto] if upto < session.head_seq else []
     settled = entries[: len(entries) - len(running)]
     is_whole = len(entries) == sum(end - first + 1 for first, end in shown)
-    return Outline(found, upto, settled, running, _open_from(found, active, now), is_whole)
+    return Outline(session, upto, settled, running, _open_from(session, active, now), is_whole)
 
 
 def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
@@ -286,19 +288,19 @@ def _outlined(
     first: int, numbered: Iterable[tuple[int, ItemState | StoredItem]]
 ) -> list[OutlineEntry]:
     """Return consecutive items without their content; each comes with the number of its turn."""
-    found: list[OutlineEntry] = []
+    outlined: list[OutlineEntry] = []
     turn, is_after_output = 0, False
-    for number, one in numbered:
+    for number, item in numbered:
         if number != turn:
             turn, is_after_output = number, False
-        kind = one.kind
-        is_joined = is_after_output and kind == "message" and is_user_message(one.body)
+        kind = item.kind
+        is_joined = is_after_output and kind == "message" and is_user_message(item.body)
         is_after_output = is_joined or kind in _STEP_OUTPUTS
-        torn_body = one.body if one.is_partial else None
-        found.append(
+        torn_body = item.body if item.is_partial else None
+        outlined.append(
             OutlineEntry(
-                first + len(found), kind, one.fingerprint, torn_body, one.call_id,
+                first + len(outlined), kind, item.fingerprint, torn_body, item.call_id,
                 is_joined=is_joined,
             )
         )  # fmt: skip
-    return found
+    return outlined

@@ -106,8 +106,8 @@ WRITERS: dict[type, Callable[[Any], Ask]] = {
 
 def with_schedule(facts: Facts, schedule_id: str) -> Plan[Facts]:
     """Add a schedule by its id."""
-    found = yield from one_as(read_schedule, SCHEDULE_BY_ID, schedule_id)
-    return replace(facts, schedule=found)
+    schedule = yield from one_as(read_schedule, SCHEDULE_BY_ID, schedule_id)
+    return replace(facts, schedule=schedule)
 
 
 def _by_id(command: cmd.SkipRun, now: float) -> Plan[Facts]:

@@ -42,21 +42,21 @@ class StoreInspection:
         return len(self.pending) == len(migrations.all_migrations())
 
 
-def missing_from(found: dict[str, set[str]], wanted: dict[str, set[str]]) -> tuple[str, ...]:
+def missing_from(actual: dict[str, set[str]], expected: dict[str, set[str]]) -> tuple[str, ...]:
     """Return the names of the tables and columns that a schema lacks."""
     lacking: list[str] = []
-    for table, columns in sorted(wanted.items()):
-        if table not in found:
+    for table, columns in sorted(expected.items()):
+        if table not in actual:
             lacking.append(table)
         else:
-            lacking += [f"{table}.{column}" for column in sorted(columns - found[table])]
+            lacking += [f"{table}.{column}" for column in sorted(columns - actual[table])]
     return tuple(lacking)
 
 
 def steps_left(applied: Iterable[tuple[int, str]]) -> tuple[tuple[str, ...], str | None]:
     """Return the migrations that a schema lacks, and why this version cannot use it, or None."""
     try:
-        left = migrations.pending(applied, migrations.all_migrations())
+        pending = migrations.pending(applied, migrations.all_migrations())
     except StoreError as exc:
         return (), exc.message
-    return tuple(f"{step.version:04}_{step.name}" for step in left), None
+    return tuple(f"{step.version:04}_{step.name}" for step in pending), None

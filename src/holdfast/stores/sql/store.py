@@ -142,13 +142,13 @@ class SqlReader(SnapshotReader):
         self, query: Callable[[float, int], Plan[ResultT | queries.Long]], at_most: int
     ) -> ResultT:
         """Run a read on the event loop if it takes no more than `at_most`, else in the thread."""
-        found: ResultT | queries.Long = queries.Long(0)
+        result: ResultT | queries.Long = queries.Long(0)
         if self._inline is not None:
-            found = await self._inline(lambda now: query(now, at_most))
-        if isinstance(found, queries.Long):
-            found = await self._run(lambda now: query(now, lookups.EVERYTHING))
-        assert not isinstance(found, queries.Long)
-        return found
+            result = await self._inline(lambda now: query(now, at_most))
+        if isinstance(result, queries.Long):
+            result = await self._run(lambda now: query(now, lookups.EVERYTHING))
+        assert not isinstance(result, queries.Long)
+        return result
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
@@ -167,13 +167,13 @@ class SqlReader(SnapshotReader):
 
     async def context(self, session: Session) -> SharedPrefix[StoredItem]:
         """Return the log as a model sees it; only read what is not cached."""
-        known = self._transcripts.find(session)
-        if known is not None:
-            items, is_plain = SharedPrefix(known.items, len(known.items)), known.is_plain
-            if known.head_seq == session.head_seq:
+        cached = self._transcripts.find(session)
+        if cached is not None:
+            items, is_plain = SharedPrefix(cached.items, len(cached.items)), cached.is_plain
+            if cached.head_seq == session.head_seq:
                 return items
-            query = ItemQuery(after=known.head_seq, limit=None)
-            read = self._runner_of(session, session.head_seq - known.head_seq)
+            query = ItemQuery(after=cached.head_seq, limit=None)
+            read = self._runner_of(session, session.head_seq - cached.head_seq)
             new = await read(lambda _: queries.items(session, query))
             # An item that was erased meanwhile: others may be in the cached part.
             if is_as_stored(new):
@@ -198,11 +198,11 @@ class SqlReader(SnapshotReader):
 
     async def quarantined(self, session: Session) -> frozenset[int]:
         """Return the items that a provider could not process."""
-        known = self._transcripts.quarantined(session)
-        if known is None:
-            known = quarantined(await self.lineage_records(session))
-            self._transcripts.keep_quarantined(session, known)
-        return known
+        cached = self._transcripts.quarantined(session)
+        if cached is None:
+            cached = quarantined(await self.lineage_records(session))
+            self._transcripts.keep_quarantined(session, cached)
+        return cached
 
     async def outline(
         self,
@@ -236,16 +236,16 @@ class SqlReader(SnapshotReader):
         last: int | None = None,
     ) -> Transcript | None:
         """Return the last visible items as bytes; only read what is not cached."""
-        known, lines = self._transcripts.readings, self._lines
-        found = await self._read_bounded(
+        readings, lines = self._transcripts.readings, self._lines
+        result = await self._read_bounded(
             lambda _, at_most: queries.transcript(
-                tenant, session_id, key, last, known, at_most, lines
+                tenant, session_id, key, last, readings, at_most, lines
             ),
             SHORT_ROWS,
         )
-        if found is not None and last is None:
-            known.keep(found.session, found.listed)
-        return found
+        if result is not None and last is None:
+            readings.keep(result.session, result.listed)
+        return result
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
@@ -334,14 +334,15 @@ class SqlStore:
         self._listeners.append(listener)
 
     def _tell_senders(self, changes: Sequence[Change]) -> None:
-        """Wake those who send what was written: here, and elsewhere what is not sent here."""
-        found = [change for change in changes if type(change) in _OUTBOX_CHANGES]
-        if not found:
+        """Wake the senders of changed outbox rows, here and in other processes."""
+        outbox_changes = [change for change in changes if type(change) in _OUTBOX_CHANGES]
+        if not outbox_changes:
             return
         self.announce_outbox()
         sent_here = {name for _, channels in self._outbox_listeners for name in channels}
         is_sent_here = all(
-            isinstance(change, OutboxAdded) and change.row.channel in sent_here for change in found
+            isinstance(change, OutboxAdded) and change.row.channel in sent_here
+            for change in outbox_changes
         )
         if self.tell_outbox is not None and not is_sent_here:
             self.tell_outbox()
@@ -380,11 +381,11 @@ class SqlStore:
             rows = yield from every(sql.WORKERS)
             return [(row[0], row[1], row[1] <= now) for row in rows]
 
-        found = await self.query(query)
-        living = await self._tokens.living([one for one, lease, _ in found if lease != EXPIRED])
+        leases = await self.query(query)
+        living = await self._tokens.living([name for name, lease, _ in leases if lease != EXPIRED])
         return [
             WorkerState(worker, lease, is_late, worker not in living)
-            for worker, lease, is_late in found
+            for worker, lease, is_late in leases
         ]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:

@@ -66,9 +66,9 @@ def _copy(source: Path, target: Path, progress: Progress) -> None:
 def _verify(copy: Path) -> None:
     connection = sqlite3.connect(f"file:{quote(str(copy.absolute()))}?mode=ro", uri=True)
     try:
-        found = [row[0] for row in connection.execute("pragma integrity_check(5)")]
-        if found != ["ok"]:
-            raise StoreError(f"the copy is damaged: {found[0]}")
+        problems = [row[0] for row in connection.execute("pragma integrity_check(5)")]
+        if problems != ["ok"]:
+            raise StoreError(f"the copy is damaged: {problems[0]}")
         if not applied_steps(connection):
             raise StoreError("the copy is not a Holdfast store")
         _check_logs(connection)

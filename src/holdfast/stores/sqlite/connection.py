@@ -134,10 +134,10 @@ class DatabaseFile:
     def identity(self) -> object:
         """Return the identity of the file at the path; None if there is none."""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 class ManagedConnection:

@@ -194,14 +194,14 @@ class SqliteDriver(SqlDriver):
             self._post_checkpoint(writer)
 
     def _is_queued(self, command: Accept) -> bool:
-        """Whether a turn only joins a queue, behind one that gets the lane first."""
+        """Whether a turn only joins a queue, behind another turn that gets the lane first."""
         if command.again or command.on_busy != "enqueue":
             return False
         # Other threads may change the lanes meanwhile: this is only a hint.
         lanes = self._lanes
         session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
-        known = lanes.find(session_id) if session_id is not None else None
-        return known is not None and known[0].active is not None and bool(known[0].waiting)
+        cached = lanes.find(session_id) if session_id is not None else None
+        return cached is not None and cached[0].active is not None and bool(cached[0].waiting)
 
     def _post_checkpoint(self, writer: ThreadExecutor) -> None:
         self._rows_moved = self._rows
@@ -221,11 +221,11 @@ class SqliteDriver(SqlDriver):
             await asyncio.sleep(0)  # a caller that reads in a loop must not starve others
             if reader.try_acquire():
                 try:
-                    found = self._read_in_place(query)
+                    result = self._read_in_place(query)
                 finally:
                     reader.give_back()
-                if found is not None:
-                    return found[0]
+                if result is not None:
+                    return result[0]
         return await self.read(query)
 
     async def has_news(self) -> bool:
@@ -533,7 +533,7 @@ def _bytes_in(rows: list[Row]) -> int:
 
 
 def _explain(exc: Exception) -> Exception:
-    """Return the error of ours for an exception of SQLite."""
+    """Map an exception of SQLite to a Holdfast error."""
     if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a value: {exc}")
     elif isinstance(exc, sqlite3.Error | LostUpdate):

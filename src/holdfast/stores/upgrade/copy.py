@@ -247,9 +247,9 @@ def _parameters(table: SideTable, row: Row) -> tuple[object, ...]:
     return tuple(row)
 
 
-def _gap(session: Session, what: str, number: int) -> StoreError:
+def _gap(session: Session, kind: str, number: int) -> StoreError:
     return StoreError(
-        f"session {session.id} lacks {what} {number}: the old store is damaged; restore the "
+        f"session {session.id} lacks {kind} {number}: the old store is damaged; restore the "
         "latest backup and copy that"
     )
 

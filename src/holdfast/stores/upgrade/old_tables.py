@@ -147,10 +147,10 @@ class OldStore:
     async def sessions(self) -> AsyncIterator[Session]:
         """Return all sessions of all tenants, by id."""
         after = ""
-        while found := await self._source.rows(SESSIONS, after):
-            for row in found:
+        while rows := await self._source.rows(SESSIONS, after):
+            for row in rows:
                 yield _value(Session, row)
-            after = found[-1][0]
+            after = rows[-1][0]
 
     def turns(self, session_id: SessionId) -> AsyncIterator[Turn]:
         """Return the turns of a session, by number."""
@@ -158,8 +158,8 @@ class OldStore:
 
     async def turn(self, turn_id: TurnId) -> Turn | None:
         """Return a turn by its id."""
-        found = await self._source.rows(TURN, turn_id)
-        return _value(Turn, found[0]) if found else None
+        rows = await self._source.rows(TURN, turn_id)
+        return _value(Turn, rows[0]) if rows else None
 
     async def runs(self, turn_id: TurnId) -> list[Run]:
         """Return the runs of a turn, oldest first."""
@@ -181,8 +181,8 @@ class OldStore:
         self, text: str, kind: type[ValueT], session_id: SessionId, number: str
     ) -> AsyncIterator[ValueT]:
         after = -1
-        while found := await self._source.rows(text, session_id, after):
-            for row in found:
+        while rows := await self._source.rows(text, session_id, after):
+            for row in rows:
                 value = _value(kind, row)
                 yield value
             after = getattr(value, number)
@@ -195,13 +195,13 @@ class OldStore:
         marks = ", ".join(f"?{n}" for n in range(1, len(table.key) + 1))
         where, after = "", tuple[Any, ...]()
         while True:
-            found = await self._source.rows(
+            rows = await self._source.rows(
                 f"select {', '.join(table.columns)} from {table.name} {where} "
                 f"order by {key} limit {PAGE}",
                 *after,
             )
-            if not found:
+            if not rows:
                 return
-            yield found
-            last = dict(zip(table.columns, found[-1], strict=True))
+            yield rows
+            last = dict(zip(table.columns, rows[-1], strict=True))
             where, after = f"where ({key}) > ({marks})", tuple(last[name] for name in table.key)

@@ -72,8 +72,8 @@ class PostgresSource(_Database):
 
     async def now(self) -> float:
         """Return the database's time, which its leases are compared with."""
-        found: float = (await self.rows(READ_CLOCK))[0][0]
-        return found
+        now: float = (await self.rows(READ_CLOCK))[0][0]
+        return now
 
 
 class PostgresNewStore(_Database):
@@ -90,20 +90,20 @@ class PostgresNewStore(_Database):
                 "select pg_try_advisory_xact_lock($1)", MIGRATION_LOCK
             ):
                 raise StoreError(f"another process is creating a store in {self.name}")
-            found = await self.tables()
-            if "schema_versions" in found:
-                await self._check_empty(connection, found)
+            tables = await self.tables()
+            if "schema_versions" in tables:
+                await self._check_empty(connection, tables)
                 return
-            if found & migrations.table_names():
+            if tables & migrations.table_names():
                 raise refuse_target(self.name)
             now = await connection.fetchval(READ_CLOCK)
             for text, parameters in migrations.installation(TYPES, now):
                 await connection.execute(in_dollars(text), *parameters)
 
-    async def _check_empty(self, connection: asyncpg.Connection, found: set[str]) -> None:
+    async def _check_empty(self, connection: asyncpg.Connection, tables: set[str]) -> None:
         applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
         # A new store has rows only in this table: the position of each view in the log.
-        names = (migrations.table_names() & found) - {"cursors"}
+        names = (migrations.table_names() & tables) - {"cursors"}
         if migrations.is_first_schema(applied) or migrations.pending(
             applied, migrations.all_migrations()
         ):

@@ -41,14 +41,14 @@ class SqliteSource:
 
     async def tables(self) -> set[str]:
         """Return the names of the tables."""
-        found = await self.rows("select name from sqlite_master where type = 'table'")
-        return {row[0] for row in found}
+        rows = await self.rows("select name from sqlite_master where type = 'table'")
+        return {row[0] for row in rows}
 
     async def rows(self, text: str, *parameters: Any) -> list[Row]:
         """Return all rows of a query."""
         with _errors_of(self.name):
-            found: list[Row] = self._connection.execute(text, parameters).fetchall()
-        return found
+            rows: list[Row] = self._connection.execute(text, parameters).fetchall()
+        return rows
 
     async def close(self) -> None:
         """Close the file."""

@@ -125,7 +125,7 @@ class ListingContract:
             appended = await one.append(f"{n}", key="k")
             assert (await two.texts(appended.session))[-1] == f"{n}"
 
-    async def test_those_who_wait_are_told_when_the_lane_comes_free(
+    async def test_waiters_wake_when_the_lane_is_free(
         self, caller: StoreClient, store: Store
     ) -> None:
         heard: list[tuple[list[str], list[str]]] = []

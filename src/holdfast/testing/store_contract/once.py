@@ -188,7 +188,9 @@ class OnceContract:
             await caller.accept("yes", **ONCE)
         assert await caller.texts(fresh) == []
 
-    async def test_a_repeat_for_an_erased_session_says_so(self, caller: StoreClient) -> None:
+    async def test_a_repeat_for_an_erased_session_raises_session_deleted(
+        self, caller: StoreClient
+    ) -> None:
         ended = await caller.finish(await caller.start("yes", **ONCE), "b")
         await caller.submit(Delete(tenant=caller.tenant, session_id=ended.session.id))
         with pytest.raises(SessionDeleted):

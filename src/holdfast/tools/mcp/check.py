@@ -33,7 +33,7 @@ async def _check(settings: McpSettings) -> ServerCheck:
     connection = McpConnection(settings)
     try:
         tools = await connection.list_tools()
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the operator is told
+    except Exception as exc:  # noqa: BLE001 - the operator sees any error
         return ServerCheck(settings.name, False, str(exc) or type(exc).__name__)
     finally:
         await connection.close()

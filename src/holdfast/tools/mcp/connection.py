@@ -173,7 +173,7 @@ class McpConnection:
         return ToolResult(error=f"The server answered with an error: {exc}")
 
     async def _live_client(self) -> Client:
-        """Return a client whose server answers; probe one that was idle or failed."""
+        """Return a client whose server answers; probe it after idling or a failure."""
         client = await self._connect()
         is_idle = monotonic() - self.last_used > PROBE_AFTER_SECONDS
         if (self._is_suspect or is_idle) and not self._in_flight:
@@ -228,11 +228,11 @@ class McpConnection:
         """Return the client, and start its server if needed; during a pause, raise at once."""
         if self._ready is None or self._has_ended():
             await self._disconnect()
-            left = self._retry_at - monotonic()
-            if left > 0:
+            seconds_left = self._retry_at - monotonic()
+            if seconds_left > 0:
                 raise ServerUnavailable(
                     f"{self.settings.name} is not available ({self.last_error}); "
-                    f"next try in {left:.0f} s"
+                    f"next try in {seconds_left:.0f} s"
                 )
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
@@ -257,7 +257,7 @@ class McpConnection:
                 finally:
                     for task in waiting:
                         task.cancel()
-        except Exception as exc:  # noqa: BLE001 - the top of a task; callers are told
+        except Exception as exc:  # noqa: BLE001 - the top of a task; callers get the error
             if ready.done():
                 log.info("mcp.server_ended", server=self.settings.name, reason=_words(exc))
             else:
@@ -361,13 +361,13 @@ def _is_terminated(exc: MCPError) -> bool:
 
 async def _list_all(client: Client) -> list[ListedTool]:
     """Return all pages of a server's tools, up to a limit."""
-    found: list[ListedTool] = []
+    tools: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
             hints = tool.annotations
-            found.append(
+            tools.append(
                 ListedTool(
                     name=tool.name,
                     description=tool.description or "",
@@ -379,7 +379,7 @@ async def _list_all(client: Client) -> list[ListedTool]:
         cursor = page.next_cursor
         if not cursor:
             break
-    return found
+    return tools
 
 
 def _result(result: CallToolResult) -> ToolResult:

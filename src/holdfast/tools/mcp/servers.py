@@ -58,7 +58,7 @@ class McpServers:
         try:
             connection = await self._connection(settings, caller)
             listed = await connection.list_tools()
-        except Exception as exc:  # noqa: BLE001 - the turn goes on without this server
+        except Exception as exc:  # noqa: BLE001 - the turn continues without this server
             log.warning(
                 "mcp.server_unavailable",
                 server=settings.name,
@@ -126,16 +126,18 @@ class McpServers:
 
     def status(self) -> list[ServerStatus]:
         """Return the state of every server."""
-        found: list[ServerStatus] = []
+        statuses: list[ServerStatus] = []
         for tenant, name in self._settings:
-            known = [each for key, each in self._connections.items() if key[:2] == (tenant, name)]
-            ready = [each for each in known if each.is_ready]
-            errors = [each.last_error for each in known if each.last_error]
+            connections = [
+                each for key, each in self._connections.items() if key[:2] == (tenant, name)
+            ]
+            ready = [each for each in connections if each.is_ready]
+            errors = [each.last_error for each in connections if each.last_error]
             state = "ready" if ready else "failed" if errors else "idle"
             count = max((len(each.tools) for each in ready), default=0)
             error = errors[0] if state == "failed" else None
             left_out = sorted({tool for each in ready for tool in each.malformed})
-            found.append(
+            statuses.append(
                 ServerStatus(
                     name=name,
                     tenant=tenant,
@@ -145,7 +147,7 @@ class McpServers:
                     left_out=left_out,
                 )
             )
-        return found
+        return statuses
 
     async def end_orphans(self) -> None:
         """Kill the processes of servers that a killed gateway left running."""

@@ -139,7 +139,7 @@ def test_a_summary_alone_is_not_summed_up_again() -> None:
     assert plan_compaction(items, room(500, summary_tokens=50)) is None
 
 
-def test_asked_for_on_its_own_everything_goes_but_what_must_stay() -> None:
+def test_a_requested_compaction_replaces_all_that_it_may() -> None:
     items = log((1, said("user", 400)), (1, said("assistant", 4000)), (2, said("user", 4000)))
     found = planned(items, room(2000, is_whole=True, summary_tokens=100))
     assert (found.keeps, found.to_seq) == ((1,), 3)

@@ -488,7 +488,7 @@ def test_a_repeat_of_a_background_turn_whose_worker_died_puts_it_back_in_its_que
     assert only(decision, TurnSaved).turn.outcome is None
 
 
-def test_a_repeat_of_a_deleted_request_says_so() -> None:
+def test_a_repeat_of_a_deleted_request_raises_session_deleted() -> None:
     gone = idle(
         session={"is_live": False, "deleted_at": NOW}, repeat=a_row(), turn=a_started_turn()
     )
@@ -756,7 +756,7 @@ def test_a_batch_id_with_other_items_is_refused() -> None:
     refusal(append(an_append(idempotency_key="b"), facts), IdempotencyMismatch)
 
 
-def test_a_batch_of_a_deleted_session_says_so() -> None:
+def test_a_batch_of_a_deleted_session_raises_session_deleted() -> None:
     facts = idle(session={"is_live": False, "deleted_at": NOW}, repeat=a_row(), turn=a_turn())
     refusal(append(an_append(idempotency_key="b"), facts), SessionDeleted)
 

@@ -43,7 +43,7 @@ def test_of_a_long_one_its_end_is(held: list[bytes], found: str | None) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=1), min_size=1, max_size=8), st.data())
-def test_whatever_is_taken_away_or_exchanged_is_noticed(told: list[bytes], data: Any) -> None:
+def test_a_removed_or_replaced_item_is_detected(told: list[bytes], data: Any) -> None:
     place = data.draw(st.integers(0, len(told) - 1))
     assert compare(told, told[:place] + told[place + 1 :], is_whole=True) is not None
     other = data.draw(st.integers(0, len(told) - 1))

@@ -59,5 +59,5 @@ def test_guesses_grow_wider_until_no_candidate_is_left() -> None:
     assert guesses == [(5,), (2, 4), (3,)]
 
 
-def test_words_alone_are_nobodys_fault() -> None:
+def test_plain_text_is_no_poison_candidate() -> None:
     assert poison_candidates(log()[:1], message="Could not process image", turn_number=1) == ()

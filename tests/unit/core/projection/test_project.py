@@ -56,7 +56,7 @@ def test_an_unknown_item_passes_through() -> None:
     assert shown(log(*values)) == values
 
 
-def test_a_call_without_an_output_gets_one_that_says_so() -> None:
+def test_a_call_without_an_output_gets_a_synthetic_one() -> None:
     assert shown(log(said("x", "user"), a_call("c1"))) == [
         said("x", "user"), a_call("c1"), an_output("c1", INTERRUPTED),
     ]  # fmt: skip

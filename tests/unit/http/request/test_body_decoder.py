@@ -273,7 +273,7 @@ async def test_who_stops_waiting_lets_the_next_one_in() -> None:
     await budget.reserve(100, may_wait=False)
 
 
-async def test_a_server_full_of_bodies_says_so_and_recovers(
+async def test_a_server_without_memory_for_bodies_rejects_and_recovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(body_budget, "RESERVE_SECONDS", 0.01)

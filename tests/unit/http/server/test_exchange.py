@@ -244,7 +244,7 @@ async def test_an_application_without_a_response_answers_500() -> None:
     protocol.connection_lost(None)
 
 
-async def test_the_application_is_told_about_a_disconnect() -> None:
+async def test_the_application_sees_a_disconnect() -> None:
     app = Seen(b"x")
     protocol, transport = connect(app)
     protocol.data_received(asked(b"a question")[:-3])

@@ -254,7 +254,7 @@ async def test_what_the_reader_sees_is_everything_that_was_acknowledged(tmp_path
     await store.close()
 
 
-async def test_a_closed_store_says_so() -> None:
+async def test_a_closed_store_raises_store_closed() -> None:
     store = await open_store("memory:", clock=ManualClock())
     await store.close()
     with pytest.raises(StoreClosed, match="closed"):

@@ -117,8 +117,8 @@ def _append(path: Path, table: list[str]) -> None:
         text = f"{before.rstrip()}\n\n" + "\n".join(table) + "\n"
         # Parse the result: the table must neither repeat a name nor make the file invalid.
         tomllib.loads(before)
-        *known, added = tomllib.loads(text.lstrip())["channel"]
-        if any(one.get("name") == added["name"] for one in known):
+        *existing, added = tomllib.loads(text.lstrip())["channel"]
+        if any(channel.get("name") == added["name"] for channel in existing):
             raise CommandFailed(f"{path} has a channel of this name already")
         path.write_text(text.lstrip(), "utf-8")
     except FileNotFoundError as exc:

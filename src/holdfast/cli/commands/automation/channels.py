@@ -27,8 +27,14 @@ def list_channels(
         print_json(listed)
         return
     rows = [
-        (one["name"], one["kind"], one["state"], _counts(one["outbox"]), _counts(one["received"]))
-        for one in listed
+        (
+            channel["name"],
+            channel["kind"],
+            channel["state"],
+            _counts(channel["outbox"]),
+            _counts(channel["received"]),
+        )
+        for channel in listed
     ]
     print_table(("name", "kind", "state", "outbox", "received"), rows, empty="no channels")
 
@@ -45,14 +51,14 @@ def check_channel(
     name: ChannelName, config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = False
 ) -> None:
     """Ask the platform of a channel whether it works; exit with 1 if it does not."""
-    found = connect(url, config).post(api_path("channels", name, "check"))
+    result = connect(url, config).post(api_path("channels", name, "check"))
     if as_json:
-        print_json(found)
-    elif found["is_ok"]:
-        print_line(f"{name}: works, as {found['account']}")
+        print_json(result)
+    elif result["is_ok"]:
+        print_line(f"{name}: works, as {result['account']}")
     else:
-        print_line(f"{name}: {found['error']}")
-    if not found["is_ok"]:
+        print_line(f"{name}: {result['error']}")
+    if not result["is_ok"]:
         raise typer.Exit(1)
 
 
@@ -66,8 +72,13 @@ def pairings(
         print_json(listed)
         return
     rows = [
-        (one["sender"], one["name"], one["code"], "yes" if one["approved_at"] else "no")
-        for one in listed
+        (
+            pairing["sender"],
+            pairing["name"],
+            pairing["code"],
+            "yes" if pairing["approved_at"] else "no",
+        )
+        for pairing in listed
     ]
     print_table(("sender", "name", "code", "approved"), rows, empty="no pairings")
 
@@ -111,14 +122,15 @@ def list_messages(
     if as_json:
         print_json(page["data"])
         return
-    rows = [_message_row(one) for one in page["data"]]
+    rows = [_message_row(message) for message in page["data"]]
     print_table(("id", "channel", "chat", "state", "tries", "error"), rows, empty="no messages")
 
 
-def _message_row(one: dict[str, Any]) -> tuple[str, ...]:
+def _message_row(message: dict[str, Any]) -> tuple[str, ...]:
     return (
-        one["id"], one["channel"], one["chat"], one["state"], str(one["refusals"]),
-        one["error"] or "",
+        message["id"], message["channel"], message["chat"], message["state"],
+        str(message["refusals"]),
+        message["error"] or "",
     )  # fmt: skip
 
 
@@ -158,5 +170,5 @@ def send(
             for path in file
         ]
     reply = connect(url, config).post(api_path("channels", channel, "messages"), body)
-    for one in reply["data"]:
-        print_line(one["id"])
+    for message in reply["data"]:
+        print_line(message["id"])

@@ -52,7 +52,10 @@ def list_schedules(
     if as_json:
         print_json(listed)
         return
-    rows = [(one["name"], _when(one), _state(one), one["reason"]) for one in listed]
+    rows = [
+        (schedule["name"], _when(schedule), _state(schedule), schedule["reason"])
+        for schedule in listed
+    ]
     print_table(("name", "when", "next", "reason"), rows, empty="no schedules")
 
 
@@ -95,17 +98,17 @@ def _kind(when: str) -> str:
     return "every" if when[:1].isdigit() and len(when.split()) == 1 else "cron"
 
 
-def _when(one: dict[str, Any]) -> str:
-    return str(one.get("cron") or one.get("every") or one.get("at") or "")
+def _when(schedule: dict[str, Any]) -> str:
+    return str(schedule.get("cron") or schedule.get("every") or schedule.get("at") or "")
 
 
-def _state(one: dict[str, Any]) -> str:
-    if one["is_paused"]:
+def _state(schedule: dict[str, Any]) -> str:
+    if schedule["is_paused"]:
         return "paused"
-    at = one["next_run_at"]
+    at = schedule["next_run_at"]
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else "never"
 
 
-def _print_next(one: dict[str, Any]) -> None:
-    state = _state(one)
-    print_line(f"{one['name']}: {state if one['is_paused'] else f'next run {state}'}")
+def _print_next(schedule: dict[str, Any]) -> None:
+    state = _state(schedule)
+    print_line(f"{schedule['name']}: {state if schedule['is_paused'] else f'next run {state}'}")

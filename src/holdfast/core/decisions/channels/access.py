@@ -45,18 +45,21 @@ class PairingNotFound(NotFound):
 
 def request_pairing(command: cmd.RequestPairing, facts: Facts) -> Decision[PairingRow]:
     """Create a pairing code and send it to its sender, once while the code is valid."""
-    known = next((row for row in facts.pairings if row.sender == command.sender), None)
-    if known is not None and (known.approved_at is not None or known.is_open(facts.now)):
-        return Decision(known)
+    existing = next((row for row in facts.pairings if row.sender == command.sender), None)
+    if existing is not None and (existing.approved_at is not None or existing.is_open(facts.now)):
+        return Decision(existing)
     row = PairingRow(
         command.channel, command.sender, command.tenant, command.name, command.code, command.chat,
         facts.now, facts.now + command.valid_seconds,
     )  # fmt: skip
     changes: list[Change] = [row]
-    is_open = [one for one in facts.pairings if one.is_open(facts.now)]
-    oldest_first = sorted(is_open, key=lambda one: one.created_at)
+    is_open = [pairing for pairing in facts.pairings if pairing.is_open(facts.now)]
+    oldest_first = sorted(is_open, key=lambda pairing: pairing.created_at)
     excess = len(is_open) + 1 - command.max_open
-    changes += [PairingDropped(one.channel, one.sender) for one in oldest_first[: max(excess, 0)]]
+    changes += [
+        PairingDropped(pairing.channel, pairing.sender)
+        for pairing in oldest_first[: max(excess, 0)]
+    ]
     if facts.repeat is None:
         named = TurnId(command.record_id)
         key = IdempotencyRow(command.tenant, command.idempotency_key, b"", named, 0, facts.now)
@@ -74,7 +77,7 @@ def request_pairing(command: cmd.RequestPairing, facts: Facts) -> Decision[Pairi
 def approve_pairing(command: cmd.ApprovePairing, facts: Facts) -> Decision[PairingRow]:
     """Approve the sender who was given the code; the code binds to that sender alone."""
     code = command.code.strip().upper()
-    row = next((one for one in facts.pairings if one.code == code), None)
+    row = next((pairing for pairing in facts.pairings if pairing.code == code), None)
     if row is None or not (row.approved_at is not None or row.is_open(facts.now)):
         return refuse(PairingNotFound(f"channel {command.channel} has no open pairing {code!r}"))
     if row.approved_at is not None:
@@ -124,10 +127,10 @@ def dead_letter_update(command: cmd.DeadLetterUpdate, facts: Facts) -> Decision[
 def note_receiver(command: cmd.NoteReceiver, facts: Facts) -> Decision[None]:
     """Record that a channel receives and its last gap, or why it cannot receive."""
     now = facts.now
-    known = facts.receiver or ReceiverRow(channel=command.channel, kind=command.kind)
-    row = replace(known, kind=command.kind, keeps_seconds=command.keeps_seconds)
+    receiver = facts.receiver or ReceiverRow(channel=command.channel, kind=command.kind)
+    row = replace(receiver, kind=command.kind, keeps_seconds=command.keeps_seconds)
     if command.reason:
-        since = known.failing_since if known.is_failing else now
+        since = receiver.failing_since if receiver.is_failing else now
         reason = command.reason[:MAX_REASON]
         row = replace(row, failing_since=since, failed_at=now, reason=reason)
         return Decision(None, (row,))
@@ -144,7 +147,7 @@ def is_gap(row: ReceiverRow, now: float) -> bool:
 
 
 def count_bot_turn(command: cmd.CountBotTurn, facts: Facts) -> Decision[bool]:
-    """Count a message of a bot; one that is delivered twice counts once."""
+    """Count a message of a bot; count a repeated delivery once."""
     known = facts.bot_turns
     counted = msgspec.json.decode(known.messages, type=list[str]) if known is not None else []
     if command.message in counted:

@@ -43,16 +43,16 @@ def open_placeholder(command: cmd.OpenPlaceholder, facts: Facts) -> Decision[Out
     session = facts.session
     if session is None or not command.fence.holds(session) or session.active_turn_id is None:
         return refuse(RunFenced(f"run {command.fence.run_id} does not own its session"))
-    known = facts.messages[0] if facts.messages else None
-    if known is not None:
-        if known.owner == command.worker or known.state != "open":
-            return Decision(known)
-        taken = replace(
-            known,
+    existing = facts.messages[0] if facts.messages else None
+    if existing is not None:
+        if existing.owner == command.worker or existing.state != "open":
+            return Decision(existing)
+        claimed = replace(
+            existing,
             owner=command.worker,
-            is_maybe_duplicate=known.is_maybe_duplicate or known.external_id is None,
+            is_maybe_duplicate=existing.is_maybe_duplicate or existing.external_id is None,
         )
-        return Decision(taken, (OutboxSaved(taken, known),))
+        return Decision(claimed, (OutboxSaved(claimed, existing),))
     row = message_row(
         to_message(command.delivery, ""), tenant=session.tenant, source=session.active_turn_id,
         part=first_part(command.step), now=facts.now, session_id=session.id, state="open",
@@ -139,14 +139,14 @@ def claim_deliveries(
         # repeated edit changes nothing.
         is_other = row.owner is not None and row.owner != command.worker
         is_doubtful = row.external_id is None and (row.state == "sending" or is_other)
-        taken = replace(
+        claimed_row = replace(
             row,
             state="sending",
             owner=command.worker,
             is_maybe_duplicate=row.is_maybe_duplicate or is_doubtful,
         )
-        claimed.append(taken)
-        changes.append(OutboxSaved(taken, row))
+        claimed.append(claimed_row)
+        changes.append(OutboxSaved(claimed_row, row))
     return Decision(tuple(claimed), tuple(changes))
 
 

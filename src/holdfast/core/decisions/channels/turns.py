@@ -36,17 +36,17 @@ def collects(turn: Turn) -> bool:
 def burst_of(first: Turn, waiting: Sequence[Turn]) -> list[Turn]:
     """Return `first` and the turns of the same sender right behind it; they run as one turn."""
     delivery = delivery_of(first)
-    found = [first]
+    burst = [first]
     if delivery is None or not delivery.collect_seconds:
-        return found
+        return burst
     for turn in waiting:
         if turn.position <= first.position:
             continue
         other = delivery_of(turn) if collects(turn) else None
         if other is None or other.burst != delivery.burst or turn.rewind_after is not None:
             break
-        found.append(turn)
-    return found
+        burst.append(turn)
+    return burst
 
 
 def ready_at(burst: Sequence[Turn]) -> float:

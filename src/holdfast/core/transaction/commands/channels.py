@@ -103,7 +103,7 @@ class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
 
 
 class ReviseDelivery(Command[OutboxRow], frozen=True, kw_only=True):
-    """Send a dead message again, or drop one that has not been sent."""
+    """Send a dead message again, or drop an unsent message."""
 
     id: str
     action: Literal["retry", "drop"]

@@ -103,7 +103,7 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     has_streams: bool = True
     """Whether this worker has streams: a client may have stopped one and sent its request again."""
     brought: ImportedPrefix | None = None
-    """The prefix that becomes a completed turn of its own if the log is empty."""
+    """The prefix that becomes a separate, completed turn if the log is empty."""
     collect_seconds: float = 0.0
     """How long the turn waits for more messages of the same sender, even if the lane is free."""
     schedule: ScheduleClaim | None = None

@@ -56,7 +56,7 @@ class AcpAgent:
         return Invocation([], {name: str(config / path) for name, path in data.items()})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "AcpSession":
-        """Start or load a session; one that cannot be loaded is stale."""
+        """Start or load a session; raise stale state if it cannot be loaded."""
         permissions = _Permissions()
         rpc = JsonRpc(process, permissions.answer)
         answer = await rpc.call(
@@ -104,14 +104,16 @@ class AcpSession:
         self._held: Json | None = None
         """The permission request that has no answer yet."""
 
-    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+    async def run(self, turn_input: TurnInput, output: AgentOutput) -> AgentTurn:
         """Send a prompt, or the answer to a request; read until the end or the next request."""
-        self._permissions.can_ask = given.can_ask
-        if self._held is not None and given.is_allowed is not None:
+        self._permissions.can_ask = turn_input.can_ask
+        if self._held is not None and turn_input.is_allowed is not None:
             held, self._held = self._held, None
-            await self._rpc.reply(held, _outcome(held.get("params"), is_allowed=given.is_allowed))
+            await self._rpc.reply(
+                held, _outcome(held.get("params"), is_allowed=turn_input.is_allowed)
+            )
         else:
-            await self._send(given)
+            await self._send(turn_input)
         while True:
             message = await self._rpc.next_message()
             if "method" not in message and message.get("id") == self._prompt_id:
@@ -127,8 +129,8 @@ class AcpSession:
                     return AgentTurn(mark=ASKING, request=request)
                 await self._rpc.reply(message, _outcome(params, is_allowed=False))
 
-    async def _send(self, given: TurnInput) -> None:
-        prompt = given.prompt
+    async def _send(self, turn_input: TurnInput) -> None:
+        prompt = turn_input.prompt
         if self._instructions:
             # The protocol has no system prompt.
             prompt = [f"Instructions for this conversation:\n{self._instructions}\n\n", *prompt]

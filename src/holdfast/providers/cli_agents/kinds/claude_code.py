@@ -86,8 +86,8 @@ class ClaudeCode:
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
         """Return whether the transcript, which is written late, contains the last message."""
-        found = [*(directory.config / "projects").glob(f"*/{session_id}.jsonl")]
-        return bool(found) and _contains(found[0], mark)
+        transcripts = [*(directory.config / "projects").glob(f"*/{session_id}.jsonl")]
+        return bool(transcripts) and _contains(transcripts[0], mark)
 
 
 def _contains(path: Path, mark: str) -> bool:
@@ -105,9 +105,9 @@ class ClaudeSession:
         self._process = process
         self.session_id = session_id
 
-    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+    async def run(self, turn_input: TurnInput, output: AgentOutput) -> AgentTurn:
         """Send a message and read until its result."""
-        message = {"role": "user", "content": [_block(part) for part in given.prompt]}
+        message = {"role": "user", "content": [_block(part) for part in turn_input.prompt]}
         await self._process.write_line(_encode({"type": "user", "message": message}))
         reading = _TurnReading(output)
         while line := await self._process.read_line():

@@ -73,7 +73,7 @@ class Codex:
         return Invocation(["app-server"], {"CODEX_HOME": str(request.directory.config)})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "CodexSession":
-        """Start or resume a thread; one that cannot be resumed is stale."""
+        """Start or resume a thread; raise stale state if it cannot be resumed."""
         rpc = JsonRpc(process)
         client = {"name": "holdfast", "title": "Holdfast", "version": "1"}
         await rpc.call("initialize", {"clientInfo": client})
@@ -113,9 +113,9 @@ class CodexSession:
         self._rpc = rpc
         self.session_id = session_id
 
-    async def run(self, given: TurnInput, output: AgentOutput) -> AgentTurn:
+    async def run(self, turn_input: TurnInput, output: AgentOutput) -> AgentTurn:
         """Start a turn and read until it is completed."""
-        parts = [_input(part) for part in given.prompt]
+        parts = [_input(part) for part in turn_input.prompt]
         params: Json = {"threadId": self.session_id, "input": parts}
         turn = as_object((await self._rpc.call("turn/start", params)).get("turn"))
         reading = _TurnReading(output, str(turn.get("id")))
@@ -165,10 +165,10 @@ class _TurnReading:
         if kind in ("agentMessage", "reasoning"):
             self._output.end_part()
         elif kind in _TOOL_ITEMS:
-            given, output = (item.get(name) for name in _TOOL_ITEMS[kind])
+            arguments, output = (item.get(name) for name in _TOOL_ITEMS[kind])
             name = str(item.get("tool") or kind)
             is_failed = item.get("status") in ("failed", "declined")
-            self._output.add_tool_call(name, given, _text(output), failed=is_failed)
+            self._output.add_tool_call(name, arguments, _text(output), failed=is_failed)
 
     def _add_usage(self, value: Any) -> None:
         """Add the tokens of one model call; a turn may make several."""

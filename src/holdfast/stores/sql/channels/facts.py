@@ -43,8 +43,8 @@ def message_facts(
 
 
 def _with_message(facts: Facts, message_id: str) -> Plan[Facts]:
-    found = yield from every_as(read_message, sql.MESSAGE, message_id)
-    return replace(facts, messages=tuple(found))
+    messages = yield from every_as(read_message, sql.MESSAGE, message_id)
+    return replace(facts, messages=tuple(messages))
 
 
 def queue_facts(command: cmd.QueueMessages, now: float) -> Plan[Facts]:
@@ -80,16 +80,16 @@ def _with_repeat(facts: Facts, tenant: Tenant, key: str) -> Plan[Facts]:
 def due_facts(command: cmd.ClaimDeliveries, now: float) -> Plan[Facts]:
     """Read the messages that are due, at most one of each conversation."""
     late = now - command.orphaned_after_seconds
-    found: list[OutboxRow] = []
+    messages: list[OutboxRow] = []
     for channel in command.channels:
         if command.again:
             parameters = (channel, command.worker)
-            found += yield from every_as(read_message, sql.CLAIMED_MESSAGES, *parameters)
-        left = command.limit - len(found)
-        if left > 0:
-            limits = (channel, command.worker, now, late, left)
-            found += yield from every_as(read_message, sql.DUE_MESSAGES, *limits)
-    return Facts(now=now, messages=tuple(found))
+            messages += yield from every_as(read_message, sql.CLAIMED_MESSAGES, *parameters)
+        limit_left = command.limit - len(messages)
+        if limit_left > 0:
+            limits = (channel, command.worker, now, late, limit_left)
+            messages += yield from every_as(read_message, sql.DUE_MESSAGES, *limits)
+    return Facts(now=now, messages=tuple(messages))
 
 
 def stop_facts(command: cmd.StopTurns, now: float) -> Plan[Facts]:
@@ -123,8 +123,8 @@ def pairing_facts(
     facts = Facts(now=now)
     if isinstance(command, cmd.RequestPairing):
         facts = yield from _with_repeat(facts, command.tenant, command.idempotency_key)
-    found = yield from every_as(PairingRow, sql.PAIRINGS, command.channel)
-    return replace(facts, pairings=tuple(found))
+    pairings = yield from every_as(PairingRow, sql.PAIRINGS, command.channel)
+    return replace(facts, pairings=tuple(pairings))
 
 
 def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
@@ -138,14 +138,14 @@ def hold_facts(command: cmd.HoldChannel, now: float) -> Plan[Facts]:
 
 def bot_turn_facts(command: cmd.CountBotTurn | cmd.ForgetBotTurns, now: float) -> Plan[Facts]:
     """Read the count of turns that bots had in the chat."""
-    found = yield from one_as(BotTurnsRow, sql.BOT_TURNS, command.channel, command.chat)
-    return Facts(now=now, bot_turns=found)
+    bot_turns = yield from one_as(BotTurnsRow, sql.BOT_TURNS, command.channel, command.chat)
+    return Facts(now=now, bot_turns=bot_turns)
 
 
 def receiver_facts(command: cmd.NoteReceiver, now: float) -> Plan[Facts]:
     """Read the recorded state of the channel's receiver."""
-    found = yield from one_as(read_receiver, sql.RECEIVER, command.channel)
-    return Facts(now=now, receiver=found)
+    receiver = yield from one_as(read_receiver, sql.RECEIVER, command.channel)
+    return Facts(now=now, receiver=receiver)
 
 
 DECIDED: dict[type[Command[Any]], tuple[Any, Any]] = {

@@ -44,8 +44,8 @@ def _session_of(
     row = yield from one(sql.SENT_MESSAGE, tenant, channel, chat, external_id)
     if row is not None:
         return SessionId(row[0])
-    known = yield from find_repeat(tenant, message_key)
-    turn = yield from find_turn(known.turn_id if known is not None else None)
+    repeat = yield from find_repeat(tenant, message_key)
+    turn = yield from find_turn(repeat.turn_id if repeat is not None else None)
     return turn.session_id if turn is not None else None
 
 

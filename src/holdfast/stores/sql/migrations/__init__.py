@@ -17,7 +17,7 @@ CREATE_VERSIONS = (
     "(version {int} primary key, name {text} not null, applied_at {real} not null)"
 )
 VERSION_COLUMNS = frozenset({"version", "name"})
-"""Columns without which a table `schema_versions` is not one of ours."""
+"""Columns that Holdfast's table `schema_versions` always has."""
 READ_VERSIONS = "select version, name from schema_versions"
 ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?1, ?2, ?3)"
 FIRST_SCHEMA = (
@@ -42,12 +42,12 @@ class Migration(NamedTuple):
 
 def all_migrations() -> list[Migration]:
     """Return every step, oldest first."""
-    found = []
+    migrations = []
     for file in Path(__file__).parent.iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
         if match:
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
-    return sorted(found)
+            migrations.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
+    return sorted(migrations)
 
 
 def installation(dialect: Mapping[str, str], now: float) -> list[tuple[str, tuple[Any, ...]]]:
@@ -84,13 +84,13 @@ def is_first_schema(applied: Iterable[tuple[int, str]]) -> bool:
 def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[Migration]:
     """Return the steps that a store still needs, oldest first; reject unknown applied steps."""
     names, newest = {step.version: step.name for step in known}, known[-1].version
-    taken = dict(applied)
-    if is_first_schema(taken.items()):
+    applied_names = dict(applied)
+    if is_first_schema(applied_names.items()):
         raise SchemaTooOld(
             "the store was written by an earlier version of holdfast; stop that version, then "
             "copy the store with `holdfast upgrade OLD NEW` and use NEW"
         )
-    for version, name in sorted(taken.items(), reverse=True):
+    for version, name in sorted(applied_names.items(), reverse=True):
         if version not in names:
             raise SchemaTooNew(
                 f"the store's schema is at version {version}, this holdfast knows up to {newest}; "
@@ -101,4 +101,4 @@ def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[
                 f"version {version} of the store's schema is {name!r}, this holdfast has "
                 f"{names[version]!r} there; start the build that wrote it"
             )
-    return [step for step in known if step.version not in taken]
+    return [step for step in known if step.version not in applied_names]

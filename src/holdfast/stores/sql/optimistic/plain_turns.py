@@ -82,10 +82,10 @@ def plan_start(command: cmd.Accept, now: float, lanes: LaneCache) -> Planned | N
         if decision is None:
             return None
     else:
-        known = lanes.find(session_id)
-        if known is None or command.retry_count > 0 or command.on_busy == "rollback":
+        cached = lanes.find(session_id)
+        if cached is None or command.retry_count > 0 or command.on_busy == "rollback":
             return decide_from_cache(command, now, lanes)
-        lane = known[0]
+        lane = cached[0]
         if lane.session.active_turn_id is not None:
             return plan_queued(command, now, lane) or decide_from_cache(command, now, lanes)
         decision = start_plainly(command, lane.session, lane.queue, now)
@@ -131,10 +131,10 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     The lane is free afterwards, or that of the first turn that waits.
     """
     fence, shown = command.fence, command.shown_records
-    known = lanes.find(fence.session_id)
-    if known is None or not fence.holds(known[0].session):
+    cached = lanes.find(fence.session_id)
+    if cached is None or not fence.holds(cached[0].session):
         return None
-    lane = known[0]
+    lane = cached[0]
     before, active, run = lane.session, lane.active, lane.run
     if active is None or run is None or (shown is not None and before.record_no > shown):
         return None
@@ -259,11 +259,11 @@ def plan_hand_over(
         if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
             writes += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
     writes.append((sql.DEQUEUE, (turn_id,)))
-    first, left = lane.waiting[0], lane.waiting[1:]
+    first, rest = lane.waiting[0], lane.waiting[1:]
     after = Lane(
-        session, turn, run, left,
+        session, turn, run, rest,
         lane.waiting_bytes - LANE_BYTES - len(first.request) - len(first.input or b""),
-        Waiting(len(left), left[0].position, left[-1].position) if left else _NOBODY,
+        Waiting(len(rest), rest[0].position, rest[-1].position) if rest else _NOBODY,
     )  # fmt: skip
     return Planned(decision, writes, after)
 
@@ -296,8 +296,8 @@ def plan_batch(command: cmd.AppendBatch, now: float, lanes: LaneCache) -> Planne
         if item.item_id is not None and item.item_id[-6:] != f"{item.seq:06x}":
             writes += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
     # A lane that is not cached as it was at the last batch stays unknown.
-    known = lanes.find(session.id)
-    is_known = known is not None and known[0].session.version == before.version
+    cached = lanes.find(session.id)
+    is_known = cached is not None and cached[0].session.version == before.version
     return Planned(decision, writes, Lane(session) if is_known and session.is_live else None)
 
 

@@ -28,19 +28,19 @@ def sessions_by_activity(tenant: Tenant, query: SessionQuery) -> Plan[list[Sessi
     if tail is None:
         return (yield from sessions(tenant, query))
     before = yield from _rank(query.after, tail)
-    found: list[SessionView] = []
-    while len(found) < query.limit:
+    views: list[SessionView] = []
+    while len(views) < query.limit:
         rows = yield from _rows(tenant, query, tail, before)
         for row, rank in rows:
             before = rank
             view = yield from session_view(row)
             if query.status is None or view.status == query.status:
-                found.append(view)
-            if len(found) == query.limit:
+                views.append(view)
+            if len(views) == query.limit:
                 break
         if len(rows) < query.limit or query.status == "running":
             break
-    return found
+    return views
 
 
 def _retired(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
@@ -48,11 +48,11 @@ def _retired(tenant: Tenant, query: SessionQuery) -> Plan[list[SessionView]]:
     cursor = yield from one(sql.RETIRED_AT, query.after or "")
     before = cursor if cursor is not None and cursor[0] is not None else (ALWAYS, 0)
     rows = yield from every(sql.LIST_RETIRED, tenant, 1, "", "retired", *before, query.limit)
-    found: list[SessionView] = []
+    views: list[SessionView] = []
     for row in rows:
         view = yield from session_view(row)
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
 def _tail() -> Plan[dict[int, float] | None]:
@@ -84,15 +84,17 @@ def _running(
     times.update(tail)
     listed = RUNNING[LIST_SESSIONS_DOWN]
     filters = (int(query.generations), "", LAST_ID, EVERYTHING, "running")
-    found: list[tuple[Row, Rank]] = []
+    ranked: list[tuple[Row, Rank]] = []
     for row in (yield from every(listed, tenant, *filters)):
         no = session_no(row[0])
-        found.append((row, (times.get(no, NEVER), no)))
-    return sorted((one for one in found if one[1] < before), key=_rank_of, reverse=True)
+        ranked.append((row, (times.get(no, NEVER), no)))
+    return sorted(
+        (ranked_row for ranked_row in ranked if ranked_row[1] < before), key=_rank_of, reverse=True
+    )
 
 
-def _rank_of(found: tuple[Row, Rank]) -> Rank:
-    return found[1]
+def _rank_of(ranked_row: tuple[Row, Rank]) -> Rank:
+    return ranked_row[1]
 
 
 def _rows(

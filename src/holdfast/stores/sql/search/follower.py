@@ -95,8 +95,8 @@ class BacklogBatch:
                 # Erasing deletes indexed items; this removes those being indexed meanwhile.
                 self._deleted.add(session)
                 continue
-            known = active.get(session)
-            if known is None or known.at < at:
+            session_activity = active.get(session)
+            if session_activity is None or session_activity.at < at:
                 active[session] = ActiveSession(session, tenant, at)
             if packed is not None:
                 self._items += _indexed_items(pos, at, packed, scope_terms(tenant, key, session))
@@ -150,8 +150,8 @@ def _erased_ranges(session: int, n: int, body: bytes) -> Iterable[RemovedItems]:
 
 def index_log(command: IndexLog) -> Plan[tuple[Decision[bool], list[Ask]]]:
     """Return the statements that index entries, unless another follower has indexed them."""
-    known = yield from one(sql.CURSOR)
-    row = (yield from one(sql.LOCKED_CURSOR)) if known else (0, 0, 0)
+    cursor = yield from one(sql.CURSOR)
+    row = (yield from one(sql.LOCKED_CURSOR)) if cursor else (0, 0, 0)
     position = (row[0], row[1]) if row else None
     if row is None or position != command.after:
         return Decision(position == command.upto), []

@@ -206,13 +206,13 @@ class _Search:
     def _ranked(self, phrases: Sequence[Phrase], counts: dict[Phrase, int]) -> Plan[list[_Match]]:
         """Return the newest items with one of the phrases, the best first."""
         weights: dict[int, float] = {}
-        found: dict[int, _Match] = {}
+        matches: dict[int, _Match] = {}
         for phrase in phrases:
             weight = math.log(1 + COMMON / max(counts[phrase], 1))
             for match in (yield from self._matches((phrase,), self._end, CANDIDATES)):
-                found[match.place] = match
+                matches[match.place] = match
                 weights[match.place] = weights.get(match.place, 0.0) + weight
-        return sorted(found.values(), key=lambda match: (-weights[match.place], -match.place))
+        return sorted(matches.values(), key=lambda match: (-weights[match.place], -match.place))
 
     def _count(self, phrase: Phrase) -> Plan[int]:
         """Return how often a phrase occurs in the newest items, up to a limit."""
@@ -232,7 +232,7 @@ class _Search:
     def _matches(self, phrases: Sequence[Phrase], before: int, limit: int) -> Plan[list[_Match]]:
         """Return items before a place that have all phrases, newest first."""
         query = self._query
-        found: list[_Match] = []
+        matches: list[_Match] = []
         for first, end, blocks in self._stages(before):
             rows = yield from every(
                 sql.MATCHES,
@@ -247,12 +247,12 @@ class _Search:
                 query.key_prefix or "",
                 session_no(query.session_id) if query.session_id is not None else 0,
                 *self._times(),
-                limit - len(found),
+                limit - len(matches),
             )
-            found += [_Match(*row) for row in rows]
-            if len(found) == limit:
+            matches += [_Match(*row) for row in rows]
+            if len(matches) == limit:
                 break
-        return found
+        return matches
 
     def _stages(self, end: int) -> Iterator[tuple[int, int, Sequence[int]]]:
         """Yield ranges of places, newest first, with their blocks; the last has all others."""
@@ -272,8 +272,8 @@ class _Search:
         if not matches:
             return []
         yield from self._read_records(match for match in matches)
-        wanted = sorted({match.pos for match in matches})
-        rows = yield from every(sql.PAGE_ENTRIES, msgspec.json.encode(wanted).decode())
+        positions = sorted({match.pos for match in matches})
+        rows = yield from every(sql.PAGE_ENTRIES, msgspec.json.encode(positions).decode())
         entries: dict[int, bytes | None] = {row[0]: row[1] for row in rows}
         hits = (self._hit(match, entries, required) for match in matches)
         return [hit for hit in hits if hit is not None]
@@ -295,15 +295,15 @@ class _Search:
         if packed is None:
             return None
         state = read_items(bytes(packed)).listed[-1 - match.back]
-        found = item_text(state.body)
-        if found is None:
+        text = item_text(state.body)
+        if text is None:
             return None
-        shown = snippet(found.text, self._phrases, required)
+        shown = snippet(text.text, self._phrases, required)
         if shown is None or not shown.highlights:
             return None
         return SearchHit(
             match.place, match.session_id, match.key, match.generation, match.seq,
-            state.item_id, found.role, match.at, shown.text, shown.highlights, bool(hidden_by),
+            state.item_id, text.role, match.at, shown.text, shown.highlights, bool(hidden_by),
         )  # fmt: skip
 
     def _read_records(self, matches: Iterable[_Match]) -> Plan[None]:
@@ -318,4 +318,6 @@ class _Search:
         ):
             records[session] += read_records(body, ids[session])
         for session, listed in records.items():
-            self._records[session] = [one for one in in_force(listed) if one.kind in HIDING]
+            self._records[session] = [
+                record for record in in_force(listed) if record.kind in HIDING
+            ]
