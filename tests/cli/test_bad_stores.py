@@ -384,7 +384,10 @@ def test_a_locked_store_prints_one_line(tmp_path: Path) -> None:
 def test_serve_names_the_store_that_it_cannot_use(postgres_url: str) -> None:
     newer = "insert into schema_versions (version, name, applied_at) values (99, 'newer', 0)"
     asyncio.run(_execute(postgres_url, newer))
-    outcome = in_own_process("serve", "--store", postgres_url, "--port", "0")
+    try:
+        outcome = in_own_process("serve", "--store", postgres_url, "--port", "0")
+    finally:  # the next test gets the same database
+        asyncio.run(_execute(postgres_url, "delete from schema_versions where version = 99"))
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert "schema is at version 99" in outcome.err
     assert outcome.err.endswith(f" (store {mask_url(postgres_url)})\n")
