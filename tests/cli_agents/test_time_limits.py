@@ -147,7 +147,7 @@ async def test_turns_in_a_shared_working_directory_run_one_after_the_other(
 
 async def test_a_clean_up_does_not_wait_for_a_turn(root: Path) -> None:
     async def find(_: str) -> RuntimeSession:
-        return RuntimeSession(is_running=True)
+        return RuntimeSession()  # the turn began since it was read
 
     provider = _provider(root)
     try:

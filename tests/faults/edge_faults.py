@@ -237,8 +237,8 @@ AGENTS = (
     Fault(
         "a clean-up waits for a turn",
         f"{PROVIDERS}/cli_agents/provider.py",
-        "elif not session.is_running and not _is_resumable",
-        "elif not _is_resumable",
+        "if directory is None or session_id in self._locks:",
+        "if directory is None:",
         ("tests/cli_agents/test_time_limits.py",),
     ),
     Fault(
