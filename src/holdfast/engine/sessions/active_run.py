@@ -113,7 +113,7 @@ class ActiveRun:
         self._store = store
         self._registry = registry
         self._on_lost = on_lost
-        registry.running[self.fence.run_id] = self._lose
+        registry.running[self.fence.run_id] = self.abort
         if self.fence.run_id in registry.stopped_early:
             # A reset was committed after the commit that started the run.
             registry.notify((), (self.fence.run_id,))
@@ -124,15 +124,12 @@ class ActiveRun:
         if self.is_lost:
             callback()
 
-    def _lose(self) -> None:
+    def abort(self) -> None:
+        """Stop the task of a run that has lost its lane; another task learned of the loss."""
         self.is_lost = True
         log.info("run.lost", run_id=self.fence.run_id, session_id=self.fence.session_id)
         if self._on_lost is not None:
             self._on_lost()
-
-    def abort(self) -> None:
-        """Stop the task of a run that has lost its lane; another task learned of the loss."""
-        self._lose()
 
     def stop(self, code: str) -> bool:
         """End the run as cancelled, with what it has shown; return False if it is already ending.

@@ -87,3 +87,19 @@ async def test_a_run_notices_that_items_of_its_context_are_gone_or_its_session_i
         assert run.is_lost
     finally:
         await store.close()
+
+
+async def test_a_run_whose_loss_another_task_noticed_stops_its_own_task() -> None:
+    store = await open_store("memory:", clock=SystemClock())
+    try:
+        caller = StoreClient(store)
+        await caller.enlist()
+        run = ActiveRun(store, WaiterRegistry(), Meter(), await caller.start("a", key="k"))
+        task = asyncio.create_task(asyncio.Event().wait())  # a model that does not answer
+        run.on_lost(task.cancel)
+        run.abort()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert run.is_lost
+    finally:
+        await store.close()
