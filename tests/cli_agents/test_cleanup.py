@@ -76,7 +76,6 @@ async def test_a_broken_directory_does_not_keep_others_from_being_cleaned(root: 
     assert set(names) == {"ses_1", "ses_2", "ses_3"}
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can use run_as")
 @pytest.mark.parametrize("last", [NOBODY, UnixAccount(65535, 65535)])
 async def test_a_clean_up_leaves_directories_to_the_agents_user(
     root: Path, last: UnixAccount

@@ -10,8 +10,6 @@ class RuntimeSession(NamedTuple):
     """What the store knows of a session that may have a runtime."""
 
     is_erased: bool = False
-    is_running: bool = False
-    """Whether a turn has its lane."""
     states: Collection[ProviderState] = ()
 
 
@@ -40,7 +38,7 @@ class SessionRuntimes(Protocol):
         ...
 
     async def clean_session(self, session_id: str, find: FindSession) -> None:
-        """Delete what the provider state of an idle session does not name, or all if it is erased.
+        """Delete what the provider state of a session does not name, or all if it is erased.
 
         Nothing of a session is touched that the store does not know: it may be another store's.
         """

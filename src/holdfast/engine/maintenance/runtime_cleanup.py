@@ -45,6 +45,6 @@ class RuntimeCleanup:
         for name in names:
             try:
                 await runtimes.clean_session(name, find)
-            except OSError as exc:  # of one directory: the others are checked all the same
+            except OSError as exc:  # of one directory: check the others
                 log.warning("agent.not_cleaned", session_id=name, reason=type(exc).__name__)
-            await asyncio.sleep(0)  # there may be many, and most reads take no time
+            await asyncio.sleep(0)  # there may be many, and short reads do not yield

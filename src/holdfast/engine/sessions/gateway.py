@@ -373,16 +373,13 @@ class Gateway:
             log.warning("agent.not_cleaned", session_id=session_id, reason=type(exc).__name__)
 
     async def find_runtime_session(self, session_id: str) -> RuntimeSession | None:
-        """Return what decides whether the runtime of a session is of any use."""
+        """Return what the store knows of a session that may have a runtime."""
         session = await self.read.any_session(SessionId(session_id))
         if session is None:
             return None
         if session.deleted_at is not None:
             return RuntimeSession(is_erased=True)
-        return RuntimeSession(
-            is_running=session.active_turn_id is not None,
-            states=await self.read.provider_state(session.id),
-        )
+        return RuntimeSession(states=await self.read.provider_state(session.id))
 
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be created."""

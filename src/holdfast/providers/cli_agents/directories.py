@@ -255,7 +255,7 @@ class AgentDirectories:
     def existing(self, session_id: str) -> SessionDirectory | None:
         """Return the directory of a session, if there is one."""
         path = self.root / _directory_name(session_id)
-        return self._found(path) if path.is_dir() else None
+        return self._open(path) if path.is_dir() else None
 
     def names(self) -> list[str]:
         """Return the sessions that have a directory."""
@@ -328,9 +328,9 @@ class AgentDirectories:
             return
         for path in sorted(self.root.iterdir()):
             if path.is_dir() and path.name != _CLAIMS:
-                yield self._found(path)
+                yield self._open(path)
 
-    def _found(self, path: Path) -> SessionDirectory:
+    def _open(self, path: Path) -> SessionDirectory:
         """Return an existing directory, with the account that it belongs to."""
         owner = self._known_account(path)
         return SessionDirectory(

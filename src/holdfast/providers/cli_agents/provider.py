@@ -151,7 +151,7 @@ class CliAgentProvider:
                 directory = self.directories.existing(session_id)
                 if directory is not None:
                     await asyncio.to_thread(directory.remove)
-        elif not session.is_running and not _is_resumable(token, session.states):
+        elif not _is_resumable(token, session.states):
             await self._forget(session_id, directory, token)
 
     async def _forget(

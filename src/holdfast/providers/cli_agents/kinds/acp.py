@@ -56,7 +56,7 @@ class AcpAgent:
         return Invocation([], {name: str(config / path) for name, path in data.items()})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "AcpSession":
-        """Start or load a session; raise stale state if it cannot be loaded."""
+        """Start or load a session; raise a stale-state failure if it cannot be loaded."""
         permissions = _Permissions()
         rpc = JsonRpc(process, permissions.answer)
         answer = await rpc.call(

@@ -73,7 +73,7 @@ class Codex:
         return Invocation(["app-server"], {"CODEX_HOME": str(request.directory.config)})
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "CodexSession":
-        """Start or resume a thread; raise stale state if it cannot be resumed."""
+        """Start or resume a thread; raise a stale-state failure if it cannot be resumed."""
         rpc = JsonRpc(process)
         client = {"name": "holdfast", "title": "Holdfast", "version": "1"}
         await rpc.call("initialize", {"clientInfo": client})
