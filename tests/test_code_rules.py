@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-MAX_MODULE_LINES = 600
-MAX_PACKAGE_MODULES = 15
+MAX_MODULE_LINES = 900
+MAX_PACKAGE_MODULES = 25
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 8
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
