@@ -421,6 +421,13 @@ CLOCKS = (
 
 REPLICAS = (
     Fault(
+        "pooled connections read without the settings that bound them",
+        f"{STORES}/postgres/driver.py",
+        "            init=self._connector.prepare,\n",
+        "",
+        ("tests/contract/test_poolers.py",),
+    ),
+    Fault(
         "an earlier view of a log is cached whatever was erased since",
         f"{STORES}/cache/context_cache.py",
         "entry.head_seq > session.head_seq or session.has_later_records:",

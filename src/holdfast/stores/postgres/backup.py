@@ -13,13 +13,6 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.postgres.dsn import read_target
 
 TOOLS = ("pg_dump", "pg_restore")
-_OF_LIBPQ = frozenset(
-    {"host", "hostaddr", "port", "dbname", "user", "passfile", "sslmode", "sslcert", "sslkey",
-     "sslrootcert", "sslcrl", "sslsni", "target_session_attrs", "application_name", "options",
-     "service", "krbsrvname"}
-)  # fmt: skip
-"""Options of libpq in URLs; any other option is a server setting."""
-
 Progress = Callable[[str], None]
 
 
@@ -54,18 +47,20 @@ def _find_tools() -> dict[str, str]:
 
 def address_of(url: str) -> tuple[str, dict[str, str]]:
     """Return the address for libpq's tools, and the environment with its secrets and settings."""
-    parts = urlsplit(read_target(url).dsn)
+    target = read_target(url)
+    parts = urlsplit(target.dsn)
     login, at, where = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
-    kept, settings = {}, []
+    kept = {}
     for name, value in parse_qsl(parts.query):
         if name == "password":
             password = quote(value)
-        elif name in _OF_LIBPQ:
-            kept[name] = value
         else:
-            escaped = value.replace("\\", "\\\\").replace(" ", "\\ ")
-            settings.append(f"-c {name}={escaped}")
+            kept[name] = value
+    settings = [
+        f"-c {name}=" + value.replace("\\", "\\\\").replace(" ", "\\ ")
+        for name, value in target.settings.items()
+    ]
     environment = dict(os.environ)
     if password:
         environment["PGPASSWORD"] = unquote(password)

@@ -37,10 +37,13 @@ SERVER_SETTINGS: Mapping[str, str] = {
 ANSWER_SECONDS = 15.0
 """The limit for a server that stopped answering; longer than any statement may take."""
 
-CHECK = (
+PREPARE = (
     "select current_setting('server_version_num')::int, current_setting('synchronous_commit'), "
-    "current_setting('server_version')"
+    "current_setting('server_version'), made.settings "
+    "from (select count(set_config(name, value, false)) as settings "
+    "from unnest($1::text[], $2::text[]) as wanted(name, value)) as made"
 )
+"""Make the settings, then read what decides whether the server is suitable, in one statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +56,15 @@ class Connector:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of asyncpg for one connection."""
-        in_url = self.target.settings
-        ours = {**SERVER_SETTINGS, **self.settings}
         return {
             "dsn": self.target.dsn,
             "timeout": self.target.connect_seconds,
             "command_timeout": self.answer_seconds,
             "statement_cache_size": CACHED_STATEMENTS,
-            "server_settings": {name: ours[name] for name in ours if name not in in_url},
         }
 
     async def connect(self) -> asyncpg.Connection:
-        """Return a connection to a server that passed `check`."""
+        """Return a connection with our settings, to a suitable server."""
         try:
             connection: asyncpg.Connection = await asyncpg.connect(**self.arguments())
         except ValueError:
@@ -73,15 +73,23 @@ class Connector:
         except Exception as exc:
             raise self.explain(exc) from exc
         try:
-            await self.check(connection)
-        except BaseException:
+            await self.prepare(connection)
+        except BaseException as exc:
             connection.terminate()
+            if isinstance(exc, Exception):
+                raise self.explain(exc) from exc
             raise
         return connection
 
-    async def check(self, connection: Connection) -> None:
-        """Reject a server that is too old, or that may lose acknowledged commits."""
-        ((number, synchronous_commit, version),) = await connection.fetch(CHECK)
+    async def prepare(self, connection: Connection) -> None:
+        """Make the settings of a new connection; reject a server that is too old or loses commits.
+
+        They are not startup parameters, because poolers refuse those that they do not know.
+        """
+        wanted = {**SERVER_SETTINGS, **self.settings, **self.target.settings}
+        ((number, synchronous_commit, version, _),) = await connection.fetch(
+            PREPARE, list(wanted), list(wanted.values())
+        )
         if number < OLDEST_SERVER:
             raise StoreError(f"PostgreSQL {version} is too old; 14 is the oldest that works")
         if synchronous_commit == "off" and not self.target.allows_async_commit:

@@ -85,7 +85,7 @@ class PostgresDriver(SqlDriver):
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
-            init=self._connector.check,
+            init=self._connector.prepare,
             reset=_skip_reset,
             **self._connector.arguments(),
         )
@@ -341,7 +341,7 @@ def _answers(exc: Exception, count: int) -> list[Result]:
 
 
 async def _skip_reset(_: object) -> None:
-    """Skip the reset: readers change no connection state."""
+    """Skip the reset: readers change no connection state, and a reset would undo our settings."""
 
 
 async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:

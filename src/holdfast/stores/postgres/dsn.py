@@ -3,6 +3,7 @@
 Secrets stay in `dsn`; text for people comes from `shown`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -17,6 +18,12 @@ _OF_THE_CLIENT = frozenset(
      "tcp_user_timeout", "channel_binding", "gssencmode", "requiressl", "sslcompression",
      "require_auth", "load_balance_hosts", "client_encoding"}
 )  # fmt: skip
+_OF_THE_CONNECTION = frozenset(
+    {"host", "port", "dbname", "database", "user", "password", "passfile", "service",
+     "servicefile", "sslmode", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl",
+     "sslnegotiation", "ssl_min_protocol_version", "ssl_max_protocol_version",
+     "target_session_attrs", "krbsrvname", "gsslib", "options"}
+)  # fmt: skip
 _SEVERAL = frozenset({"host", "port"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
              "false": False, "0": False, "no": False, "off": False}  # fmt: skip
@@ -28,8 +35,8 @@ class PostgresTarget:
 
     dsn: str = field(repr=False)
     shown: str
-    settings: frozenset[str] = frozenset()
-    """Names of the settings that the URL sets."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the server in the URL; `dsn` does not have them."""
     connect_seconds: float
     allows_async_commit: bool
 
@@ -42,6 +49,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
     except ValueError as exc:
         raise InvalidSetting("the store url is not a valid postgresql:// URL") from exc
     kept: dict[str, str] = {}
+    server_settings: dict[str, str] = {}
     allows_async_commit = False
     for name, value in settings:
         if name == ALLOW_ASYNC_COMMIT:
@@ -50,8 +58,10 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
             connect_seconds = _seconds(name, value, connect_seconds)
         elif name in _SEVERAL and name in kept:
             kept[name] += f",{value}"
-        elif name not in _OF_THE_CLIENT and value:
+        elif name in _OF_THE_CONNECTION and value:
             kept[name] = value
+        elif name not in _OF_THE_CLIENT and value:
+            server_settings[name] = value
     _check_ports(parts.netloc, kept.get("port", ""))
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
     where = unquote(parts.netloc.rpartition("@")[2]) or kept.get("host") or "the local socket"
@@ -59,7 +69,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
     return PostgresTarget(
         dsn=dsn,
         shown=f"database {database} at {where}",
-        settings=frozenset(kept),
+        settings=server_settings,
         connect_seconds=connect_seconds,
         allows_async_commit=allows_async_commit,
     )

@@ -17,10 +17,15 @@ def test_several_hosts_may_be_given_one_by_one() -> None:
 
 
 def test_what_only_libpq_understands_is_left_out() -> None:
-    target = read_target("postgresql://h/d?keepalives=1&connect_timeout=7&application_name=x")
-    assert target.dsn == "postgresql://h/d?application_name=x"
+    target = read_target("postgresql://h/d?keepalives=1&connect_timeout=7&sslmode=require")
+    assert target.dsn == "postgresql://h/d?sslmode=require"
     assert target.connect_seconds == 7
-    assert target.settings == {"application_name"}
+
+
+def test_settings_of_the_server_are_apart_from_the_options_of_the_connection() -> None:
+    target = read_target("postgresql://h/d?sslmode=require&application_name=x&jit=on")
+    assert target.dsn == "postgresql://h/d?sslmode=require"
+    assert target.settings == {"application_name": "x", "jit": "on"}
 
 
 def test_an_asynchronous_commit_has_to_be_allowed_explicitly() -> None:
