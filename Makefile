@@ -58,8 +58,8 @@ bench: $(READY)  ## run the benchmarks and publish their ratios
 docs: $(READY)  ## build the documentation site in build/site
 	$(BIN)/python -m website
 
-soak: $(READY)  ## run the long simulations and every fault of tests/faults
-	$(BIN)/pytest -n 2 --dist worksteal -m soak --timeout 7200 tests
+soak: $(READY)  ## run the long tests and every fault, all parts or those of PART="n ..."
+	$(BIN)/python -m tests.soak $(PART)
 
 format: $(READY)  ## format the code and fix style errors
 	$(BIN)/ruff format .

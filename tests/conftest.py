@@ -11,6 +11,7 @@ import pytest
 
 from tests import hypothesis_profile, postgres
 from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
+from tests.soak.parts import PART_NAMES, part_of
 from tests.store_urls import any_store_url, lasting_store_url, store_url
 
 __all__ = [
@@ -54,6 +55,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin a run."""
     if not _is_worker(config):
         postgres.begin_run()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run have one part of the soak only."""
+    parser.addoption("--soak-part", type=int, choices=range(1, len(PART_NAMES) + 1))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other parts."""
+    part = config.getoption("--soak-part")
+    if part is None:
+        return
+    others = [item for item in items if part_of(item.nodeid) != part]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if part_of(item.nodeid) == part]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
