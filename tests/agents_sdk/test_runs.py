@@ -67,6 +67,19 @@ async def cross(session: Session) -> list[str]:
     return texts_of(await session.get_items())
 
 
+async def test_a_run_sends_malformed_arguments_of_an_earlier_one_in_an_object(
+    session: HoldfastSession,
+) -> None:
+    call: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1'}
+    output: Any = {"type": "function_call_output", "call_id": "c", "output": "cut off"}
+    await session.add_items([{"role": "user", "content": "hi"}, call, output])
+    model = FakeModel()
+    await Runner.run(agent_of(model), "and?", session=session)
+    sent: Any = model.asked[0][1]
+    assert sent["arguments"] == '{"malformed_arguments":"{\\"a\\": 1"}'
+    assert (await session.get_items())[1] == call
+
+
 async def test_concurrent_runs_read_back_as_whole_blocks(session: HoldfastSession) -> None:
     texts = await cross(session)
     assert sorted(texts) == ["A", "B", "answer to A", "answer to B"]

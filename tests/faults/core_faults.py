@@ -412,6 +412,23 @@ TENANTS = (
 
 PROJECTION = (
     Fault(
+        "malformed arguments of a call are sent as the model wrote them",
+        f"{CORE}/projection/normalize.py",
+        "valid_arguments(parsed.arguments) is not parsed.arguments",
+        "False",
+        (
+            "tests/unit/core/projection/test_normalize.py",
+            "tests/integration/test_malformed_arguments.py",
+        ),
+    ),
+    Fault(
+        "malformed arguments of a gateway tool's call are sent as the model wrote them",
+        f"{CORE}/projection/project.py",
+        "body = normalize_item(kind, function)",
+        "body = function",
+        ("tests/tools/test_tool_loop.py",),
+    ),
+    Fault(
         "a call without its output is shown alone",
         f"{CORE}/projection/project.py",
         "        elif call.kind in OUTPUT_OF:\n",

@@ -43,6 +43,23 @@ def _functions(model: ScriptedModel, call: int) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("written", ['{"a": 1', "[1]", '{"a":' * 5000], ids=["cut", "list", "deep"])
+async def test_a_call_with_malformed_arguments_is_not_run_and_the_turn_goes_on(
+    written: str,
+) -> None:
+    tools = RecordingTools()
+    model = _calls_then_says(called("desk__echo", "c1", written))
+    async with open_gateway(model, toolbox=lambda _: tools) as gateway:
+        answer = (await gateway.respond("hi", tools=[SERVER])).json()
+    assert tools.calls == []
+    call, message = answer["output"]
+    assert (call["arguments"], message["content"][0]["text"]) == (written, "done")
+    assert call["error"].startswith("The arguments are not a JSON object")
+    # The model is shown what it wrote, in an object.
+    _, sent, _ = map(msgspec.json.decode, model.calls[-1].items)
+    assert msgspec.json.decode(sent["arguments"]) == {"malformed_arguments": written}
+
+
 async def test_the_model_is_called_again_with_the_output_of_the_tool() -> None:
     tools = RecordingTools()
     model = _calls_then_says(called("desk__echo", "c1", '{"a":1}'))

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core.errors import InvalidItem
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, item_value, message, read_item
+from holdfast.core.projection.normalize import valid_arguments
 
 Item = dict[str, Any]
 
@@ -92,7 +93,8 @@ def to_context(items_json: bytes, *, is_begin: bool = False) -> list[Item]:
     Local servers number their calls from zero in every answer, and the SDK treats calls with one
     id as one call and keeps the last. At the start of a run (`is_begin`) every pair is renamed
     that the run's own calls could collide with. Later the newest pair keeps its id, because the
-    SDK compares it with what the run holds. The stored items do not change.
+    SDK compares it with what the run holds. Malformed arguments are sent in an object, for servers
+    that refuse others. The stored items do not change.
     """
     values = to_values(items_json)
     positions: dict[str, list[int]] = {}
@@ -100,6 +102,9 @@ def to_context(items_json: bytes, *, is_begin: bool = False) -> list[Item]:
         call_id = value.get("call_id")
         if call_id is not None:
             positions.setdefault(call_id, []).append(position)
+        arguments = value.get("arguments")
+        if is_begin and isinstance(arguments, str):
+            value["arguments"] = valid_arguments(arguments)
     for call_id, shared in positions.items():
         if len(shared) > 1:
             _make_unique(values, shared, call_id, is_begin=is_begin)

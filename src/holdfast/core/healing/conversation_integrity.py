@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from holdfast.core.model.items import OUTPUT_SUFFIX
+from holdfast.core.projection.normalize import valid_arguments
 
 Divergence = Literal[
     "conversation_items_missing",
@@ -66,7 +67,10 @@ def _comparable_text(item: dict[str, Any]) -> str | None:
     if kind.endswith(OUTPUT_SUFFIX) and item.get("call_id"):
         return f"output\0{_text(item.get('output'))}"
     if kind.endswith(_CALL_SUFFIX) and item.get("call_id"):
-        return f"call\0{kind}\0{item.get('name')}\0{_text(item.get('arguments'))}"
+        # A conversation keeps malformed arguments as the model wrote them.
+        arguments = item.get("arguments")
+        written = valid_arguments(arguments) if isinstance(arguments, str) else ""
+        return f"call\0{kind}\0{item.get('name')}\0{written.strip()}"
     return None
 
 

@@ -1,7 +1,8 @@
 """Normalizes items to a form that every server accepts.
 
 Servers and clients send messages without content, texts that are null, arguments that are not
-text, names with characters that others reject. The log keeps them; a request has them repaired.
+text or no JSON object, names with characters that others reject. The log keeps them; a request has
+them repaired.
 """
 
 import re
@@ -16,6 +17,8 @@ AGENT_TOOL_CALL = "agent_tool_call"
 """The kind of an item in which a command-line agent did something with a tool of its own."""
 MAX_SHOWN = 500
 """How much of such a tool's arguments and output other models are shown."""
+MALFORMED = "malformed_arguments"
+"""The field in which arguments are sent that are no JSON object."""
 NOT_SHOWN_HERE = "[something that cannot be shown here]"
 """Replaces, in an assistant's message, a part that no assistant can have produced."""
 _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
@@ -80,6 +83,7 @@ class _AssistantText(_ValidMessage, tag="assistant"):
 
 
 _read_message = msgspec.json.Decoder(_Message).decode
+_read_object = msgspec.json.Decoder(dict[str, Any]).decode
 read_valid_text = msgspec.json.Decoder(_UserText | _AssistantText).decode
 """Read a message of texts that needs no change for any server, as nearly every one is.
 
@@ -113,6 +117,8 @@ def normalize_item(kind: str, body: bytes) -> bytes | None:
         parsed = None
     if isinstance(parsed, _Output) and not isinstance(parsed.output, str):
         parsed = parsed if all(_is_part(part, _INPUT_PARTS) for part in parsed.output) else None
+    elif isinstance(parsed, _Call) and valid_arguments(parsed.arguments) is not parsed.arguments:
+        parsed = None
     return body if parsed is not None else _repaired(kind, item_value(body))
 
 
@@ -138,6 +144,19 @@ def as_text(value: Any, otherwise: str = "") -> str:
     if value is None:
         return otherwise
     return value if isinstance(value, str) else _encode(value).decode()
+
+
+def valid_arguments(text: str) -> str:
+    """Return the arguments of a call as a JSON object, unchanged if they are one.
+
+    Models write invalid ones, above all where a token limit cuts them off, and some servers refuse
+    every history with such a call.
+    """
+    try:
+        _read_object(text)
+    except (msgspec.DecodeError, RecursionError):
+        return _encode({MALFORMED: text}).decode() if text.strip() else "{}"
+    return text
 
 
 def is_valid_message(body: bytes) -> bool:
@@ -219,8 +238,8 @@ def _repaired(kind: str, value: dict[str, Any]) -> bytes:
     repaired: dict[str, Any]
     match kind:
         case "function_call":
-            name = plain_name(value.get("name"))
-            repaired = {"name": name, "arguments": as_text(value.get("arguments"), "{}")}
+            arguments = valid_arguments(as_text(value.get("arguments"), "{}"))
+            repaired = {"name": plain_name(value.get("name")), "arguments": arguments}
         case "custom_tool_call":
             repaired = {"name": plain_name(value.get("name")), "input": as_text(value.get("input"))}
         case _:

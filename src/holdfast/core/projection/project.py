@@ -142,7 +142,8 @@ def _presentable(
             translated = to_function_item(item.body)
             if translated is not None:
                 kind, function = translated
-                listed.append(msgspec.structs.replace(item, kind=kind, body=function))
+                body = normalize_item(kind, function)
+                listed.append(msgspec.structs.replace(item, kind=kind, body=body))
             continue
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
             continue  # an incomplete call or incomplete reasoning is useless

@@ -424,7 +424,7 @@ class ToolLoop:
     async def _call(self, progress: ToolProgress, tool: Tool, call: GatewayCall) -> ToolResult:
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, RecursionError) as exc:
             return ToolResult(error=f"The arguments are not a JSON object: {exc}")
         started, outcome = monotonic(), "failed"
         try:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.healing.conversation_integrity import compare, fingerprints
+from holdfast.core.projection.normalize import valid_arguments
 
 Json = dict[str, Any]
 A, B, C, D = (bytes([n]) for n in range(4))
@@ -73,3 +74,12 @@ def test_what_a_server_adds_to_an_item_does_not_count() -> None:
     ]
     assert fingerprints(ours) == fingerprints(theirs)
     assert fingerprints([{**ours[0], "role": "assistant"}]) != fingerprints(ours[:1])
+
+
+def test_malformed_arguments_are_the_same_as_the_object_that_they_are_sent_in() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f"}
+    theirs = {**call, "arguments": '{"a": 1'}
+    ours = {**call, "arguments": valid_arguments(theirs["arguments"])}
+    assert ours != theirs
+    assert fingerprints([ours]) == fingerprints([theirs])
+    assert fingerprints([ours]) != fingerprints([{**call, "arguments": "{}"}])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -45,3 +46,34 @@ def test_a_text_that_is_valid_at_first_sight_needs_no_change(value: dict[str, An
     else:
         assert is_valid_message(body)
         assert normalize_item("message", body) is body
+
+
+MALFORMED = [
+    '{"path": "a.txt", "text": "he',  # cut by a token limit
+    "{'city': 'Paris'}", "city=Paris", "[1, 2]", '"Paris"', "null", "7", '{"a": NaN}',
+    '{"a": 1e999}', '{"a": 1}{"b": 2}', '{"a": ' * 2000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", MALFORMED, ids=range(len(MALFORMED)))
+def test_arguments_that_are_no_json_object_are_sent_as_text_in_one(written: str) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": written}
+    sent = normalize_item("function_call", msgspec.json.encode(call))
+    assert sent is not None
+    arguments = msgspec.json.decode(msgspec.json.decode(sent)["arguments"])
+    assert arguments == {"malformed_arguments": written}
+
+
+@pytest.mark.parametrize("written", ["", " \n", None])
+def test_missing_arguments_are_sent_as_an_empty_object(written: str | None) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": written}
+    sent = normalize_item("function_call", msgspec.json.encode(call))
+    assert sent is not None
+    assert msgspec.json.decode(sent)["arguments"] == "{}"
+
+
+@pytest.mark.parametrize("written", ["{}", ' {"a": [1, {"b": null}]}\n', '{"a": 1, "a": 2}'])
+def test_arguments_that_are_a_json_object_keep_their_bytes(written: str) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": written}
+    body = msgspec.json.encode(call)
+    assert normalize_item("function_call", body) is body
