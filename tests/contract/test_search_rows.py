@@ -109,6 +109,7 @@ async def test_what_is_erased_between_two_reads_of_a_batch_leaves_no_row(
     assert isinstance(store, SqlStore)
     await caller.append("another session", key="other")
     session = (await caller.append("secret", key="k")).session
+    await whole_backlog(caller)  # Other transactions of the server no longer hold the feed back.
     batch.add(await store.query(lambda _: follower.read_slice(None, 2)))
     if is_deleted:
         await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
