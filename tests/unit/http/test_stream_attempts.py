@@ -95,7 +95,10 @@ async def test_a_repeat_elsewhere_gets_the_answer_of_the_attempt_that_it_resumes
         assert numbers(again) == list(range(len(again)))
         paused.gate.set()
         told += await stream.rest()
-        assert (text(told), told[-1]["type"]) == ("".join(LONG), "response.failed")
+        assert text(told) == "".join(LONG)
+        # A checkpoint may find the loss while the turn is still interrupted, or the end of the
+        # call when the turn is completed elsewhere.
+        assert told[-1]["type"] in ("response.incomplete", "response.failed")
 
 
 async def test_a_reader_elsewhere_gets_nothing_of_an_earlier_attempt(tmp_path: Path) -> None:
