@@ -89,6 +89,13 @@ DISK = (
 
 FILTERS = (
     Fault(
+        "the turn id of a client is every tenant's",
+        "src/holdfast/core/ids.py",
+        'f"{tenant}\\0{conversation}\\0{client_turn_id}"',
+        'f"{conversation}\\0{client_turn_id}"',
+        ("tests/unit/http/test_external_turns.py",),
+    ),
+    Fault(
         "the key of another tenant names its session",
         f"{STORES}/sql/statements.py",
         '_LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"',

@@ -1,5 +1,6 @@
 """Ids and keys: ids are minted by the caller; keys are opaque and validated here."""
 
+import hashlib
 import re
 from typing import NewType
 
@@ -16,6 +17,15 @@ WorkerId = NewType("WorkerId", str)
 def first_run_of(turn_id: str) -> RunId:
     """Return the id of the run that begins together with its turn."""
     return RunId("run" + turn_id.removeprefix("turn"))
+
+
+def external_turn_id(tenant: str, conversation: str, client_turn_id: str) -> TurnId:
+    """Return the id of a turn that a client names: its name means nothing in other conversations.
+
+    Turn ids are unique over all tenants, so a client's own is never stored.
+    """
+    named = f"{tenant}\0{conversation}\0{client_turn_id}".encode()
+    return TurnId("turn_" + hashlib.blake2b(named, digest_size=15).hexdigest())
 
 
 DEFAULT_TENANT = Tenant("default")

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from holdfast.core.errors import InvalidInput, SessionChanged, TurnNotFound
-from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
+from holdfast.core.ids import SessionId, Tenant, TurnId, external_turn_id, read_idempotency_key
 from holdfast.core.model.items import NewItem
+from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import AppendBatch, Pop, Reserve
 from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRequest
@@ -107,7 +108,8 @@ class TranscriptApi:
         if not items and place.replaces_upto is None:
             return await self._reserve(request, headers)
         storage = self._gateway.storage
-        batch = self._batch(request, headers, place, items, await body_hash(request))
+        turn_id = await self._turn_id(request.tenant, headers, place.client_turn_id)
+        batch = self._batch(request, headers, turn_id, place, items, await body_hash(request))
         if items:
             limits = await storage.limits(request.tenant, batch.limits)
             batch = msgspec.structs.replace(batch, limits=limits)
@@ -118,19 +120,41 @@ class TranscriptApi:
             result = await self._gateway.submit(batch)
         storage.note(request.tenant, sum(len(item.body) for item in items))
         name_session(request, result.session, result.turn.id)
-        return json_reply(
-            {
-                "object": "transcript.added",
-                "session_id": result.session.id,
-                "turn_id": result.turn.id,
-                "head_seq": result.session.head_seq,
-            }
-        )
+        added: dict[str, object] = {
+            "object": "transcript.added",
+            "session_id": result.session.id,
+            "turn_id": result.turn.id,
+            "head_seq": result.session.head_seq,
+        }
+        if place.client_turn_id:
+            added["client_turn_id"] = place.client_turn_id
+        return json_reply(added)
+
+    async def _turn_id(self, tenant: Tenant, headers: SessionHeaders, sent: str | None) -> TurnId:
+        """Return the id of the turn that a client names, in the conversation that it names.
+
+        A turn of that conversation that has the id itself was returned by us or by an earlier
+        version, and is meant.
+        """
+        read, session_id = self._gateway.read, headers.session_id
+        if not sent:
+            return TurnId(self._gateway.ids.new("turn"))
+        conversation = f"key\0{headers.key}"
+        if session_id is not None:
+            session = await read.find_session(tenant, session_id=session_id)
+            conversation = _conversation(session) if session else f"session\0{session_id}"
+        known = await read.turn(tenant, TurnId(sent))
+        if known is not None:
+            session = await read.find_session(tenant, session_id=known.turn.session_id)
+            if session is not None and _conversation(session) == conversation:
+                return known.turn.id
+        return external_turn_id(tenant, conversation, sent)
 
     def _batch(
         self,
         request: Request,
         headers: SessionHeaders,
+        turn_id: TurnId,
         place: "_Place",
         items: tuple[NewItem, ...],
         digest: bytes,
@@ -138,7 +162,7 @@ class TranscriptApi:
         gateway = self._gateway
         return AppendBatch(
             tenant=request.tenant,
-            turn_id=place.turn_id or TurnId(gateway.ids.new("turn")),
+            turn_id=turn_id,
             ordinal=place.ordinal,
             again=headers.retry_count > 0,
             worker=gateway.worker.id,
@@ -268,7 +292,8 @@ class TranscriptApi:
 class _Place(msgspec.Struct, frozen=True):
     """Where a batch belongs in its session."""
 
-    turn_id: TurnId | None
+    client_turn_id: str | None
+    """The client's name of the turn, which is not its id."""
     ordinal: int
     replaces_upto: int | None
 
@@ -302,15 +327,21 @@ def _pop_place(fields: Fields) -> _Place:
     if not 0 <= ordinal < MAX_ORDINAL:
         raise InvalidInput(f"ordinal must be a non-negative integer, not {ordinal}")
     replaces_upto = pop_field(fields, "replaces_upto", int)
-    return _Place(_turn_id(turn_id) if turn_id else None, ordinal, replaces_upto)
+    if turn_id:
+        _check_turn_id(turn_id)
+    return _Place(turn_id, ordinal, replaces_upto)
 
 
-def _turn_id(raw: str) -> TurnId:
+def _conversation(session: Session) -> str:
+    """Return what all generations of a session have in common; a key has no control characters."""
+    return f"session\0{session.id}" if session.key is None else f"key\0{session.key}"
+
+
+def _check_turn_id(raw: str) -> None:
     if not raw.startswith("turn_") or not raw.isascii() or not raw.isprintable() or len(raw) > 128:
         raise InvalidInput(
             "turn_id must start with turn_ and have up to 128 printable ASCII characters"
         )
-    return TurnId(raw)
 
 
 def _outcome(raw: str) -> Outcome:
