@@ -1,4 +1,4 @@
-"""JSON of chat platforms, which may contain text that is not valid Unicode.
+"""JSON of chat platforms, which may be deeply nested or contain text that is not valid Unicode.
 
 One such message must not block all others: invalid parts become U+FFFD.
 """
@@ -22,9 +22,12 @@ T = TypeVar("T")
 def decode_json(raw: bytes, kind: type[T]) -> T:
     """Return a value; raise `msgspec.DecodeError` if repairing its text does not help."""
     try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode(_repair(raw), type=kind)
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(_repair(raw), type=kind)
+    except RecursionError as exc:
+        raise msgspec.DecodeError("the JSON is nested too deeply") from exc
 
 
 def encode_json(value: Any) -> bytes:

@@ -215,7 +215,12 @@ async def test_a_webhook_is_believed_only_with_a_recent_signature(
     challenge = b'{"type": "url_verification", "challenge": "c1"}'
     reply = await channel.webhook(signed(1000, content=challenge), challenge, inbox)
     assert reply == b'{"challenge":"c1"}'
-    for content in (b"payload=", b"payload=1", b"payload=%ff", b"command=%2Fx"):
+    deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
+    nested = (
+        b'{"type":"event_callback","event":' + deep + b"}", b"payload=" + deep,
+        b'{"type":"event_callback","event":' + b"[" * 900 + b"]" * 900 + b"}",
+    )  # fmt: skip
+    for content in (b"payload=", b"payload=1", b"payload=%ff", b"command=%2Fx", *nested):
         await channel.webhook(signed(1000, content=content), content, inbox)
     assert len(inbox.messages) == 1, "what is signed and not known does nothing"
     await http.close()

@@ -69,6 +69,19 @@ async def test_an_update_that_cannot_be_read_is_recorded(platform: TelegramPlatf
     assert len(inbox.rejected) == 1
 
 
+async def test_an_update_that_is_nested_too_deeply_is_recorded(platform: TelegramPlatform) -> None:
+    settings = ChannelSettings(
+        name="support", kind="telegram", url=platform.simulator.url, token="42:TEST", secret="hush"
+    )
+    http = PlainHttpCaller()
+    channel, inbox = TelegramChannel(settings, http), CollectingInbox()
+    body = b'{"update_id":1,"message":' * 5000 + b"1" + b"}" * 5000
+    headers = {"x-telegram-bot-api-secret-token": "hush"}
+    assert await channel.webhook(headers, body, inbox) == b"{}"
+    assert len(inbox.rejected) == 1
+    await http.close()
+
+
 def read(**fields: Any) -> Any:
     """Return what the adapter makes of a private message with these fields."""
     value = {"message_id": 1, "chat": {"id": 7}, "from": {"id": 7}, **fields}
