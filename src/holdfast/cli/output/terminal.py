@@ -115,8 +115,11 @@ def print_error(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """Print a value as one line of JSON; characters that are not printed have escapes of JSON."""
+    line = json.dumps(value, ensure_ascii=False)
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    print(line, flush=True)
 
 
 def print_table(
